@@ -1,0 +1,43 @@
+"""SRM: the reference implementation of the Stream Recursion Model, and the instrument for looking inside it.
+
+    >>> import srm, torch
+    >>> model = srm.build(srm.preset("srm-nano"))
+    >>> model(torch.zeros(1, 16, dtype=torch.long)).shape
+    torch.Size([1, 16, 4096])
+"""
+
+from srm.models import (
+    GPT2,
+    HRM,
+    SRM,
+    ConfigError,
+    GPT2Config,
+    HRMConfig,
+    LanguageModel,
+    ModelConfig,
+    SRMConfig,
+    UnknownSite,
+    build,
+    config_from_dict,
+    generate,
+    preset,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "GPT2",
+    "HRM",
+    "SRM",
+    "ConfigError",
+    "GPT2Config",
+    "HRMConfig",
+    "LanguageModel",
+    "ModelConfig",
+    "SRMConfig",
+    "UnknownSite",
+    "build",
+    "config_from_dict",
+    "generate",
+    "preset",
+]

@@ -1,0 +1,38 @@
+"""The connection function: attention across the streams of one token (the paper's stream-wise attention).
+
+Every stream has its own query, key, value and output matrices. What stream s takes from stream r at a token is
+pattern[s, r] times r's value, translated by s's output matrix: the pattern is the learned wiring between streams. There is no
+mask and no position: any stream may read any other, and tokens never meet here.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from srm.models.sites import SILENT, Tap
+from srm.models.streams import StreamLinear
+
+
+class Connection(nn.Module):
+    def __init__(self, streams: int, stream_dim: int, heads: int, head_dim: int) -> None:
+        super().__init__()
+        self.heads, self.head_dim = heads, head_dim
+        self.qkv = StreamLinear(streams, stream_dim, 3 * heads * head_dim)
+        self.out = StreamLinear(streams, heads * head_dim, stream_dim)  # the sum over heads is inside this product
+
+    def forward(self, z: Tensor, tap: Tap = SILENT) -> Tensor:
+        """z [S, B, T, D] → c [S, B, T, D]."""
+        S, B, T, _ = z.shape
+        H, K = self.heads, self.head_dim
+        qkv = self.qkv(z).view(S, B * T, 3, H, K).permute(2, 1, 3, 0, 4)  # [3, B·T, H, S, K]
+        q, k, v = qkv.unbind(0)
+        if tap.wants("pattern"):
+            pattern = torch.softmax(q @ k.transpose(-1, -2) * K**-0.5, dim=-1)  # [B·T, H, target, source]
+            pattern = tap("pattern", pattern.view(B, T, H, S, S)).view(B * T, H, S, S)
+            mixed = pattern @ v
+        else:
+            mixed = F.scaled_dot_product_attention(q, k, v)
+        mixed = mixed.permute(2, 0, 1, 3).reshape(S, B, T, H * K)  # [B·T, H, S, K] → [S, B, T, H·K]
+        return tap("out", self.out(mixed))

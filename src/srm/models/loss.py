@@ -1,0 +1,58 @@
+"""Cross-entropy without the logits: unembedding and loss a chunk of tokens at a time.
+
+All logits of a training step would be the largest tensor of the whole computation ([tokens × 50257]: 200 KB a token in fp32).
+Here a chunk's logits are made, turned into their loss and at once into their gradient, and thrown away. The arithmetic is the
+same as with the full logits (three matmuls each way); only the peak memory differs.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+IGNORE = -100  # targets with this id do not count
+CHUNK = 1024  # tokens whose logits are held at once
+
+
+class _ChunkedCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int) -> Tensor:
+        counted = (targets != IGNORE).sum().clamp(min=1)
+        total = torch.zeros((), dtype=torch.float32 if hidden.dtype != torch.float64 else torch.float64, device=hidden.device)
+        d_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
+        d_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
+        for start in range(0, hidden.shape[0], chunk):
+            rows = slice(start, start + chunk)
+            h, target = hidden[rows], targets[rows]
+            used = target != IGNORE
+            index = target.clamp(min=0)[:, None]
+            logits = (h @ weight.T).to(total.dtype)
+            log_total = logits.logsumexp(-1, keepdim=True)
+            total += ((log_total - logits.gather(-1, index)).squeeze(-1) * used).sum()
+            if d_hidden is None and d_weight is None:
+                continue
+            d_logits = logits.sub_(log_total).exp_()  # softmax, in the logits' own memory
+            d_logits.scatter_add_(-1, index, d_logits.new_full(index.shape, -1.0))
+            d_logits = d_logits.mul_((used / counted)[:, None]).to(h.dtype)
+            if d_hidden is not None:
+                d_hidden[rows] = d_logits @ weight
+            if d_weight is not None:
+                d_weight += d_logits.T @ h
+        ctx.save_for_backward(d_hidden, d_weight)
+        return total / counted
+
+    @staticmethod
+    def backward(ctx, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
+        d_hidden, d_weight = ctx.saved_tensors
+        (grad,) = grads
+        return (
+            d_hidden * grad if d_hidden is not None else None,
+            d_weight * grad if d_weight is not None else None,
+            None,
+            None,
+        )
+
+
+def chunked_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int = CHUNK) -> Tensor:
+    """Mean cross-entropy in nats of logits = hidden·weightᵀ; hidden [B, T, E], weight [V, E], targets [B, T]."""
+    return _ChunkedCrossEntropy.apply(hidden.flatten(0, -2), weight, targets.flatten(), chunk)  # pyright: ignore

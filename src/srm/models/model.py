@@ -1,0 +1,115 @@
+"""What SRM, HRM and GPT-2 have in common on the outside.
+
+    model(tokens)                 logits [B, T, V]
+    model(tokens, targets)        mean cross-entropy in nats, without ever holding all logits
+    model(tokens, cache=cache)    logits of further tokens, after those the cache has read
+    model.num_parameters()        unique parameters; tied ones count once
+    model.flops_per_token(512)    arithmetic of a forward pass and of a training step
+
+and the verbs of `Instrumented`: sites, hooks and caches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from srm.models.config import ModelConfig
+from srm.models.decoding import DecodingCache
+from srm.models.loss import chunked_cross_entropy
+from srm.models.sites import SILENT, Instrumented, Tap
+
+
+@dataclass(frozen=True)
+class Flops:
+    """Floating-point operations per token (a multiply-add is two), averaged over a context of causal attention."""
+
+    forward: int
+    training: int  # forward, and backward through what is differentiated
+
+
+class LanguageModel(Instrumented):
+    config: ModelConfig
+
+    def hidden(
+        self, tokens: Tensor, *, cache: DecodingCache | None = None, documents: Tensor | None = None, tap: Tap | None = None
+    ) -> Tensor:
+        """The embedding [B, T, E] that the unembedding turns into logits."""
+        raise NotImplementedError
+
+    @property
+    def unembedding(self) -> Tensor:
+        """The matrix [V, E] behind the logits."""
+        raise NotImplementedError
+
+    @property
+    def attention_calls(self) -> int:
+        """How often a forward pass attends over tokens: the slots of a decoding cache."""
+        raise NotImplementedError
+
+    def flops_per_token(self, context: int) -> Flops:
+        raise NotImplementedError
+
+    def initialize(self) -> None:
+        """Fill weights and buffers from the config's seed (after `to_empty`, for a model built on the meta device)."""
+        raise NotImplementedError
+
+    def forward(
+        self,
+        tokens: Tensor,
+        targets: Tensor | None = None,
+        *,
+        cache: DecodingCache | None = None,
+        documents: Tensor | None = None,
+    ) -> Tensor:
+        """Logits [B, T, V], or with `targets` [B, T] their mean cross-entropy (−100 does not count).
+
+        `documents` [B, T] gives each token's document; attention then stays inside documents.
+        """
+        self._check(tokens, cache, documents)
+        tap = self.tap()
+        hidden = self.hidden(tokens, cache=cache, documents=documents, tap=tap)
+        if targets is None:
+            return tap("logits", hidden @ self.unembedding.T)
+        if tap.wants("logits"):
+            logits = tap("logits", hidden @ self.unembedding.T)
+            return nn.functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+        return chunked_cross_entropy(hidden, self.unembedding, targets)
+
+    def next_token_logits(self, tokens: Tensor, cache: DecodingCache | None = None) -> Tensor:
+        """The logits [B, V] after the last token only."""
+        self._check(tokens, cache, None)
+        tap = self.tap()
+        if tap is not SILENT:  # a listener at "logits" expects every position
+            return self(tokens, cache=cache)[:, -1]
+        return self.hidden(tokens, cache=cache, tap=tap)[:, -1] @ self.unembedding.T
+
+    def new_cache(self, capacity: int | None = None) -> DecodingCache:
+        """An empty cache for decoding, by default as long as the context."""
+        return DecodingCache(self.attention_calls, self.config.context if capacity is None else capacity)
+
+    def num_parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    @property
+    def device(self) -> torch.device:
+        return self.unembedding.device
+
+    def _check(self, tokens: Tensor, cache: DecodingCache | None, documents: Tensor | None) -> None:
+        """Shapes only: nothing here reads a value, so nothing waits for a GPU or breaks a graph."""
+        if tokens.ndim != 2:
+            raise ValueError(f"tokens of shape {tuple(tokens.shape)}: need [batch, token]")
+        if cache is not None:
+            if documents is not None:
+                raise ValueError("documents and cache do not go together; decode one document at a time")
+            cache.room_for(tokens.shape[1])
+        elif tokens.shape[1] > self.config.context:
+            raise ValueError(f"{tokens.shape[1]} tokens exceed the context of {self.config.context}; cut the input")
+
+
+def document_mask(documents: Tensor) -> Tensor:
+    """[B, T] document ids → [B, 1, T, T], True where a token may look: earlier, and in the same document."""
+    same = documents[:, :, None] == documents[:, None, :]
+    return same.tril()[:, None]

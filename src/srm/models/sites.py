@@ -1,0 +1,221 @@
+"""Sites: named places in the computation, where a value can be read, kept or replaced.
+
+The layer's weights are shared by all its calls, so a hook on a weight-bearing module would see many calls and keep
+the last. A `Site` stands for one place in one call: an identity module with its own name, called exactly once in a
+forward pass. `layers.3.steps.1.out` is the state after the second step of the fourth layer, whatever weights made it.
+
+    >>> import torch, srm
+    >>> model = srm.build(srm.preset("srm-nano"))
+    >>> tokens = torch.arange(8)[None]
+    >>> logits, cache = model.run_with_cache(tokens, names_filter="layers.3.out")
+    >>> cache["layers.3.out"].shape                     # [batch, token, stream, dim]
+    torch.Size([1, 8, 8, 64])
+    >>> def silence(z, hook):
+    ...     z = z.clone()
+    ...     z[:, :, 5] = 0                                # stream 5
+    ...     return z
+    >>> changed = model.run_with_hooks(tokens, fwd_hooks=[("layers.3.out", silence)])
+
+Mechanism. The model's code hands every named value to a tap: `z = tap("out", z)`. When nobody listens anywhere the tap
+is `SILENT`, which gives the value straight back, so a silent model pays nothing and compiles to one graph without a
+trace of the sites. When somebody listens (a hook of ours, a plain `register_forward_hook`, or a tool such as nnsight
+that replaces a module's `forward`), the pass runs uncompiled and each listened site is called with its value in the
+paper's order: [batch, token, stream, dim].
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from srm.models.config import nearest
+
+Layout = Literal["plain", "streams"]
+HookFunction = Callable[[Tensor, "HookPoint"], Tensor | None]
+NamesFilter = str | Iterable[str] | Callable[[str], bool] | None
+
+
+class UnknownSite(KeyError):
+    """A site name that this model does not have. The message names the nearest one."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+@dataclass(frozen=True)
+class HookPoint:
+    """What a hook function is told about where it is."""
+
+    name: str
+
+
+class Site(nn.Module):
+    """One named place. An identity; watching it means hooking it."""
+
+    def __init__(self, layout: Layout = "plain") -> None:
+        super().__init__()
+        self.layout: Layout = layout
+
+    def forward(self, value: Tensor) -> Tensor:
+        return value
+
+    @property
+    def listening(self) -> bool:
+        return bool(self._forward_hooks or self._forward_pre_hooks or "forward" in self.__dict__)
+
+
+class Tap:
+    """Where a module hands over its named values. This one is silent: nobody listens."""
+
+    def __call__(self, name: str, value: Tensor) -> Tensor:  # noqa: ARG002
+        return value
+
+    def wants(self, *names: str) -> bool:  # noqa: ARG002
+        """Whether a value that costs extra has to be computed."""
+        return False
+
+    def at(self, prefix: str) -> Tap:  # noqa: ARG002
+        """The tap of a part of the model, whose names start with `prefix`."""
+        return self
+
+
+SILENT = Tap()
+
+
+class LiveTap(Tap):
+    """A tap with somebody listening at some of its sites."""
+
+    def __init__(self, sites: Mapping[str, Site], prefix: str = "") -> None:
+        self.sites = sites
+        self.prefix = prefix
+
+    def __call__(self, name: str, value: Tensor) -> Tensor:
+        site = self.sites[self.prefix + name]
+        if not site.listening:
+            return value
+        shown = value.permute(1, 2, 0, 3) if site.layout == "streams" else value
+        given = site(shown)
+        if given is shown:
+            return value
+        if given.shape != shown.shape:
+            raise ValueError(
+                f"a hook at {self.prefix + name} returned shape {tuple(given.shape)}; "
+                f"the site's value has shape {tuple(shown.shape)}"
+            )
+        given = given.to(value.dtype)
+        return given.permute(2, 0, 1, 3).contiguous() if site.layout == "streams" else given
+
+    def wants(self, *names: str) -> bool:
+        return any(self.sites[self.prefix + name].listening for name in names)
+
+    def at(self, prefix: str) -> Tap:
+        return LiveTap(self.sites, f"{self.prefix}{prefix}.")
+
+
+def callable_of(module: nn.Module, tap: Tap, *, compiled: bool = True):
+    """What to call for `module`: itself, or when somebody listens its uncompiled call, so that late hooks take effect."""
+    return module if compiled and tap is SILENT else module._call_impl
+
+
+class Instrumented(nn.Module):
+    """A model with sites: TransformerLens' verbs on a recurrent computation."""
+
+    def add_site(self, name: str, layout: Layout = "plain") -> None:
+        """Put a site at a dotted name, making the modules on the way as needed."""
+        *path, leaf = name.split(".")
+        parent: nn.Module = self
+        for part in path:
+            if part not in parent._modules:
+                parent.add_module(part, nn.Module())
+            child = parent._modules[part]
+            assert child is not None
+            parent = child
+        site = Site(layout)
+        parent.add_module(leaf, site)
+        self.sites[name] = site
+
+    @property
+    def sites(self) -> dict[str, Site]:
+        """Every site by name, in the order of the computation."""
+        return self.__dict__.setdefault("_sites", {})  # a plain dict: not a second path to the modules
+
+    @property
+    def site_names(self) -> list[str]:
+        return list(self.sites)
+
+    def tap(self) -> Tap:
+        """The tap for one forward pass: live if anybody listens anywhere."""
+        return LiveTap(self.sites) if self.listening else SILENT
+
+    @property
+    def listening(self) -> bool:
+        return any(site.listening for site in self.sites.values())
+
+    def select_sites(self, names_filter: NamesFilter = None) -> list[str]:
+        """The site names a filter selects: None (all), a name or glob, several of them, or a predicate on names."""
+        names = self.site_names
+        if names_filter is None:
+            return names
+        if callable(names_filter):
+            return [name for name in names if names_filter(name)]
+        patterns = [names_filter] if isinstance(names_filter, str) else list(names_filter)
+        chosen: set[str] = set()
+        for pattern in patterns:
+            matches = fnmatch.filter(names, pattern)
+            if not matches:
+                hint = nearest(pattern, names) or "; model.site_names lists them all"
+                raise UnknownSite(f"no site is called {pattern!r}{hint}")
+            chosen.update(matches)
+        return [name for name in names if name in chosen]
+
+    @contextmanager
+    def hooks(self, fwd_hooks: Iterable[tuple[NamesFilter, HookFunction]]) -> Iterator[Instrumented]:
+        """While open, call `fn(value, hook)` at every selected site; what it returns, if anything, replaces the value."""
+        handles = []
+        try:
+            for names_filter, function in fwd_hooks:
+                for name in self.select_sites(names_filter):
+                    handles.append(self.sites[name].register_forward_hook(_as_torch_hook(function, HookPoint(name))))
+            yield self
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def run_with_hooks(self, tokens: Tensor, fwd_hooks: Iterable[tuple[NamesFilter, HookFunction]]) -> Tensor:
+        """One forward pass with hooks; its logits."""
+        with self.hooks(fwd_hooks):
+            return self(tokens)
+
+    def run_with_cache(
+        self,
+        tokens: Tensor,
+        names_filter: NamesFilter = None,
+        *,
+        device: torch.device | str | None = None,
+        detach: bool = True,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """One forward pass and the values at the selected sites, by name, each in the paper's order of axes.
+
+        A cached value is the one that was used: hooks that are open at the same time and replace a value come first.
+        """
+        cache: dict[str, Tensor] = {}
+
+        def keep(value: Tensor, hook: HookPoint) -> None:
+            value = value.detach() if detach else value
+            cache[hook.name] = value.to(device) if device is not None else value
+
+        with self.hooks([(self.select_sites(names_filter), keep)]):
+            return self(tokens), cache
+
+
+def _as_torch_hook(function: HookFunction, point: HookPoint):
+    def torch_hook(_module: nn.Module, _inputs: tuple, output: Tensor) -> Tensor | None:
+        return function(output, point)
+
+    return torch_hook
