@@ -269,13 +269,12 @@ def _pieces(text: str) -> Iterator[str]:
     yield text[start:]
 
 
-_BLANK = r"[^\S\x1c-\x1f]"  # Python calls U+001C…1F blank, the rule does not
-_LONG_RUN = re.compile(rf"{_BLANK}{{4096,}}(?={_BLANK}[\S\x1c-\x1f])")
+_LONG_RUN = re.compile(r"[^\S\x1c-\x1f]{4096,}+")  # Python calls U+001C…1F blank, the rule does not
 _WORD_END = re.compile(r"(?<=\S)[ \n\t]")
 
 
 def _exact_cuts(text: str) -> list[int]:
-    cuts = {match.end() for match in _LONG_RUN.finditer(text)}
+    cuts = {match.end() - 1 for match in _LONG_RUN.finditer(text) if match.end() < len(text)}
     at = PIECE_CHARS
     while match := _WORD_END.search(text, at):
         cuts.add(match.start())

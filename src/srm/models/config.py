@@ -15,13 +15,14 @@ import difflib
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
 
+from srm.errors import UserError
 from srm.models.ordering import StepOrder
 
 Z0 = Literal["fixed", "learned", "zero", "input"]
 PostInput = Literal["state", "state+update"]
 
 
-class ConfigError(ValueError):
+class ConfigError(UserError):
     """A config that cannot work. The message is one line and names the fix."""
 
 

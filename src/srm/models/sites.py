@@ -34,6 +34,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from srm.errors import UserError
 from srm.models.config import nearest
 
 Layout = Literal["plain", "streams"]
@@ -41,11 +42,8 @@ HookFunction = Callable[[Tensor, "HookPoint"], Tensor | None]
 NamesFilter = str | Iterable[str] | Callable[[str], bool] | None
 
 
-class UnknownSite(KeyError):
+class UnknownSite(UserError):
     """A site name that this model does not have. The message names the nearest one."""
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""`srm info NAME`: one model in full."""
