@@ -30,7 +30,8 @@ class Rotary:
         """cos and sin [T, K/2] for the positions start … start + length − 1, in fp32 or wider, on `like`'s device."""
         key = like.device, torch.promote_types(like.dtype, torch.float32)
         if key not in self.ready:
-            self.ready[key] = self.table.to(*key)
+            with torch.inference_mode(False):  # a table first needed while generating has to serve training too
+                self.ready[key] = self.table.to(*key)
         cos, sin = self.ready[key][:, start : start + length]
         return cos, sin
 
