@@ -48,9 +48,11 @@ class StepOrder:
                 )
         for letter in LETTERS[:step_functions]:
             if letter not in order:
+                used = sorted(set(order))
+                renamed = "".join(LETTERS[used.index(called)] for called in order)
                 raise ValueError(
                     f"order = {order!r}: step function {letter} is never called; "
-                    f"add it to the order, or set step_functions = {len(set(order))}"
+                    f"add it to the order, or set step_functions = {len(used)} and order = {renamed!r}"
                 )
         return cls(len(order), step_functions, tuple(LETTERS.index(letter) for letter in order))
 
@@ -62,5 +64,5 @@ class StepOrder:
         """One order for each of `layers` layers; a fixed order does not touch the generator."""
         if self.calls is not None:
             return (self.calls,) * layers
-        drawn = torch.randint(self.step_functions, (layers, self.length), generator=generator)
+        drawn = torch.randint(self.step_functions, (layers, self.length), generator=generator, device=generator.device)
         return tuple(tuple(layer) for layer in drawn.tolist())

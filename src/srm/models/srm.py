@@ -32,7 +32,7 @@ from srm.models.model import Flops, LanguageModel, document_mask
 from srm.models.ordering import LayerOrder
 from srm.models.sites import SILENT, Tap, callable_of
 from srm.models.step import Step
-from srm.models.streams import StreamLinear, init_linear_
+from srm.models.streams import RMSNorm, StreamLinear, init_linear_
 
 
 class InputFunction(nn.Module):
@@ -182,8 +182,12 @@ class SRM(LanguageModel):
                 init_linear_(module.weight, module.fan_in, generator)
             elif isinstance(module, nn.Linear):
                 init_linear_(module.weight, module.in_features, generator)
+            elif isinstance(module, RMSNorm) and module.weight is not None:
+                module.weight.fill_(1.0)
         if config.z0 in ("fixed", "learned"):
             nn.init.trunc_normal_(self.z0, std=1.0, a=-2.0, b=2.0, generator=generator)
+        else:
+            self.z0.zero_()
 
     def _add_sites(self) -> None:
         def add_step(name: str) -> None:
