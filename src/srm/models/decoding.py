@@ -108,6 +108,8 @@ def generate(
     """
     check_sampling(tokens, max_new_tokens, temperature, top_k, top_p)
     context = model.config.context
+    if overflow not in ("refuse", "slide"):
+        raise ValueError(f'overflow = {overflow!r}: must be "refuse" or "slide"')
     if tokens.shape[1] + max_new_tokens > context and overflow == "refuse":
         raise ValueError(
             f"{tokens.shape[1]} prompt + {max_new_tokens} new tokens exceed the context of {context}; "

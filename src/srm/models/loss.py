@@ -8,6 +8,7 @@ same as with the full logits (three matmuls each way); only the peak memory diff
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 IGNORE = -100  # targets with this id do not count
@@ -16,11 +17,11 @@ CHUNK = 1024  # tokens whose logits are held at once
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int) -> Tensor:
+    def forward(ctx, hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int, differentiate: bool) -> Tensor:
         counted = (targets != IGNORE).sum().clamp(min=1)
         total = torch.zeros((), dtype=torch.float32 if hidden.dtype != torch.float64 else torch.float64, device=hidden.device)
-        d_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
-        d_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
+        d_hidden = torch.empty_like(hidden) if differentiate and ctx.needs_input_grad[0] else None
+        d_weight = torch.zeros_like(weight) if differentiate and ctx.needs_input_grad[1] else None
         for start in range(0, hidden.shape[0], chunk):
             rows = slice(start, start + chunk)
             h, target = hidden[rows], targets[rows]
@@ -50,9 +51,20 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             d_weight * grad if d_weight is not None else None,
             None,
             None,
+            None,
         )
 
 
 def chunked_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int = CHUNK) -> Tensor:
     """Mean cross-entropy in nats of logits = hidden·weightᵀ; hidden [B, T, E], weight [V, E], targets [B, T]."""
-    return _ChunkedCrossEntropy.apply(hidden.flatten(0, -2), weight, targets.flatten(), chunk)  # pyright: ignore
+    differentiate = torch.is_grad_enabled()  # inside the function it never is, and needs_input_grad does not ask
+    return _ChunkedCrossEntropy.apply(  # pyright: ignore[reportReturnType]
+        hidden.flatten(0, -2), weight, targets.flatten(), chunk, differentiate
+    )
+
+
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """The same from logits [B, T, V] that are there anyway."""
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    total = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=IGNORE, reduction="sum")
+    return total / (targets != IGNORE).sum().clamp(min=1)

@@ -14,11 +14,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from srm.models.config import ModelConfig
 from srm.models.decoding import DecodingCache
-from srm.models.loss import chunked_cross_entropy
+from srm.models.loss import chunked_cross_entropy, cross_entropy
 from srm.models.sites import SILENT, Instrumented, Tap
 
 
@@ -68,19 +68,18 @@ class LanguageModel(Instrumented):
 
         `documents` [B, T] gives each token's document; attention then stays inside documents.
         """
-        self._check(tokens, cache, documents)
+        self._check(tokens, cache, documents, targets)
         tap = self.tap()
         hidden = self.hidden(tokens, cache=cache, documents=documents, tap=tap)
         if targets is None:
             return tap("logits", hidden @ self.unembedding.T)
         if tap.wants("logits"):
-            logits = tap("logits", hidden @ self.unembedding.T)
-            return nn.functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+            return cross_entropy(tap("logits", hidden @ self.unembedding.T), targets)
         return chunked_cross_entropy(hidden, self.unembedding, targets)
 
     def next_token_logits(self, tokens: Tensor, cache: DecodingCache | None = None) -> Tensor:
         """The logits [B, V] after the last token only."""
-        self._check(tokens, cache, None)
+        self._check(tokens, cache)
         tap = self.tap()
         if tap is not SILENT:  # a listener at "logits" expects every position
             return self(tokens, cache=cache)[:, -1]
@@ -88,7 +87,10 @@ class LanguageModel(Instrumented):
 
     def new_cache(self, capacity: int | None = None) -> DecodingCache:
         """An empty cache for decoding, by default as long as the context."""
-        return DecodingCache(self.attention_calls, self.config.context if capacity is None else capacity)
+        context = self.config.context
+        if capacity is not None and not 1 <= capacity <= context:
+            raise ValueError(f"capacity = {capacity}: must be between 1 and the context of {context}")
+        return DecodingCache(self.attention_calls, context if capacity is None else capacity)
 
     def num_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())
@@ -97,10 +99,19 @@ class LanguageModel(Instrumented):
     def device(self) -> torch.device:
         return self.unembedding.device
 
-    def _check(self, tokens: Tensor, cache: DecodingCache | None, documents: Tensor | None) -> None:
+    def _check(
+        self,
+        tokens: Tensor,
+        cache: DecodingCache | None = None,
+        documents: Tensor | None = None,
+        targets: Tensor | None = None,
+    ) -> None:
         """Shapes only: nothing here reads a value, so nothing waits for a GPU or breaks a graph."""
         if tokens.ndim != 2:
             raise ValueError(f"tokens of shape {tuple(tokens.shape)}: need [batch, token]")
+        for name, like in (("targets", targets), ("documents", documents)):
+            if like is not None and like.shape != tokens.shape:
+                raise ValueError(f"{name} of shape {tuple(like.shape)}: need the shape of tokens, {tuple(tokens.shape)}")
         if cache is not None:
             if documents is not None:
                 raise ValueError("documents and cache do not go together; decode one document at a time")
