@@ -19,7 +19,7 @@ from torch import Tensor
 from srm.models.config import ModelConfig
 from srm.models.decoding import DecodingCache
 from srm.models.loss import chunked_cross_entropy, cross_entropy
-from srm.models.sites import SILENT, Instrumented, Tap
+from srm.models.sites import SILENT, Instrumented, Tap, uncompiled
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,8 @@ class LanguageModel(Instrumented):
 
         `documents` [B, T] gives each token's document; attention then stays inside documents.
         """
+        if torch.compiler.is_compiling() and self.listening:
+            return uncompiled(self.forward, tokens, targets, cache=cache, documents=documents)
         self._check(tokens, cache, documents, targets)
         tap = self.tap()
         hidden = self.hidden(tokens, cache=cache, documents=documents, tap=tap)

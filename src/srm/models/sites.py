@@ -20,7 +20,8 @@ Mechanism. The model's code hands every named value to a tap: `z = tap("out", z)
 is `SILENT`, which gives the value straight back, so a silent model pays nothing and compiles to one graph without a
 trace of the sites. When somebody listens (a hook of ours, a plain `register_forward_hook`, or a tool such as nnsight
 that replaces a module's `forward`), the pass runs uncompiled and each listened site is called with its value in the
-paper's order: [batch, token, stream, dim].
+paper's order: [batch, token, stream, dim]. That holds for `model.compile()` and for `torch.compile(model)`; with
+`fullgraph=True` there is no way out of the graph, and a pass with listeners is refused.
 """
 
 from __future__ import annotations
@@ -59,13 +60,23 @@ class Site(nn.Module):
     def __init__(self, layout: Layout = "plain") -> None:
         super().__init__()
         self.layout: Layout = layout
+        # The hooks' own dicts under a second name: under the first, torch.compile does not look at them again.
+        self.listeners = (self._forward_hooks, self._forward_pre_hooks, self._backward_hooks, self._backward_pre_hooks)
 
     def forward(self, value: Tensor) -> Tensor:
         return value
 
     @property
     def listening(self) -> bool:
-        return bool(self._forward_hooks or self._forward_pre_hooks or "forward" in self.__dict__)
+        # Counted, not asked for truth: torch.compile guards the length of a dict, but not whether it is empty.
+        return sum(map(len, self.listeners)) > 0 or "forward" in self.__dict__
+
+
+class SiteGroup(nn.Module):
+    """Sites that share the beginning of their names: `model.layers[3].steps[1].out`."""
+
+    def __getitem__(self, index: int) -> nn.Module:
+        return list(self.children())[index]
 
 
 class Tap:
@@ -121,6 +132,15 @@ def callable_of(module: nn.Module, tap: Tap, *, compiled: bool = True):
     return module if compiled and tap is SILENT else module._call_impl
 
 
+@torch.compiler.disable(
+    reason="somebody listens at a site, and hooks run uncompiled. Use model.compile(), which hooks go well with, "
+    "or torch.compile without fullgraph, or call the model that was compiled."
+)
+def uncompiled(function: Callable[..., Tensor], *args, **kwargs) -> Tensor:
+    """Call a function outside of any compiled graph, so that hooks added after compiling take effect."""
+    return function(*args, **kwargs)
+
+
 class Instrumented(nn.Module):
     """A model with sites: TransformerLens' verbs on a recurrent computation."""
 
@@ -130,7 +150,7 @@ class Instrumented(nn.Module):
         parent: nn.Module = self
         for part in path:
             if part not in parent._modules:
-                parent.add_module(part, nn.Module())
+                parent.add_module(part, SiteGroup())
             child = parent._modules[part]
             assert child is not None
             parent = child
