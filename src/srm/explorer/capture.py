@@ -1,0 +1,288 @@
+"""Making a trace: one forward pass with every site cached, and the numbers read off the cache.
+
+    >>> import srm
+    >>> from srm.data.tokenizers import byte_tokenizer
+    >>> model = srm.build(srm.preset("srm-nano", vocab_size=257))
+    >>> capture(model, byte_tokenizer(), "A stream").save("/tmp/a-stream.trace") is not None
+    True
+
+Axes:  L layer   N tick   T token   S stream   D stream dim   H head   G step group
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from srm.errors import UserError
+from srm.explorer import readout
+from srm.explorer.trace import FORMAT, Trace, config_hash
+from srm.models import SRM, LanguageModel
+from srm.models.ordering import LETTERS
+from srm.models.sites import HookFunction, NamesFilter
+
+RANKS = 5  # likeliest tokens kept at every tick
+STREAM_LENS_LIMIT = 4e11  # floating-point operations; about ten seconds on two cores
+Hooks = Sequence[tuple[NamesFilter, HookFunction]]
+
+
+class TextTokens(Protocol):
+    """What the explorer asks of a tokenizer."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def decode(self, ids: Iterable[int]) -> str: ...
+
+    def token_strings(self, ids: Iterable[int]) -> list[str]: ...
+
+
+def require_srm(model: LanguageModel) -> SRM:
+    if not isinstance(model, SRM):
+        raise UserError(f"the explorer looks at streams, which {model.config.architecture} models lack: choose an SRM")
+    return model
+
+
+@torch.inference_mode()
+def capture(
+    model: LanguageModel,
+    tokenizer: TextTokens,
+    prompt: str | Sequence[int],
+    *,
+    hooks: Hooks = (),
+    reference: Tensor | None = None,
+    stream_lens: bool | None = None,
+    name: str | None = None,
+    note: dict[str, Any] | None = None,
+) -> Trace:
+    """The trace of `prompt` (text or ids).
+
+    `hooks` intervene while it runs. `reference` [L, S, D] holds the mean state after every layer (`mean_states`); without it
+    the means are the prompt's own. `stream_lens` decodes every stream alone: by default when that takes seconds.
+    """
+    model = require_srm(model)
+    ids = tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+    if not ids:
+        raise UserError("the prompt is empty: write at least one token")
+    if len(ids) > model.config.context:
+        raise UserError(f"the prompt has {len(ids)} tokens, the model reads {model.config.context}: shorten it")
+    tokens = torch.tensor(ids, device=model.device)
+    was_training = model.training
+    model.eval()
+    try:
+        with model.hooks(hooks):
+            logits, cache = model.run_with_cache(tokens[None], names_filter=_wanted(model))
+    finally:
+        model.train(was_training)
+    states = States.of(model, cache)
+    target = torch.cat((tokens[1:], logits[0, -1].argmax(-1, keepdim=True)))
+    arrays = _connection_arrays(cache, states) | _step_arrays(model, states) | _readout_arrays(
+        model, states, logits[0], tokens, target, reference, stream_lens
+    )
+    arrays |= {"tokens": tokens.int(), "target": target.int()}
+    return Trace(
+        {key: value.cpu().contiguous().numpy() for key, value in arrays.items()},
+        _manifest(model, tokenizer, ids, arrays, name, note, reference is not None),
+    )
+
+
+def _wanted(model: SRM) -> list[str]:
+    names = ["input.streams", "layers.*.connection.*", "layers.*.update", "layers.*.steps.*.out", "layers.*.out"]
+    names += ["pre.*.out"] if model.config.pre_steps else []
+    return names + (["post.*.out"] if model.config.post_steps else [])
+
+
+class States:
+    """The cached values of one prompt, stacked: what went into every step and what came out."""
+
+    def __init__(self, x: Tensor, update: Tensor, before: Tensor, after: Tensor, layers: Tensor, final: Tensor) -> None:
+        self.x = x  # [T, S, D] the token input
+        self.update = update  # [L, T, S, D]
+        self.before = before  # [N, T, S, D]
+        self.after = after  # [N, T, S, D]
+        self.layers = layers  # [L, T, S, D] after every layer, as the next layer reads it
+        self.final = final  # [T, S, D] as the output function reads it
+
+    @classmethod
+    def of(cls, model: SRM, cache: dict[str, Tensor]) -> States:
+        config = model.config
+        x = cache[f"pre.{config.pre_steps - 1}.out" if config.pre_steps else "input.streams"][0].float()
+        start = x if config.z0 == "input" else model.z0.float()[None].expand_as(x)
+        before, after, layers, update = [], [], [], []
+        z = start
+        for layer in range(config.depth):
+            for step in range(config.calls_per_layer):
+                before.append(z)
+                z = cache[f"layers.{layer}.steps.{step}.out"][0].float()
+                after.append(z)
+            z = cache[f"layers.{layer}.out"][0].float()
+            layers.append(z)
+            update.append(cache[f"layers.{layer}.update"][0].float())
+        final = cache[f"post.{config.post_steps - 1}.out"][0].float() if config.post_steps else z
+        return cls(x, torch.stack(update), torch.stack(before), torch.stack(after), torch.stack(layers), final)
+
+    @property
+    def outputs(self) -> Tensor:
+        """[L, T, S, D]: the state after every layer, the last one as the output function reads it."""
+        return torch.cat((self.layers[:-1], self.final[None]))
+
+
+def _connection_arrays(cache: dict[str, Tensor], states: States) -> dict[str, Tensor]:
+    depth = len(states.layers)
+    pattern = torch.stack([cache[f"layers.{i}.connection.pattern"][0].float() for i in range(depth)])  # [L, T, H, S, S]
+    c = torch.stack([cache[f"layers.{i}.connection.out"][0].float() for i in range(depth)])
+    entropy = -(pattern * pattern.clamp_min(1e-12).log2()).sum(-1).mean(-1)
+    return {
+        "routing": (pattern * 255).round().clamp(0, 255).to(torch.uint8),
+        "routing_entropy": entropy.half(),
+        "connection_cosine": F.cosine_similarity(c, states.x[None], dim=-1).half(),
+    }
+
+
+def _step_arrays(model: SRM, states: States) -> dict[str, Tensor]:
+    calls = model.config.calls_per_layer
+    update = states.update.repeat_interleave(calls, 0)  # [N, T, S, D]
+    moved = states.after - states.before
+    ratio = moved.norm(dim=-1) / states.before.norm(dim=-1).clamp_min(1e-9)
+    parts = group_contributions(model, moved)  # [L, G, T, S, D]
+    log_p = torch.log_softmax(parts, dim=-1)
+    return {
+        "update_cosine": F.cosine_similarity(update, states.after, dim=-1).half(),
+        "update_cosine_in": F.cosine_similarity(update, states.before, dim=-1).half(),
+        "state_norm": states.after.pow(2).mean(-1).sqrt().half(),
+        "step_change": ratio.clamp_max(6e4).half(),
+        "drift_cosine": (1 - F.cosine_similarity(parts[1:], parts[:-1], dim=-1)).half(),
+        "drift_kl": (log_p[:-1].exp() * (log_p[:-1] - log_p[1:])).sum(-1).clamp(0, 6e4).half(),
+    }
+
+
+def group_contributions(model: SRM, moved: Tensor) -> Tensor:
+    """What each step function added in each layer, summed over its calls: moved [N, T, S, D] → [L, G, T, S, D]."""
+    config = model.config
+    total = moved.new_zeros(config.depth, config.step_functions, *moved.shape[1:])
+    for layer, order in enumerate(model.evaluation_orders):
+        for step, group in enumerate(order):
+            total[layer, group] += moved[layer * config.calls_per_layer + step]
+    return total
+
+
+def _readout_arrays(
+    model: SRM,
+    states: States,
+    logits: Tensor,
+    tokens: Tensor,
+    target: Tensor,
+    reference: Tensor | None,
+    with_stream_lens: bool | None,
+) -> dict[str, Tensor]:
+    dtype = model.unembedding.dtype
+    weight = model.output_function.from_streams.weight
+    ticks = states.after.clone()
+    ticks[-1] = states.layers[-1]  # an intervention on the last layer's output counts
+    if model.config.post_steps:  # the model's own answer comes after the post-steps: one more row
+        ticks = torch.cat((ticks, states.final[None]))
+    embedding = ticks.flatten(2).to(dtype) @ weight.T  # [N (+1), T, E]
+    ids, values, targets = readout.top_lens(model, embedding, target, min(RANKS, logits.shape[-1]))
+    parts = readout.stream_parts(model, states.outputs.to(dtype))  # [L, T, S, E]
+    mean = parts.mean(1) if reference is None else readout.stream_parts(model, reference.to(parts))
+    scores = torch.log_softmax(logits.float(), -1)
+    surprisal = -scores[:-1].gather(-1, tokens[1:, None]).squeeze(-1) * readout.LOG2E
+    arrays = {
+        "lens_ids": ids.int(),
+        "lens_logprob": values.half(),
+        "lens_target": targets.half(),
+        "surprisal": torch.cat((surprisal.new_full((1,), torch.nan), surprisal)).half(),
+        "attribution": readout.attribution(model, parts, target).half(),
+        "write_norm": (parts - mean[:, None]).norm(dim=-1).half(),
+        "ablation_kl": readout.ablation_kl(model, parts[-1], mean[-1]).half(),
+    }
+    cost = 2 * parts.numel() * logits.shape[-1]
+    if with_stream_lens or (with_stream_lens is None and cost <= STREAM_LENS_LIMIT):
+        ids, values, targets = readout.stream_lens(model, parts, mean, target)
+        arrays |= {
+            "stream_lens_id": ids.int(),
+            "stream_lens_logprob": values.half(),
+            "stream_lens_target": targets.half(),
+        }
+    return arrays
+
+
+def _manifest(
+    model: SRM,
+    tokenizer: TextTokens,
+    ids: list[int],
+    arrays: dict[str, Tensor],
+    name: str | None,
+    note: dict[str, Any] | None,
+    has_reference: bool,
+) -> dict[str, Any]:
+    config = model.config
+    used: set[int] = set()
+    for key in ("tokens", "target", "lens_ids", "stream_lens_id"):
+        if key in arrays:
+            used.update(np.unique(arrays[key].cpu().numpy()).tolist())
+    ticks = config.depth * config.calls_per_layer
+    return {
+        "format": FORMAT,
+        "prompt": tokenizer.decode(ids),
+        "strings": display_strings(tokenizer, ids),
+        "vocabulary": dict(zip(map(str, sorted(used)), display_strings(tokenizer, sorted(used)), strict=True)),
+        "model": {
+            "name": name or "SRM",
+            "config": config.to_dict(),
+            "config_hash": config_hash(config),
+            "parameters": model.num_parameters(),
+        },
+        "order": [[LETTERS[group] for group in layer] for layer in model.evaluation_orders],
+        "letters": list(LETTERS[: config.step_functions]),
+        "axes": {
+            "layer": config.depth,
+            "token": len(ids),
+            "head": config.stream_heads,
+            "target": config.streams,
+            "source": config.streams,
+            "stream": config.streams,
+            "tick": ticks,
+            "lens": ticks + (1 if config.post_steps else 0),
+            "transition": config.depth - 1,
+            "group": config.step_functions,
+            "rank": arrays["lens_ids"].shape[-1],
+        },
+        "reference": "evaluation tokens" if has_reference else "this prompt",
+        "note": note or {},
+    }
+
+
+def display_strings(tokenizer: TextTokens, ids: Sequence[int]) -> list[str]:
+    """One string a token; ids beyond the tokenizer's table (a padded vocabulary) show as their number."""
+    known = tokenizer.vocab_size
+    return [tokenizer.token_strings([i])[0] if i < known else f"<{i}>" for i in ids]
+
+
+def layer_sites(model: SRM) -> list[str]:
+    """The site of each layer's result; the last is the state the output function reads, after the post-steps if there are any."""
+    config = model.config
+    names = [f"layers.{i}.out" for i in range(config.depth)]
+    return [*names[:-1], f"post.{config.post_steps - 1}.out" if config.post_steps else names[-1]]
+
+
+@torch.inference_mode()
+def mean_states(model: LanguageModel, batches: Iterable[Tensor]) -> Tensor:
+    """The mean state after every layer (see `layer_sites`) over all tokens of `batches`, each [B, T]: [L, S, D]."""
+    model = require_srm(model)
+    names, count = layer_sites(model), 0
+    total = torch.zeros(len(names), model.config.streams, model.config.stream_dim)
+    for tokens in batches:
+        _, cache = model.run_with_cache(tokens, names_filter=names)
+        total += torch.stack([cache[name].float().sum((0, 1)).cpu() for name in names])
+        count += tokens.numel()
+    if count == 0:
+        raise UserError("no tokens to take the mean over: pass at least one batch")
+    return total / count
