@@ -1,20 +1,26 @@
 """The command line: `srm COMMAND …`, one file a command.
 
-A command is a module in this package with a dataclass `Command`: its fields are the options, its docstring the help with an
-example, its `run()` the work. Only the command that is asked for is imported, so `srm --help` answers at once.
+A command is a module in this package with a dataclass `Command`: its fields are the options, its docstring
+the help with an example, its `run()` the work. Only the command that is asked for is imported, so `srm --help`
+answers at once.
 
-Bad input (`UserError`) is one line on stderr and exit code 2.
+Bad input (`UserError`, or an option that cannot be read) is one line on stderr and exit code 2.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import inspect
+import io
+import re
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from srm.errors import UserError
 
 COMMANDS = {  # name → one line for `srm --help`; the module is srm.cli.<name>
+    "demo": "the whole path once, small: build a model, look inside, write tokens",
     "presets": "list the models by name: sizes, exact parameters, arithmetic",
     "info": "tell one model in full, with a drawing of its layer",
 }
@@ -44,19 +50,49 @@ def main(argv: list[str] | None = None) -> NoReturn:
 
 
 def run(name: str, arguments: list[str]) -> None:
-    import tyro
-
     from srm.models.config import nearest
 
     if name not in COMMANDS:
         hint = nearest(name, list(COMMANDS)) or "; `srm --help` lists them"
         raise UserError(f"no such command{hint}")
     module = importlib.import_module(f"srm.cli.{name}")
-    tyro.cli(module.Command, prog=f"srm {name}", args=arguments).run()
+    parse(module.Command, f"srm {name}", arguments).run()
+
+
+def parse(kind: type, prog: str, arguments: list[str]) -> Any:
+    """A command with its options filled in. Its whole docstring is the help, with the example."""
+    import tyro
+
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            return tyro.cli(kind, prog=prog, args=arguments, description=inspect.getdoc(kind))
+    except SystemExit as stop:
+        if stop.code in (0, None):
+            raise
+        raise UserError(one_line(complaint.getvalue(), f"; `{prog} --help` shows the options")) from None
+
+
+def one_line(box: str, otherwise: str) -> str:
+    """The first paragraph of a framed message of tyro's, and the option it suggests, or else `otherwise`."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", box)
+    rows = [line[2:].rstrip("│ ") for line in text.splitlines() if line.startswith("│")]
+    if rows and rows[0].startswith("Missing from"):  # the names of what is missing are indented once
+        names = [row.split()[0] for row in rows if re.match(r" {4}\S", row) and "--help" not in row]
+        return f"{', '.join(names)} missing{otherwise}"
+    paragraphs = [" ".join(part.split()) for part in re.split(r"─{3,}", "\n".join(rows))]
+    message = paragraphs[0].removesuffix(".")
+    suggested = re.search(r"Perhaps you meant: (--[\w-]+)", " ".join(paragraphs))
+    return message + (f"; did you mean {suggested[1]!r}?" if suggested else otherwise)
 
 
 def overview() -> str:
     width = max(map(len, COMMANDS)) + 2
-    lines = ["srm: the Stream Recursion Model, and the instrument for looking inside it", "", "usage: srm COMMAND [options]", ""]
+    lines = [
+        "srm: the Stream Recursion Model, and the instrument for looking inside it",
+        "",
+        "usage: srm COMMAND [options]",
+        "",
+    ]
     lines += [f"  {name:<{width}}{summary}" for name, summary in COMMANDS.items()]
     return "\n".join([*lines, "", "`srm COMMAND --help` shows the options of one, with an example."])

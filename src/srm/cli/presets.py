@@ -9,6 +9,7 @@ from typing import Any
 
 import srm
 from srm.models import PRESETS, SWEEP_PRESETS, GPT2Config, HRMConfig, ModelConfig, SRMConfig
+from srm.models.presets import SWEEP_STREAMS
 
 PAPER_PARAMETERS = {  # as the paper prints them
     "srm-base": "68M",
@@ -16,13 +17,26 @@ PAPER_PARAMETERS = {  # as the paper prints them
     "srm-large": "454M",
     "hrm": "109M",
     "gpt2": "124M",
-    **{f"srm-sweep-parameter-{s}": "85M" for s in (1, 2, 4, 8, 16, 32, 64)},
-    **{f"srm-sweep-width-{s}": f"{m}M" for s, m in zip((1, 2, 4, 8, 16, 32, 64), (839, 463, 261, 161, 110, 85, 72), strict=True)},
-    **{f"srm-sweep-stream-{s}": f"{m}M" for s, m in zip((1, 2, 4, 8, 16, 32, 64), (53, 54, 56, 60, 68, 85, 119), strict=True)},
+    **{f"srm-sweep-parameter-{s}": "85M" for s in SWEEP_STREAMS},
+    **{
+        f"srm-sweep-width-{s}": f"{millions}M"
+        for s, millions in zip(SWEEP_STREAMS, (839, 463, 261, 161, 110, 85, 72), strict=True)
+    },
+    **{
+        f"srm-sweep-stream-{s}": f"{millions}M"
+        for s, millions in zip(SWEEP_STREAMS, (53, 54, 56, 60, 68, 85, 119), strict=True)
+    },
 }
-NOTES = [
-    "* 839M is the tied count of that cell, a slip in the paper; the other cells of the table are untied.",
-    "The stream set uses D = 128, which fits the paper's counts; its text says 256 (srm.preset('srm-sweep', set='stream', streams=8, stream_dim=256)).",
+SLIP = "srm-sweep-width-1"  # the one cell of the paper's table that is counted in another way
+LEGEND = [
+    "order   the steps of one layer; +1: a post-step. HRM: the blocks of its nets L and H",
+    "layers  applied / in the gradient. HRM: high × low cycles. GPT-2: its blocks",
+    "GFLOP   training arithmetic per token at the model's context",
+]
+SWEEP_NOTES = [
+    "* 839M is the tied count of that cell, a slip in the paper; the other cells are untied.",
+    "The stream set uses dim 128, which fits the paper's counts; its text says 256:",
+    "  srm.preset('srm-sweep', set='stream', streams=8, stream_dim=256)",
 ]
 
 
@@ -45,8 +59,17 @@ class Command:
         rows = [describe(name) for name in names]
         if self.json:
             print(json.dumps(rows, indent=2))
-        else:
-            _print_table(rows, self.sweep)
+            return
+        print(table(rows))
+        print()
+        print("\n".join(LEGEND))
+        print(
+            "\n".join(
+                SWEEP_NOTES
+                if self.sweep
+                else ["`srm presets --sweep` adds the 21 cells of the stream-size sweep."]
+            )
+        )
 
 
 def describe(name: str) -> dict[str, Any]:
@@ -72,37 +95,69 @@ def shape(config: ModelConfig) -> str:
     match config:
         case SRMConfig():
             extra = "".join(
-                f" +{count} {kind}-step" for kind, count in (("pre", config.pre_steps), ("post", config.post_steps)) if count
+                f" +{count} {kind}-step"
+                for kind, count in (("pre", config.pre_steps), ("post", config.post_steps))
+                if count
             )
             return (
-                f"{config.streams} streams × {config.stream_dim}, MLP {config.mlp_dim}, {config.order}{extra}, "
-                f"{config.depth} layers ({config.gradient_depth} in the gradient)"
+                f"{config.streams} streams × {config.stream_dim}, MLP {config.mlp_dim}, {config.order}{extra}"
+                f", {config.depth} layers ({config.gradient_depth} in the gradient)"
             )
         case HRMConfig():
-            nets = f"one net of {config.low_blocks}" if config.shared_net else f"L {config.low_blocks} + H {config.high_blocks}"
+            nets = (
+                f"one net of {config.low_blocks}"
+                if config.shared_net
+                else f"L {config.low_blocks} + H {config.high_blocks}"
+            )
             return f"{nets} blocks × {config.dim}, {config.high_cycles} × {config.low_cycles} cycles"
         case GPT2Config():
             return f"{config.blocks} blocks × {config.dim}"
     raise AssertionError(config)
 
 
-def _print_table(rows: list[dict[str, Any]], sweep: bool) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("preset", "shape"):
-        table.add_column(heading)
-    for heading in ("parameters", "paper", "training GFLOP/token"):
-        table.add_column(heading, justify="right")
+def table(rows: list[dict[str, Any]]) -> str:
+    """The rows as text: 80 columns for the named models, 100 with the sweep."""
+    lines: list[tuple[str, ...]] = [
+        ("preset", "streams", "dim", "MLP", "order", "layers", "parameters", "paper", "GFLOP")
+    ]
     for row in rows:
-        star = "*" if row["name"] == "srm-sweep-width-1" else ""
+        paper = f"{row['paper'] or '–'}{'*' if row['name'] == SLIP else ''}"
         gigaflops = f"{row['training_flops_per_token'] / 1e9:.3g}"
-        table.add_row(row["name"], row["shape"], f"{row['parameters']:,}", f"{row['paper'] or '–'}{star}", gigaflops)
-    console = Console()
-    console.print(table)
-    if sweep:
-        for note in NOTES:
-            console.print(note, style="dim", highlight=False)
-    else:
-        console.print("and 21 cells of the stream-size sweep: srm presets --sweep", style="dim", highlight=False)
+        sizes = _sizes(srm.config_from_dict({"architecture": row["architecture"], **row["config"]}))
+        lines.append((row["name"], *sizes, f"{row['parameters']:,}", paper, gigaflops))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    flush_left = (0, 4)
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if i in flush_left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def _sizes(config: ModelConfig) -> tuple[str, ...]:
+    """The columns streams, dim, MLP, order and layers."""
+    match config:
+        case SRMConfig():
+            order = config.order
+            order = f"{config.pre_steps}+{order}" if config.pre_steps else order
+            order = f"{order}+{config.post_steps}" if config.post_steps else order
+            layers = f"{config.depth}/{config.gradient_depth}"
+            return str(config.streams), str(config.stream_dim), str(config.mlp_dim), order, layers
+        case HRMConfig():
+            nets = (
+                f"LH{config.low_blocks}"
+                if config.shared_net
+                else f"L{config.low_blocks} H{config.high_blocks}"
+            )
+            return (
+                "2",
+                str(config.dim),
+                str(config.mlp_dim),
+                nets,
+                f"{config.high_cycles}×{config.low_cycles}",
+            )
+        case GPT2Config():
+            return "1", str(config.dim), str(config.mlp_dim), "–", str(config.blocks)
+    raise AssertionError(config)
