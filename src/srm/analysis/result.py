@@ -1,0 +1,225 @@
+"""Results: what an analysis found, from which text, with names and units; saved as npz + JSON, never pickle.
+
+A result is a frozen dataclass. Its array fields carry the names of their axes and their unit,
+
+    frequency: Annotated[np.ndarray, Axes("layer head target source", "share of tokens")]
+
+and an axis name means one size throughout a result: the constructor refuses arrays that disagree. Everything
+else in a result is a number, a text or a list of them.
+
+    >>> import srm, srm.analysis, torch
+    >>> model = srm.build(srm.preset("srm-nano"))
+    >>> found = srm.analysis.routing(model, [torch.arange(64).view(2, 32)])
+    >>> found.frequency.shape                                   # layer, head, target, source
+    (8, 2, 8, 8)
+    >>> import tempfile, pathlib
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     stem = found.save(pathlib.Path(folder) / "routing")        # routing.npz and routing.json
+    ...     again = srm.analysis.load(stem)
+    >>> again.evidence.tokens
+    64
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from srm.errors import UserError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FORMAT = 1
+Array = np.ndarray
+
+
+class ResultError(UserError):
+    """A result that cannot be read, or whose parts do not fit together."""
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The names of an array's axes, outermost first, and the unit of its values."""
+
+    names: str
+    unit: str
+
+    def __iter__(self):
+        return iter(self.names.split())
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The text a result was measured on."""
+
+    tokens: int  # token positions that count
+    sequences: int  # the windows they came in: standard errors are over these
+    fingerprint: str  # of all token ids, whatever the batch size, their order or the number of processes
+
+    def __str__(self) -> str:
+        return f"{self.tokens:,} tokens in {self.sequences:,} sequences, text {self.fingerprint}"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Result:
+    """What every analysis returns."""
+
+    kind: ClassVar[str]
+    kinds: ClassVar[dict[str, type[Result]]] = {}
+
+    evidence: Evidence
+
+    def __init_subclass__(cls) -> None:
+        Result.kinds[cls.kind] = cls
+
+    def __post_init__(self) -> None:
+        sizes: dict[str, int] = {}
+        for name, axes in self.axes().items():
+            value = getattr(self, name)
+            expected = list(axes)
+            require(
+                isinstance(value, np.ndarray) and value.ndim == len(expected),
+                f"{name} of shape {np.shape(value)}: needs the axes [{', '.join(expected)}]",
+            )
+            for axis, size in zip(expected, value.shape, strict=True):
+                require(
+                    sizes.setdefault(axis, size) == size,
+                    f"{name} has {size} entries along {axis}, other fields have {sizes[axis]}",
+                )
+
+    @classmethod
+    def axes(cls) -> dict[str, Axes]:
+        """The array fields, with axes and unit."""
+        found = {}
+        for name, hint in get_type_hints(cls, include_extras=True).items():
+            for note in get_args(hint)[1:] if get_origin(hint) is Annotated else ():
+                if isinstance(note, Axes):
+                    found[name] = note
+        return found
+
+    def summary(self) -> str:
+        """The findings as text to read."""
+        raise NotImplementedError
+
+    def headline(self) -> str:
+        """The findings in one line, for a table of all analyses."""
+        raise NotImplementedError
+
+    def figure(self, **options: Any) -> Figure:
+        """The result drawn. (matplotlib is imported here and not before.)"""
+        from srm.figures import draw
+
+        return draw(self, **options)
+
+    def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:
+        """Write data files for LaTeX as `{prefix}_….dat`, by the paper's names where the paper has one."""
+        raise NotImplementedError
+
+    def save(self, path: str | Path) -> Path:
+        """Write PATH.npz (arrays) and PATH.json (axes, units, settings, evidence); the stem's path is
+        returned."""
+        stem = _stem(path)
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        axes = self.axes()
+        arrays = {name: getattr(self, name) for name in axes}
+        settings = {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.name not in axes and field.name != "evidence"
+        }
+        described = {
+            name: {"axes": list(note), "unit": note.unit, "shape": list(arrays[name].shape)}
+            for name, note in axes.items()
+        }
+        document = {
+            "kind": self.kind,
+            "format": FORMAT,
+            "evidence": dataclasses.asdict(self.evidence),
+            "settings": settings,
+            "arrays": described,
+        }
+        write_npz(stem.with_name(stem.name + ".npz"), arrays)
+        write_text(stem.with_name(stem.name + ".json"), json.dumps(document, indent=2) + "\n")
+        return stem
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a result of this kind back."""
+        found = load(path)
+        require(isinstance(found, cls), f"{path} holds a {found.kind} result, not {cls.kind}")
+        assert isinstance(found, cls)
+        return found
+
+    @classmethod
+    def exists(cls, path: str | Path) -> bool:
+        stem = _stem(path)
+        return all(stem.with_name(stem.name + suffix).exists() for suffix in (".npz", ".json"))
+
+
+def load(path: str | Path) -> Any:
+    """The result saved at PATH.npz + PATH.json, as an object of its own class."""
+    stem = _stem(path)
+    files = [stem.with_name(stem.name + suffix) for suffix in (".json", ".npz")]
+    for file in files:
+        require(file.exists(), f"no file {file}; `srm analyze RUN` writes it")
+    try:
+        document = json.loads(files[0].read_text())
+        kind, version = document["kind"], document["format"]
+    except (ValueError, KeyError, TypeError):
+        raise ResultError(f"{files[0]} is not a saved result; run the analysis again") from None
+    require(version == FORMAT, f"{files[0]} has format {version}, not {FORMAT}; run the analysis again")
+    require(kind in Result.kinds, f"{files[0]} holds an unknown kind of result, {kind!r}; update srm")
+    with np.load(files[1], allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    settings = {name: _frozen(value) for name, value in document["settings"].items()}
+    try:
+        return Result.kinds[kind](evidence=Evidence(**document["evidence"]), **settings, **arrays)
+    except TypeError as error:
+        raise ResultError(f"{files[0]} does not fit its arrays ({error}); run the analysis again") from None
+
+
+def require(holds: bool, message: str) -> None:
+    if not holds:
+        raise ResultError(message)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Whole or not at all: a reader never sees half a file."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text)
+    os.replace(partial, path)
+
+
+def write_npz(path: Path, arrays: dict[str, Array]) -> None:
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **arrays)
+    os.replace(partial, path)
+
+
+def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Path:
+    """A pgfplots table: a line of column names, then one line a row, blank-separated."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [" ".join(columns)]
+    for row in rows:
+        lines.append(" ".join(f"{cell:.6g}" if isinstance(cell, float) else str(cell) for cell in row))
+    write_text(path, "\n".join(lines) + "\n")
+    return path
+
+
+def _stem(path: str | Path) -> Path:
+    path = Path(path)
+    return path.with_suffix("") if path.suffix in (".npz", ".json") else path
+
+
+def _frozen(value: Any) -> Any:
+    """JSON's lists as the tuples they were."""
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value

@@ -1,0 +1,120 @@
+"""The look of every figure: sizes of a printed column, fonts that embed, colours that survive
+colour-blindness and grey.
+
+Line colours are Okabe and Ito's; maps use viridis (shares) and RdBu (signed, fixed −1…1, white at zero).
+Figures are made without pyplot, so drawing opens no windows and keeps no global list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import wraps
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+COLUMN = 3.35  # inches: one column of a two-column paper
+PAGE = 6.9  # inches: both columns
+
+BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, YELLOW, BLACK = (
+    "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442", "#000000",
+)  # fmt: skip
+LINES = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BLACK)
+GREY = "#8a8a8a"
+SHARE_MAP = "viridis"
+SIGNED_MAP = "RdBu_r"
+
+STYLE: dict[str, Any] = {
+    "pdf.fonttype": 42,  # TrueType: text stays text, and journals accept it
+    "ps.fonttype": 42,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "srm",  # the same figure gives the same file
+    "font.family": "DejaVu Sans",  # ships with matplotlib: the same everywhere
+    "font.size": 7.5,
+    "axes.titlesize": 8,
+    "axes.labelsize": 7.5,
+    "xtick.labelsize": 6.5,
+    "ytick.labelsize": 6.5,
+    "legend.fontsize": 6.5,
+    "axes.linewidth": 0.6,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 2.5,
+    "lines.linewidth": 1.2,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": False,
+    "grid.linewidth": 0.4,
+    "grid.color": "#dddddd",
+    "legend.frameon": False,
+    "figure.dpi": 150,
+    "savefig.dpi": 300,
+    "image.interpolation": "nearest",
+}
+
+Draw = TypeVar("Draw", bound=Callable[..., Figure])
+
+
+def styled(draw: Draw) -> Draw:
+    """A drawing function under the shared style, whatever the user's matplotlib settings are."""
+
+    @wraps(draw)
+    def drawn(*arguments: Any, **options: Any) -> Figure:
+        with mpl.rc_context():
+            mpl.rcdefaults()
+            mpl.rcParams.update(STYLE)
+            return draw(*arguments, **options)
+
+    return drawn  # pyright: ignore[reportReturnType]
+
+
+def new_figure(
+    width: float, height: float, layout: Literal["constrained", "compressed"] = "constrained"
+) -> Figure:
+    """An empty figure in inches; "compressed" for grids of square maps."""
+    figure = Figure(figsize=(width, height), layout=layout)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save(figure: Figure, stem: str | Path, formats: Iterable[str] = ("png", "svg", "pdf")) -> list[Path]:
+    """Write STEM.png, STEM.svg, STEM.pdf; without dates, so that the same figure gives the same bytes."""
+    stem = Path(stem)
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    written = []
+    undated = {
+        "png": {"Software": None},
+        "svg": {"Date": None},
+        "pdf": {"CreationDate": None, "Creator": None},
+    }
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(STYLE)
+        for kind in formats:
+            path = stem.with_name(f"{stem.name}.{kind}")
+            figure.savefig(path, metadata=undated.get(kind))
+            written.append(path)
+    return written
+
+
+def sparse_ticks(count: int, at_most: int = 8) -> list[int]:
+    """Every tick, or every 2nd, 4th, 5th, 10th … so that at most so many remain."""
+    for stride in (1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100):
+        if (count + stride - 1) // stride <= at_most:
+            return list(range(0, count, stride))
+    return [0, count - 1]
+
+
+def bare(axes: Axes) -> None:
+    """A map's panel: a thin frame, no ticks."""
+    axes.set_xticks([])
+    axes.set_yticks([])
+    for spine in axes.spines.values():
+        spine.set_visible(True)
+        spine.set_linewidth(0.4)
+        spine.set_color(GREY)
