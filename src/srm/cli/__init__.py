@@ -1,8 +1,8 @@
 """The command line: `srm COMMAND …`, one file a command.
 
 A command is a module in this package with a dataclass `Command`: its fields are the options, its docstring
-the help with an example, its `run()` the work. Only the command that is asked for is imported, so `srm --help`
-answers at once.
+the help with an example, its `run()` the work. Only the command that is asked for is imported, so that
+`srm --help` answers at once.
 
 Bad input (`UserError`, or an option that cannot be read) is one line on stderr and exit code 2.
 """
@@ -23,6 +23,7 @@ COMMANDS = {  # name → one line for `srm --help`; the module is srm.cli.<name>
     "demo": "the whole path once, small: build a model, look inside, write tokens",
     "presets": "list the models by name: sizes, exact parameters, arithmetic",
     "info": "tell one model in full, with a drawing of its layer",
+    "bench": "time the models side by side with Hugging Face GPT-2 and the pseudocode",
 }
 
 

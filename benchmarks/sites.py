@@ -1,0 +1,43 @@
+"""What the sites cost when nobody listens: the model as it is against the same model with its taps taken out."""
+
+from __future__ import annotations
+
+import torch
+from timing import Row, compare, take_turns
+
+import srm
+from srm.models.sites import SILENT, Instrumented
+
+
+def run(rounds: int) -> list[Row]:
+    rows = []
+    for name, context in (("srm-nano", 256), ("srm-base", 128)):
+        model = srm.build(srm.preset(name)).eval()
+        tokens = torch.randint(
+            model.config.vocab_size, (1, context), generator=torch.Generator().manual_seed(0)
+        )
+
+        @torch.inference_mode()
+        def with_sites(model=model, tokens=tokens) -> None:
+            model(tokens)
+
+        @torch.inference_mode()
+        def without_sites(model=model, tokens=tokens) -> None:
+            """No search for listeners: the tap is silent from the start."""
+            looking, Instrumented.tap = Instrumented.tap, lambda _: SILENT
+            try:
+                model(tokens)
+            finally:
+                Instrumented.tap = looking
+
+        seconds = take_turns({"with sites": with_sites, "without": without_sites}, rounds * 5)
+        rows.append(
+            compare(
+                f"forward, sites nobody listens to ÷ none, {name}",
+                seconds,
+                "with sites",
+                "without",
+                asked="≤ 1.01",
+            )
+        )
+    return rows
