@@ -1,10 +1,10 @@
 """Batches as a pure function of (seed, step): there is no loader, and so no loader state to save or lose.
 
-The token stream is cut into windows of context + 1 tokens, `context` apart (the last token of one is the
-first of the next, so every token is a target once). An epoch visits every window once in a shuffled order;
-the sequence of epochs is one endless list of windows, of which step n takes entries n·B … n·B + B − 1.
-Which rows of those a process computes is decided last, so the global batch is the same for any number of
-ranks and micro-batches.
+The token stream is cut into windows of context + 1 tokens, `context` apart: the last token of one is the
+first of the next, so no token is a target twice (what is left at the end, less than a window, is not used).
+An epoch visits every window once in a shuffled order; the sequence of epochs is one endless list of windows,
+of which step n takes entries n·B … n·B + B − 1. Which rows of those a process computes is decided last, so
+the global batch is the same for any number of ranks and micro-batches.
 
 The shuffle is a permutation computed entry by entry, not stored: a keyed Feistel network over the smallest
 power of two that holds all windows, walked again while it lands beyond the last window. Billions of windows
@@ -26,7 +26,7 @@ import torch
 from srm.data.errors import DataError
 from srm.data.shards import Tokens
 
-ROUNDS = 8  # four over each half; from three on, neighbours are unrelated
+ROUNDS = 8  # Luby and Rackoff need four with ideal round functions; ours are hashes, so twice that
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def permute(places: np.ndarray, count: int, seed: int, epoch: int) -> np.ndarray
 
 
 def _feistel(values: np.ndarray, bits: int, keys: np.ndarray) -> np.ndarray:
-    """A bijection of 0 … 2^bits - 1: a round changes one half by a function of the other, and so can be undone."""
+    """A bijection of 0 … 2^bits - 1: a round changes one half by a function of the other, which undoes it."""
     low_bits = np.uint64(bits // 2)
     low_mask = np.uint64((1 << (bits // 2)) - 1)
     high_mask = np.uint64((1 << (bits - bits // 2)) - 1)

@@ -55,7 +55,7 @@ class Document:
 
 
 class Source(Protocol):
-    """A named corpus. `documents()` starts anew at every call and yields the same documents in the same order."""
+    """A named corpus; every call of `documents()` yields the same documents in the same order."""
 
     @property
     def name(self) -> str: ...
@@ -182,7 +182,7 @@ _PACKINGS = (".gz", ".zst")
 
 @dataclass(frozen=True)
 class TextFiles:
-    """Files of text, sorted by path within a spec; a row of .jsonl or .parquet is a document, its field `text`."""
+    """Files of text, sorted by path within a spec; a document of .jsonl or .parquet is a field `text`."""
 
     name: str
     paths: tuple[Path, ...]
@@ -235,7 +235,7 @@ class TextFiles:
 
 
 def sections(stream: TextIO, chars: int) -> Iterator[str]:
-    """Cut a stream of text into pieces of at most `chars` characters, at the best place in their second half."""
+    """Cut a stream into pieces of at most `chars` characters, at the best place in their second half."""
     text = ""
     while more := stream.read(chars):
         text += more

@@ -154,7 +154,12 @@ def prepare(
         with _exclusive(partial):
             saved = _read_progress(partial, _settings(config, source))
             if not (partial / "manifest.json").is_file():
-                manifest = _encode_corpus(config, source, partial, saved, progress or (lambda _: None))
+                try:
+                    manifest = _encode_corpus(config, source, partial, saved, progress or (lambda _: None))
+                except DataError:
+                    if not (partial / "progress.json").is_file():
+                        shutil.rmtree(partial)  # refused before the first progress: as if never begun
+                    raise
                 _write_atomically(partial / "manifest.json", _manifest_bytes(manifest))
             for name in ("seen.bin", "lock", "progress.json"):
                 (partial / name).unlink(missing_ok=True)
@@ -363,7 +368,7 @@ def _check_splits(position: _Position, val_fraction: float, partial: Path) -> No
     counts = position.documents
     empty = [split for split in SPLITS if not counts[split] and (split == "train" or val_fraction > 0)]
     if empty:
-        shutil.rmtree(partial)  # other settings are needed, so there is nothing to go on from
+        (partial / "progress.json").unlink()  # other settings are needed: there is nothing to go on from
         raise DataError(
             f"no document fell into {empty[0]} ({sum(counts.values())} in all, val_fraction {val_fraction}): "
             "change val_fraction (0 for no validation), lower section_chars, or give more text"
@@ -554,8 +559,8 @@ class TokenData:
 def open_tokens(directory: str | Path, *, verify: bool = True) -> TokenData:
     """Open a prepared directory, refusing it if any file is missing, short, damaged or from elsewhere.
 
-    `verify=False` skips the sha256 of the shards (a second or so a gigabyte) and checks all else: enough for the
-    other processes of a run whose first one has verified.
+    `verify=False` skips the sha256 of the shards (a second or so a gigabyte) and checks all else: enough for
+    the other processes of a run whose first one has verified.
     """
     directory = Path(directory)
     manifest = read_manifest(directory)

@@ -107,8 +107,8 @@ class Tokenizer:
         return b"".join(self._bytes(i) for i in ids).decode("utf-8", "replace")
 
     def token_strings(self, ids: Iterable[int]) -> list[str]:
-        """One string a token, for display: its text, or `<0xE2>` a byte where it is not whole characters."""
-        return [_display(self._bytes(i)) for i in ids]
+        """One string a token, for display: its text, with bytes of a cut character written as `\\xe2`."""
+        return [self._bytes(i).decode("utf-8", "backslashreplace") for i in ids]
 
     def num_bytes(self, ids: Sequence[int] | np.ndarray) -> int:
         """How many bytes of text `ids` stand for (end-of-text: none): the denominator of bits per byte."""
@@ -315,13 +315,6 @@ def _to_bytes(characters: str) -> bytes:
 
 def _to_characters(token: bytes) -> str:
     return "".join(_BYTE_CHARACTERS[b] for b in token)
-
-
-def _display(token: bytes) -> str:
-    try:
-        return token.decode("utf-8")
-    except UnicodeDecodeError:
-        return "".join(f"<0x{b:02X}>" for b in token)
 
 
 def _hugging_face(tokens: tuple[bytes, ...]) -> dict:
