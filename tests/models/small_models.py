@@ -1,0 +1,69 @@
+"""Models of every kind, small enough to run hundreds of times, and what tests do with them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from srm.models import GPT2Config, HRMConfig, LanguageModel, ModelConfig, SRMConfig, build
+
+VOCAB, CONTEXT = 13, 16
+
+SRM_TINY = SRMConfig(
+    vocab_size=VOCAB,
+    context=CONTEXT,
+    embedding_dim=6,
+    streams=3,
+    stream_dim=8,
+    mlp_dim=10,
+    token_heads=2,
+    stream_heads=2,
+    head_dim=4,
+    depth=3,
+    gradient_depth=2,
+)
+HRM_TINY = HRMConfig(
+    vocab_size=VOCAB,
+    context=CONTEXT,
+    dim=8,
+    heads=2,
+    head_dim=4,
+    mlp_dim=10,
+    low_blocks=2,
+    high_blocks=1,
+    low_cycles=2,
+    high_cycles=2,
+)
+TRM_TINY = HRM_TINY.replace(high_blocks=2, shared_net=True, gradient="last-cycle")
+GPT2_TINY = GPT2Config(vocab_size=VOCAB, context=CONTEXT, dim=8, blocks=3, heads=2, mlp_dim=12, dropout=0.0)
+
+SMALL: dict[str, ModelConfig] = {
+    "srm": SRM_TINY,
+    "srm with pre- and post-steps": SRM_TINY.replace(
+        pre_steps=1, post_steps=2, post_input="state+update", tied=False
+    ),
+    "srm in random order": SRM_TINY.replace(order="random:4"),
+    "srm from x": SRM_TINY.replace(z0="input", norm_affine=True, order="ABCCBA"),
+    "srm with one stream": SRM_TINY.replace(streams=1, order="A", step_functions=1),
+    "hrm": HRM_TINY,
+    "trm": TRM_TINY,
+    "gpt2": GPT2_TINY,
+}
+ONE_OF_EACH: dict[str, ModelConfig] = {name: SMALL[name] for name in ("srm", "hrm", "trm", "gpt2")}
+
+
+def small(config: ModelConfig, dtype: torch.dtype = torch.float64) -> LanguageModel:
+    return build(config, dtype=dtype).eval()
+
+
+def some_tokens(batch: int = 2, length: int = 7, seed: int = 0, vocab: int = VOCAB) -> Tensor:
+    return torch.randint(vocab, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+def gradients(model: torch.nn.Module, loss: Tensor) -> dict[str, Tensor]:
+    """The gradient of every parameter; zeros where none arrives."""
+    named = dict(model.named_parameters())
+    given = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+    return {
+        n: torch.zeros_like(p) if g is None else g for (n, p), g in zip(named.items(), given, strict=True)
+    }

@@ -1,0 +1,1 @@
+"""Slow, obvious versions of the models, to hold the fast ones against."""
