@@ -256,7 +256,7 @@ def _numbers_section(answer: dict[str, Any]) -> str:
         ("decoding cache", cache["float32"], "B", f"per token in float32, {full} when full"),
     ]
     lines = [f"  {name:<14} {_si(number, unit):>11} {what}" for name, number, unit, what in rows]
-    calls = f"  {'':<14} {'':>11} one for each of {answer['attention_calls']} attention calls"
+    calls = f"{'':<29}keys and values of {answer['attention_calls']} attention calls"
     return "\n".join(["arithmetic and memory", *lines, calls])
 
 
