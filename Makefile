@@ -1,0 +1,62 @@
+# Needs Python 3.11 or newer and make. Everything else is installed into .venv, once.
+
+VENV := .venv
+BIN := $(VENV)/bin
+TESTS := tests
+WORKERS := 2
+
+# The first Python that is new enough; `make PYTHON=/path/to/python3.12 test` chooses one.
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	if $$python -c '$(NEW_ENOUGH)' >/dev/null 2>&1; then echo $$python; exit; fi; done)
+
+.PHONY: help demo test lint pytest soak bench clean
+.DEFAULT_GOAL := help
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r target what; do \
+		printf '  make %-8s%s\n' "$$target" "$$what"; done
+
+demo: $(VENV)/.demo  ## the whole path once, small
+	$(BIN)/srm demo
+
+test: lint pytest  ## lint, then all tests but the soak tests
+
+lint: $(VENV)/.dev  ## ruff and pyright
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+# One thread a worker: more only fight for the cores.
+pytest: $(VENV)/.dev  ## the tests alone; TESTS=tests/models for some of them
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not soak" $(TESTS)
+
+soak: $(VENV)/.dev  ## the tests that take minutes
+	$(BIN)/python -m pytest -m soak $(TESTS)
+
+bench: $(VENV)/.dev  ## time the models side by side
+	$(BIN)/srm bench
+
+clean:  ## remove .venv and caches
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp file says what is installed; it is older than the files it depends on when they change.
+
+$(VENV)/.python:
+	@if [ -z '$(PYTHON)' ]; then \
+		echo 'make: Python 3.11 or newer not found; install it, or name it: make PYTHON=/path/to/python3.11' >&2; exit 1; fi
+	@$(PYTHON) -c '$(NEW_ENOUGH)' || { \
+		echo "make: $(PYTHON) is $$($(PYTHON) -V 2>&1), too old; needs Python 3.11 or newer" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/.python
+	@echo 'Installing into $(VENV); the first time takes minutes.'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[demo]"
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.python
+	@echo 'Installing into $(VENV); the first time takes minutes.'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@ $(VENV)/.demo
