@@ -154,11 +154,11 @@ class Drawing:
         )
         title = "The Stream Recursion Model"
         what = (
-            "Tokens are embedded into S streams x. One shared layer is applied n times from a state z0, "
-            "x re-injected; gradient flows through the last l layers. In a layer the streams of a token attend "
-            "to each other, and the update RMSNorm(c + x) is added to the state before each of the steps A, B, "
-            "C. Every stream has its own block: attention over tokens beside an MLP, and one norm after. A "
-            "linear output function reads all streams."
+            "Tokens are embedded into S streams x. One shared layer is applied n times from a state z0, with "
+            "x re-injected; gradient flows through the last l layers. In a layer the streams of a token "
+            "attend to each other, and the update RMSNorm(c + x) is added to the state before each of the "
+            "steps A, B, C. Every stream has its own block: attention over tokens beside an MLP, and one "
+            "norm after. A linear output function reads all streams."
         )
         size = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
         return "\n".join(
