@@ -20,7 +20,9 @@ def run(rounds: int, presets: tuple[str, ...] = ("srm-med", "srm-base")) -> list
 def cached_against_recomputed(
     model: LanguageModel, name: str, rounds: int, prompt: int = 256, new: int = 256
 ) -> Row:
-    """256 new tokens after 256. Recomputing is timed on every 32nd token, whose cost stands for its neighbours'."""
+    """256 new tokens after 256. Recomputing is timed on every 32nd token, whose cost stands for its
+    neighbours'.
+    """
     tokens = torch.randint(
         model.config.vocab_size, (1, prompt + new), generator=torch.Generator().manual_seed(0)
     )

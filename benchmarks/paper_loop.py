@@ -1,7 +1,9 @@
-"""SRM as the paper's pseudocode has it: an einsum for the connection, a Python loop over the streams for the step.
+"""SRM as the paper's pseudocode has it: an einsum for the connection, a Python loop over the streams for
+the step.
 
-The yardstick for "how much faster than the pseudocode". It is written as a competent reader of the paper would write it in plain
-PyTorch (a block of `nn.Linear`s per stream, SDPA for all attention), and a test holds it to the same logits as the model.
+The yardstick for "how much faster than the pseudocode". It is written as a competent reader of the paper
+would write it in plain PyTorch (a block of `nn.Linear`s per stream, SDPA for all attention), and a test
+holds it to the same logits as the model.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What the sites cost when nobody listens: the model as it is against the same model with its taps taken out."""
+"""What the sites cost when nobody listens: the model as it is against the same model with its taps taken
+out.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Fair timing on a noisy machine: the candidates take turns, and what counts is their ratio within a round.
 
-Every number here is a ratio of two things timed in the same process, moments apart. A time alone would say more about the machine's
-other tenants than about the code.
+Every number here is a ratio of two things timed in the same process, moments apart. A time alone would say
+more about the machine's other tenants than about the code.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ class Row:
 
 
 def take_turns(candidates: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of every candidate in every round, after one round that does not count (compilation, first touch of memory)."""
+    """Seconds of every candidate in every round, after one round that does not count (compilation, first
+    touch of memory).
+    """
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     for turn in range(rounds + 1):
         for name, run in candidates.items():

@@ -1,4 +1,6 @@
-"""A training step (forward and backward, fp32): SRM against Hugging Face's GPT-2, and against the pseudocode's loop."""
+"""A training step (forward and backward, fp32): SRM against Hugging Face's GPT-2, and against the
+pseudocode's loop.
+"""
 
 from __future__ import annotations
 

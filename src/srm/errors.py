@@ -2,4 +2,6 @@
 
 
 class UserError(ValueError):
-    """Something a user can cause and mend. The message is one line and names the fix; the command line exits with 2."""
+    """Something a user can cause and mend. The message is one line and names the fix; the command line
+    exits with 2.
+    """

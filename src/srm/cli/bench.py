@@ -24,7 +24,8 @@ BENCHES = ("training_step", "decoding", "sites")
 
 @dataclass
 class Command:
-    """Time SRM side by side with Hugging Face GPT-2 and with the paper's pseudocode, as ratios within one run.
+    """Time SRM side by side with Hugging Face GPT-2 and with the paper's pseudocode, as ratios within one
+    run.
 
     Example:
         srm bench
@@ -45,7 +46,7 @@ class Command:
 
         if not FOLDER.is_dir():
             raise UserError(
-                "the benchmarks are part of the source checkout, not of the package; run `srm bench` from a clone"
+                "the benchmarks are in the source checkout, not in the package; run `srm bench` from a clone"
             )
         for bench in self.benches:
             if bench not in BENCHES:

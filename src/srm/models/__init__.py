@@ -37,10 +37,13 @@ __all__ = [
 ]
 
 
-def build(config: ModelConfig, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> LanguageModel:
+def build(
+    config: ModelConfig, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+) -> LanguageModel:
     """The model of a config, with weights that are a function of the config alone.
 
-    `device="meta"` builds the shape without memory. Weights are drawn on the CPU, so that they are the same everywhere.
+    `device="meta"` builds the shape without memory. Weights are drawn on the CPU, so that they are the
+    same everywhere.
 
     >>> build(preset("srm-med"), device="meta").num_parameters()
     134783488

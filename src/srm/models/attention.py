@@ -1,7 +1,7 @@
 """Causal attention over tokens, with rotary positions: what every block of every stream uses.
 
-q, k and v are [N, H, T, K], with N = streams × batch folded together: `scaled_dot_product_attention` takes the fast path
-on four axes only.
+q, k and v are [N, H, T, K], with N = streams × batch folded together: `scaled_dot_product_attention` takes
+the fast path on four axes only.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from srm.models.decoding import KeyValues
 
 
 class Rotary:
-    """RoPE in the rotate-half form: position p turns the pair (j, j + K/2) of a head by the angle p·theta^(-2j/K).
+    """RoPE in the rotate-half form: position p turns the pair (j, j + K/2) of a head by the angle
+    p·theta^(-2j/K).
 
-    Not a module: a table that `model.to(bfloat16)` rounded, or `to_empty` emptied, would silently spoil every position.
+    Not a module: a table that `model.to(bfloat16)` rounded, or `to_empty` emptied, would silently spoil
+    every position.
     """
 
     def __init__(self, head_dim: int, context: int, theta: float) -> None:
@@ -27,10 +29,12 @@ class Rotary:
         self.ready: dict[tuple[torch.device, torch.dtype], Tensor] = {}
 
     def __call__(self, start: int, length: int, like: Tensor) -> tuple[Tensor, Tensor]:
-        """cos and sin [T, K/2] for the positions start … start + length − 1, in fp32 or wider, on `like`'s device."""
+        """cos and sin [T, K/2] for the positions start … start + length − 1, in fp32 or wider, on `like`'s
+        device.
+        """
         key = like.device, torch.promote_types(like.dtype, torch.float32)
         if key not in self.ready:
-            with torch.inference_mode(False):  # a table first needed while generating has to serve training too
+            with torch.inference_mode(False):  # a table first needed for generating serves training too
                 self.ready[key] = self.table.to(*key)
         cos, sin = self.ready[key][:, start : start + length]
         return cos, sin
@@ -63,5 +67,7 @@ def causal_attention(
         if T > 1 and k.shape[2] > T:
             total = k.shape[2]
             mask = torch.ones(T, total, dtype=torch.bool, device=q.device).tril(total - T)
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=mask is None and T > 1)
+    out = F.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=mask is None and T > 1
+    )
     return out.transpose(1, 2).reshape(N, T, -1)

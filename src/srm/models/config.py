@@ -4,8 +4,8 @@
     >>> config.replace(order="ABCCBA").calls_per_layer
     6
 
-A config that exists can be built. What cannot work is refused here, in one line that names the field, its value
-and the fix; nothing downstream checks again.
+A config that exists can be built. What cannot work is refused here, in one line that names the field, its
+value and the fix; nothing downstream checks again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
 
 from srm.errors import UserError
 from srm.models.ordering import StepOrder
@@ -74,7 +74,7 @@ class SRMConfig(ModelConfig):
     # the layer function
     stream_heads: int = 4  # heads of the connection function
     step_functions: int = 3  # m, named A, B, C …
-    order: str = "ABC"  # the steps of a layer; "random:6" draws six of the step functions anew for every layer
+    order: str = "ABC"  # the steps of a layer; "random:6" draws six step functions anew for every layer
     order_seed: int = 0  # for random orders
     depth: int = 8  # n, how often the one layer is applied
     gradient_depth: int = 4  # l, gradient flows through the last l layers only
@@ -95,8 +95,16 @@ class SRMConfig(ModelConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in (
-            "embedding_dim streams stream_dim stream_heads step_functions depth token_heads head_dim mlp_dim"
-        ).split():
+            "embedding_dim",
+            "streams",
+            "stream_dim",
+            "stream_heads",
+            "step_functions",
+            "depth",
+            "token_heads",
+            "head_dim",
+            "mlp_dim",
+        ):
             require(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
         for name in ("pre_steps", "post_steps"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "must be 0 or more")
@@ -138,9 +146,10 @@ class SRMConfig(ModelConfig):
 class HRMConfig(ModelConfig):
     """The Hierarchical Reasoning Model for language, and the Tiny Recursive Model as one setting of it.
 
-    Two nets of post-norm blocks take turns: z_L = L(z_L + z_H + x) `low_cycles` times, then z_H = H(z_H + z_L); all
-    that `high_cycles` times. With `gradient = "last-call"` (HRM) only the last call of each net is differentiated,
-    with "last-cycle" (TRM) the whole last high cycle. With `shared_net` (TRM) one net plays both parts.
+    Two nets of post-norm blocks take turns: z_L = L(z_L + z_H + x) `low_cycles` times, then z_H = H(z_H +
+    z_L); all that `high_cycles` times. With `gradient = "last-call"` (HRM) only the last call of each net
+    is differentiated, with "last-cycle" (TRM) the whole last high cycle. With `shared_net` (TRM) one net
+    plays both parts.
     """
 
     architecture: ClassVar[str] = "hrm"
@@ -161,14 +170,25 @@ class HRMConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in "dim heads head_dim mlp_dim low_blocks high_blocks low_cycles high_cycles".split():
+        sizes = (
+            "dim",
+            "heads",
+            "head_dim",
+            "mlp_dim",
+            "low_blocks",
+            "high_blocks",
+            "low_cycles",
+            "high_cycles",
+        )
+        for name in sizes:
             require(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
         _check_attention(self.head_dim, self.rope_theta, self.norm_eps)
         require(
             not self.shared_net or self.low_blocks == self.high_blocks,
             "shared_net",
             self.shared_net,
-            f"one net has one depth; set low_blocks = high_blocks (now {self.low_blocks} and {self.high_blocks})",
+            f"one net has one depth; set low_blocks = high_blocks (they are {self.low_blocks} and "
+            f"{self.high_blocks})",
         )
 
 
@@ -187,7 +207,7 @@ class GPT2Config(ModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in "dim blocks heads mlp_dim".split():
+        for name in ["dim", "blocks", "heads", "mlp_dim"]:
             require(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
         require(self.dim % self.heads == 0, "heads", self.heads, f"must divide dim = {self.dim}")
         require(0.0 <= self.dropout < 1.0, "dropout", self.dropout, "must be in [0, 1)")
@@ -195,8 +215,6 @@ class GPT2Config(ModelConfig):
 
 
 ARCHITECTURES: dict[str, type[ModelConfig]] = {c.architecture: c for c in (SRMConfig, HRMConfig, GPT2Config)}
-
-Config = TypeVar("Config", bound=ModelConfig)
 
 
 def config_from_dict(fields: dict[str, Any]) -> ModelConfig:
@@ -211,7 +229,7 @@ def config_from_dict(fields: dict[str, Any]) -> ModelConfig:
 
 
 def nearest(name: str, known: list[str]) -> str:
-    """' did you mean …?' when there is a likely candidate, else nothing: the tail of an error about a name."""
+    """The tail of an error about a name: "; did you mean …?" when there is a likely candidate."""
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else ""
 

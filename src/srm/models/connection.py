@@ -1,8 +1,8 @@
 """The connection function: attention across the streams of one token (the paper's stream-wise attention).
 
-Every stream has its own query, key, value and output matrices. What stream s takes from stream r at a token is
-pattern[s, r] times r's value, translated by s's output matrix: the pattern is the learned wiring between streams. There is no
-mask and no position: any stream may read any other, and tokens never meet here.
+Every stream has its own query, key, value and output matrices. What stream s takes from stream r at a token
+is pattern[s, r] times r's value, translated by s's output matrix: the pattern is the learned wiring between
+streams. There is no mask and no position: any stream may read any other, and tokens never meet here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Connection(nn.Module):
         super().__init__()
         self.heads, self.head_dim = heads, head_dim
         self.qkv = StreamLinear(streams, stream_dim, 3 * heads * head_dim)
-        self.out = StreamLinear(streams, heads * head_dim, stream_dim)  # the sum over heads is inside this product
+        self.out = StreamLinear(streams, heads * head_dim, stream_dim)  # the sum over heads is in here
 
     def forward(self, z: Tensor, tap: Tap = SILENT) -> Tensor:
         """z [S, B, T, D] → c [S, B, T, D]."""

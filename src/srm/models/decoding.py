@@ -1,8 +1,9 @@
 """Writing text: a key-value cache for every attention call of a forward pass, and sampling from the logits.
 
-In a recurrent model one set of weights attends many times in a pass (SRM-base: 8 layers × 6 steps, and the post-step). Each call has
-its own keys and values, so the cache is a list with one `KeyValues` per call, in the order of the calls, holding all
-streams. Nothing else needs remembering: the states z are rebuilt for the new tokens only.
+In a recurrent model one set of weights attends many times in a pass (SRM-base: 8 layers × 6 steps, and the
+post-step). Each call has its own keys and values, so the cache is a list with one `KeyValues` per call, in
+the order of the calls, holding all streams. Nothing else needs remembering: the states z are rebuilt for
+the new tokens only.
 
     >>> import torch, srm
     >>> model = srm.build(srm.preset("srm-nano")).eval()
@@ -102,9 +103,10 @@ def generate(
 ) -> Tensor:
     """Continue each row of `tokens` [B, T] by up to `max_new_tokens`; returns prompt and continuation.
 
-    A row that has produced `stop_token` is filled with it until all rows have. Past the model's context, "refuse" raises before
-    the first token is made; "slide" reads the last half of the context anew and goes on from there. `use_cache=False`
-    recomputes the whole pass for every token: slow, the same result. `on_token` sees each new column [B].
+    A row that has produced `stop_token` is filled with it until all rows have. Past the model's context,
+    "refuse" raises before the first token is made; "slide" reads the last half of the context anew and goes
+    on from there. `use_cache=False` recomputes the whole pass for every token: slow, the same result.
+    `on_token` sees each new column [B].
     """
     check_sampling(tokens, max_new_tokens, temperature, top_k, top_p)
     context = model.config.context
@@ -155,7 +157,9 @@ def check_sampling(
     tokens: Tensor, max_new_tokens: int, temperature: float, top_k: int | None, top_p: float | None
 ) -> None:
     if tokens.ndim != 2 or tokens.shape[1] == 0:
-        raise ValueError(f"tokens of shape {tuple(tokens.shape)}: need [batch, token] with at least one token")
+        raise ValueError(
+            f"tokens of shape {tuple(tokens.shape)}: need [batch, token] with at least one token"
+        )
     if max_new_tokens < 0:
         raise ValueError(f"max_new_tokens = {max_new_tokens}: must be 0 or more")
     if temperature < 0:

@@ -1,4 +1,5 @@
-"""GPT-2 as Hugging Face's `GPT2LMHeadModel` has it by default, with the sites and the outer interface of the other models.
+"""GPT-2 as Hugging Face's `GPT2LMHeadModel` has it by default, with the sites and the outer interface of
+the other models.
 
     h = Embedding(tokens) + PositionEmbedding
     h = h + Attention(LayerNorm(h));  h = h + MLP(LayerNorm(h))     for every block
@@ -50,9 +51,7 @@ class Block(nn.Module):
         return tap("out", h)
 
 
-class GPT2(LanguageModel):
-    config: GPT2Config
-
+class GPT2(LanguageModel[GPT2Config]):
     def __init__(self, config: GPT2Config) -> None:
         super().__init__()
         self.config = config
@@ -65,7 +64,12 @@ class GPT2(LanguageModel):
         self.initialize()
 
     def hidden(
-        self, tokens: Tensor, *, cache: DecodingCache | None = None, documents: Tensor | None = None, tap: Tap | None = None
+        self,
+        tokens: Tensor,
+        *,
+        cache: DecodingCache | None = None,
+        documents: Tensor | None = None,
+        tap: Tap | None = None,
     ) -> Tensor:
         tap = self.tap() if tap is None else tap
         slots = iter(cache) if cache else None
@@ -151,7 +155,8 @@ def _from_huggingface(state: Mapping[str, Tensor], tied: bool) -> dict[str, Tens
         block, part, kind = match.groups()
         if part == "lm_head" and tied:
             continue
-        transposed = kind == "weight" and part.split(".")[-1].startswith("c_")  # Conv1D keeps [inputs, outputs]
+        # Conv1D keeps [inputs, outputs]
+        transposed = kind == "weight" and part.split(".")[-1].startswith("c_")
         key = f"{block.replace('h.', 'blocks.') if block else ''}{_HUGGINGFACE[part]}.{kind}"
         ours[key] = value.T if transposed else value
     return ours

@@ -5,8 +5,9 @@
         z_H = H(z_H + z_L)
     logits = Unembedding(z_H)
 
-L and H are stacks of post-norm blocks. Everything runs without gradient but the last call of L and the last of H; in TRM one net plays both
-parts and the whole last high cycle is differentiated. One segment, no adaptive halting, and fresh states for every batch.
+L and H are stacks of post-norm blocks. Everything runs without gradient but the last call of L and the last
+of H; in TRM one net plays both parts and the whole last high cycle is differentiated. One segment, no
+adaptive halting, and fresh states for every batch.
 
 Sites (h and l count cycles, b blocks):
 
@@ -57,8 +58,7 @@ class Block(nn.Module):
         return tap("out", h)
 
 
-class HRM(LanguageModel):
-    config: HRMConfig
+class HRM(LanguageModel[HRMConfig]):
     low0: Tensor
     high0: Tensor
 
@@ -67,7 +67,9 @@ class HRM(LanguageModel):
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.dim)
         self.low = nn.ModuleList(Block(config) for _ in range(config.low_blocks))
-        self.high = self.low if config.shared_net else nn.ModuleList(Block(config) for _ in range(config.high_blocks))
+        self.high = (
+            self.low if config.shared_net else nn.ModuleList(Block(config) for _ in range(config.high_blocks))
+        )
         self.head = None if config.tied else nn.Linear(config.dim, config.vocab_size, bias=False)
         self.rotary = Rotary(config.head_dim, config.context, config.rope_theta)
         self.register_buffer("low0", torch.zeros(config.dim))
@@ -76,7 +78,12 @@ class HRM(LanguageModel):
         self.initialize()
 
     def hidden(
-        self, tokens: Tensor, *, cache: DecodingCache | None = None, documents: Tensor | None = None, tap: Tap | None = None
+        self,
+        tokens: Tensor,
+        *,
+        cache: DecodingCache | None = None,
+        documents: Tensor | None = None,
+        tap: Tap | None = None,
     ) -> Tensor:
         config = self.config
         tap = self.tap() if tap is None else tap

@@ -40,7 +40,8 @@ class Layer(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """State z and token input x [S, B, T, D] → the next state, and the update y that led to it.
 
-        z may be [S, 1, 1, D], one state for all tokens, as before the first layer: its connection is then computed once.
+        z may be [S, 1, 1, D], one state for all tokens, as before the first layer: its connection is then
+        computed once.
         """
         compiled = past is None  # a cache that grows would be compiled anew for every token
         c = callable_of(self.connection, tap, compiled=compiled)(z, tap.at("connection"))

@@ -1,8 +1,9 @@
 """Cross-entropy without the logits: unembedding and loss a chunk of tokens at a time.
 
-All logits of a training step would be the largest tensor of the whole computation ([tokens × 50257]: 200 KB a token in fp32).
-Here a chunk's logits are made, turned into their loss and at once into their gradient, and thrown away. The arithmetic is the
-same as with the full logits (three matmuls each way); only the peak memory differs.
+All logits of a training step would be the largest tensor of the whole computation ([tokens × 50257]: 200 KB
+a token in fp32). Here a chunk's logits are made, turned into their loss and at once into their gradient,
+and thrown away. The arithmetic is the same as with the full logits (three matmuls each way); only the peak
+memory differs.
 """
 
 from __future__ import annotations
@@ -17,9 +18,13 @@ CHUNK = 1024  # tokens whose logits are held at once
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int, differentiate: bool) -> Tensor:
+    def forward(
+        ctx, hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int, differentiate: bool
+    ) -> Tensor:
         counted = (targets != IGNORE).sum().clamp(min=1)
-        total = torch.zeros((), dtype=torch.float32 if hidden.dtype != torch.float64 else torch.float64, device=hidden.device)
+        total = torch.zeros(
+            (), dtype=torch.float32 if hidden.dtype != torch.float64 else torch.float64, device=hidden.device
+        )
         d_hidden = torch.empty_like(hidden) if differentiate and ctx.needs_input_grad[0] else None
         d_weight = torch.zeros_like(weight) if differentiate and ctx.needs_input_grad[1] else None
         for start in range(0, hidden.shape[0], chunk):
@@ -56,8 +61,10 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
 
 def chunked_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int = CHUNK) -> Tensor:
-    """Mean cross-entropy in nats of logits = hidden·weightᵀ; hidden [B, T, E], weight [V, E], targets [B, T]."""
-    differentiate = torch.is_grad_enabled()  # inside the function it never is, and needs_input_grad does not ask
+    """Mean cross-entropy in nats of logits = hidden·weightᵀ; hidden [B, T, E], weight [V, E], targets [B,
+    T].
+    """
+    differentiate = torch.is_grad_enabled()  # inside the function it never is
     return _ChunkedCrossEntropy.apply(  # pyright: ignore[reportReturnType]
         hidden.flatten(0, -2), weight, targets.flatten(), chunk, differentiate
     )

@@ -12,6 +12,7 @@ and the verbs of `Instrumented`: sites, hooks and caches.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,20 +22,29 @@ from srm.models.decoding import DecodingCache
 from srm.models.loss import chunked_cross_entropy, cross_entropy
 from srm.models.sites import SILENT, Instrumented, Tap, uncompiled
 
+Config = TypeVar("Config", bound=ModelConfig)
+
 
 @dataclass(frozen=True)
 class Flops:
-    """Floating-point operations per token (a multiply-add is two), averaged over a context of causal attention."""
+    """Floating-point operations per token (a multiply-add is two), averaged over a context of causal
+    attention.
+    """
 
     forward: int
     training: int  # forward, and backward through what is differentiated
 
 
-class LanguageModel(Instrumented):
-    config: ModelConfig
+class LanguageModel(Instrumented, Generic[Config]):
+    config: Config
 
     def hidden(
-        self, tokens: Tensor, *, cache: DecodingCache | None = None, documents: Tensor | None = None, tap: Tap | None = None
+        self,
+        tokens: Tensor,
+        *,
+        cache: DecodingCache | None = None,
+        documents: Tensor | None = None,
+        tap: Tap | None = None,
     ) -> Tensor:
         """The embedding [B, T, E] that the unembedding turns into logits."""
         raise NotImplementedError
@@ -53,7 +63,9 @@ class LanguageModel(Instrumented):
         raise NotImplementedError
 
     def initialize(self) -> None:
-        """Fill weights and buffers from the config's seed (after `to_empty`, for a model built on the meta device)."""
+        """Fill weights and buffers from the config's seed (after `to_empty`, for a model built on the meta
+        device).
+        """
         raise NotImplementedError
 
     def forward(
@@ -113,13 +125,17 @@ class LanguageModel(Instrumented):
             raise ValueError(f"tokens of shape {tuple(tokens.shape)}: need [batch, token]")
         for name, like in (("targets", targets), ("documents", documents)):
             if like is not None and like.shape != tokens.shape:
-                raise ValueError(f"{name} of shape {tuple(like.shape)}: need the shape of tokens, {tuple(tokens.shape)}")
+                raise ValueError(
+                    f"{name} of shape {tuple(like.shape)}: need the shape of tokens, {tuple(tokens.shape)}"
+                )
         if cache is not None:
             if documents is not None:
                 raise ValueError("documents and cache do not go together; decode one document at a time")
             cache.room_for(tokens.shape[1])
         elif tokens.shape[1] > self.config.context:
-            raise ValueError(f"{tokens.shape[1]} tokens exceed the context of {self.config.context}; cut the input")
+            raise ValueError(
+                f"{tokens.shape[1]} tokens exceed the context of {self.config.context}; cut the input"
+            )
 
 
 def document_mask(documents: Tensor) -> Tensor:

@@ -5,9 +5,9 @@
     >>> StepOrder.parse("random:6", step_functions=3).length
     6
 
-A random order is drawn anew for every layer call. In training the draws come from the model's `order_generator`,
-whose state belongs to the training state; in evaluation from a generator with the config's seed, so that a model
-in `eval()` is a function of its input.
+A random order is drawn anew for every layer call. In training the draws come from the model's
+`order_generator`, whose state belongs to the training state; in evaluation from a generator with the
+config's seed, so that a model in `eval()` is a function of its input.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ class StepOrder:
     @classmethod
     def parse(cls, order: str, step_functions: int) -> StepOrder:
         if step_functions > len(LETTERS):
-            raise ValueError(f"step_functions = {step_functions}: at most {len(LETTERS)}, one for each letter")
+            raise ValueError(
+                f"step_functions = {step_functions}: at most {len(LETTERS)}, one for each letter"
+            )
         last = LETTERS[step_functions - 1]
         if order.startswith("random:"):
             count = order.removeprefix("random:")
@@ -64,5 +66,7 @@ class StepOrder:
         """One order for each of `layers` layers; a fixed order does not touch the generator."""
         if self.calls is not None:
             return (self.calls,) * layers
-        drawn = torch.randint(self.step_functions, (layers, self.length), generator=generator, device=generator.device)
+        drawn = torch.randint(
+            self.step_functions, (layers, self.length), generator=generator, device=generator.device
+        )
         return tuple(tuple(layer) for layer in drawn.tolist())

@@ -4,7 +4,7 @@
     32
     >>> preset("srm-nano", streams=16).streams
     16
-    >>> preset("srm-sweep-width-8").mlp_dim            # the paper's stream-size sweep: parameter, width or stream, and s
+    >>> preset("srm-sweep-width-8").mlp_dim   # the stream-size sweep: parameter, width or stream, and s
     3072
 
 A preset is a function that returns a config. Every field can be changed by keyword.
@@ -20,7 +20,7 @@ from srm.models.config import ConfigError, GPT2Config, HRMConfig, ModelConfig, S
 
 SweepSet = Literal["parameter", "width", "stream"]
 SWEEP_STREAMS = (1, 2, 4, 8, 16, 32, 64)
-NANO = {"vocab_size": 4096, "context": 256}  # a trained BPE vocabulary and short windows
+NANO: dict[str, Any] = {"vocab_size": 4096, "context": 256}  # a trained BPE vocabulary and short windows
 
 
 def srm_base() -> SRMConfig:
@@ -66,14 +66,29 @@ def gpt2() -> GPT2Config:
 def srm_nano() -> SRMConfig:
     """Eight streams that train in minutes on two cores."""
     return SRMConfig(
-        **NANO, embedding_dim=128, streams=8, stream_dim=64, mlp_dim=192, token_heads=2, stream_heads=2, head_dim=32
+        **NANO,
+        embedding_dim=128,
+        streams=8,
+        stream_dim=64,
+        mlp_dim=192,
+        token_heads=2,
+        stream_heads=2,
+        head_dim=32,
     )
 
 
 def hrm_nano() -> HRMConfig:
     """HRM at nano size."""
     return HRMConfig(
-        **NANO, dim=128, heads=4, head_dim=32, mlp_dim=512, low_blocks=3, high_blocks=2, low_cycles=4, high_cycles=3
+        **NANO,
+        dim=128,
+        heads=4,
+        head_dim=32,
+        mlp_dim=512,
+        low_blocks=3,
+        high_blocks=2,
+        low_cycles=4,
+        high_cycles=3,
     )
 
 
@@ -92,7 +107,8 @@ def srm_sweep(set: SweepSet, streams: int, stream_dim: int | None = None) -> SRM
 
     parameter  S·D = 4096, MLP 768, 2 heads: the parameter count is the same at every S
     width      S·D = 4096, S·heads = 64, S·MLP = 24576: the model's width is the same at every S
-    stream     D, MLP 768 and 2 heads are the same at every S. The paper's text says D = 256, but its parameter counts are those of
+    stream     D, MLP 768 and 2 heads are the same at every S. The paper's text says D = 256, but its
+    parameter counts are those of
                D = 128, which is the default here; pass stream_dim=256 for the text's reading.
     """
     if set not in get_args(SweepSet):
@@ -132,9 +148,13 @@ def preset(name: str, **changes: Any) -> ModelConfig:
     """The config of that name, with fields changed by keyword. `srm-sweep` takes `set` and `streams`."""
     if name == "srm-sweep":
         try:
-            return srm_sweep(changes.pop("set"), changes.pop("streams"), changes.pop("stream_dim", None)).replace(**changes)
+            return srm_sweep(
+                changes.pop("set"), changes.pop("streams"), changes.pop("stream_dim", None)
+            ).replace(**changes)
         except KeyError as missing:
-            raise ConfigError(f"srm-sweep needs {missing}: preset('srm-sweep', set='width', streams=8)") from None
+            raise ConfigError(
+                f"srm-sweep needs {missing}: preset('srm-sweep', set='width', streams=8)"
+            ) from None
     known = PRESETS | SWEEP_PRESETS
     if name not in known:
         hint = nearest(name, list(known)) or "; `srm presets` lists them"

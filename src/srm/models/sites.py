@@ -1,8 +1,9 @@
 """Sites: named places in the computation, where a value can be read, kept or replaced.
 
-The layer's weights are shared by all its calls, so a hook on a weight-bearing module would see many calls and keep
-the last. A `Site` stands for one place in one call: an identity module with its own name, called exactly once in a
-forward pass. `layers.3.steps.1.out` is the state after the second step of the fourth layer, whatever weights made it.
+The layer's weights are shared by all its calls, so a hook on a weight-bearing module would see many calls
+and keep the last. A `Site` stands for one place in one call: an identity module with its own name, called
+exactly once in a forward pass. `layers.3.steps.1.out` is the state after the second step of the fourth
+layer, whatever weights made it.
 
     >>> import torch, srm
     >>> model = srm.build(srm.preset("srm-nano"))
@@ -16,12 +17,13 @@ forward pass. `layers.3.steps.1.out` is the state after the second step of the f
     ...     return z
     >>> changed = model.run_with_hooks(tokens, fwd_hooks=[("layers.3.out", silence)])
 
-Mechanism. The model's code hands every named value to a tap: `z = tap("out", z)`. When nobody listens anywhere the tap
-is `SILENT`, which gives the value straight back, so a silent model pays nothing and compiles to one graph without a
-trace of the sites. When somebody listens (a hook of ours, a plain `register_forward_hook`, or a tool such as nnsight
-that replaces a module's `forward`), the pass runs uncompiled and each listened site is called with its value in the
-paper's order: [batch, token, stream, dim]. That holds for `model.compile()` and for `torch.compile(model)`; with
-`fullgraph=True` there is no way out of the graph, and a pass with listeners is refused.
+Mechanism. The model's code hands every named value to a tap: `z = tap("out", z)`. When nobody listens
+anywhere the tap is `SILENT`, which gives the value straight back, so a silent model pays nothing and
+compiles to one graph without a trace of the sites. When somebody listens (a hook of ours, a plain
+`register_forward_hook`, or a tool such as nnsight that replaces a module's `forward`), the pass runs
+uncompiled and each listened site is called with its value in the paper's order: [batch, token, stream,
+dim]. That holds for `model.compile()` and for `torch.compile(model)`; with `fullgraph=True` there is no way
+out of the graph, and a pass with listeners is refused.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ import fnmatch
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -60,15 +62,22 @@ class Site(nn.Module):
     def __init__(self, layout: Layout = "plain") -> None:
         super().__init__()
         self.layout: Layout = layout
-        # The hooks' own dicts under a second name: under the first, torch.compile does not look at them again.
-        self.listeners = (self._forward_hooks, self._forward_pre_hooks, self._backward_hooks, self._backward_pre_hooks)
+        # The hooks' own dicts under a second name: under the first, torch.compile does not look at them
+        # again.
+        self.listeners = (
+            self._forward_hooks,
+            self._forward_pre_hooks,
+            self._backward_hooks,
+            self._backward_pre_hooks,
+        )
 
     def forward(self, value: Tensor) -> Tensor:
         return value
 
     @property
     def listening(self) -> bool:
-        # Counted, not asked for truth: torch.compile guards the length of a dict, but not whether it is empty.
+        # Counted, not asked for truth: torch.compile guards the length of a dict, but not whether it is
+        # empty.
         return sum(map(len, self.listeners)) > 0 or "forward" in self.__dict__
 
 
@@ -127,14 +136,16 @@ class LiveTap(Tap):
         return LiveTap(self.sites, f"{self.prefix}{prefix}.")
 
 
-def callable_of(module: nn.Module, tap: Tap, *, compiled: bool = True):
-    """What to call for `module`: itself, or when somebody listens its uncompiled call, so that late hooks take effect."""
+def callable_of(module: nn.Module, tap: Tap, *, compiled: bool = True) -> Callable[..., Any]:
+    """What to call for `module`: itself, or when somebody listens its uncompiled call, so that late hooks
+    take effect.
+    """
     return module if compiled and tap is SILENT else module._call_impl
 
 
 @torch.compiler.disable(
-    reason="somebody listens at a site, and hooks run uncompiled. Use model.compile(), which hooks go well with, "
-    "or torch.compile without fullgraph, or call the model that was compiled."
+    reason="somebody listens at a site, and hooks run uncompiled. Use model.compile(), which hooks go well "
+    "with, or torch.compile without fullgraph, or call the model that was compiled."
 )
 def uncompiled(function: Callable[..., Tensor], *args, **kwargs) -> Tensor:
     """Call a function outside of any compiled graph, so that hooks added after compiling take effect."""
@@ -176,7 +187,9 @@ class Instrumented(nn.Module):
         return any(site.listening for site in self.sites.values())
 
     def select_sites(self, names_filter: NamesFilter = None) -> list[str]:
-        """The site names a filter selects: None (all), a name or glob, several of them, or a predicate on names."""
+        """The site names a filter selects: None (all), a name or glob, several of them, or a predicate on
+        names.
+        """
         names = self.site_names
         if names_filter is None:
             return names
@@ -194,12 +207,16 @@ class Instrumented(nn.Module):
 
     @contextmanager
     def hooks(self, fwd_hooks: Iterable[tuple[NamesFilter, HookFunction]]) -> Iterator[Instrumented]:
-        """While open, call `fn(value, hook)` at every selected site; what it returns, if anything, replaces the value."""
+        """While open, call `fn(value, hook)` at every selected site; what it returns, if anything, replaces
+        the value.
+        """
         handles = []
         try:
             for names_filter, function in fwd_hooks:
                 for name in self.select_sites(names_filter):
-                    handles.append(self.sites[name].register_forward_hook(_as_torch_hook(function, HookPoint(name))))
+                    handles.append(
+                        self.sites[name].register_forward_hook(_as_torch_hook(function, HookPoint(name)))
+                    )
             yield self
         finally:
             for handle in handles:
@@ -220,7 +237,8 @@ class Instrumented(nn.Module):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """One forward pass and the values at the selected sites, by name, each in the paper's order of axes.
 
-        A cached value is the one that was used: hooks that are open at the same time and replace a value come first.
+        A cached value is the one that was used: hooks that are open at the same time and replace a value
+        come first.
         """
         cache: dict[str, Tensor] = {}
 

@@ -8,8 +8,8 @@
 Sites, in the order of the computation (l counts layers from 0, i the steps of a layer):
 
     input.streams   pre.{i}.in|attn|mlp|out
-    layers.{l}.connection.pattern|out   layers.{l}.update   layers.{l}.steps.{i}.in|attn|mlp|out   layers.{l}.out
-    post.{i}.in|attn|mlp|out   output.embedding   logits
+    layers.{l}.connection.pattern|out   layers.{l}.update   layers.{l}.steps.{i}.in|attn|mlp|out
+    layers.{l}.out post.{i}.in|attn|mlp|out   output.embedding   logits
 
 `model.layer` holds the shared weights; `model.layers[l]` holds the sites of its l-th call.
 
@@ -63,8 +63,7 @@ class OutputFunction(nn.Module):
         return self.from_streams(z.permute(1, 2, 0, 3).flatten(2))
 
 
-class SRM(LanguageModel):
-    config: SRMConfig
+class SRM(LanguageModel[SRMConfig]):
     z0: Tensor
 
     def __init__(self, config: SRMConfig) -> None:
@@ -86,7 +85,12 @@ class SRM(LanguageModel):
         self.initialize()
 
     def hidden(
-        self, tokens: Tensor, *, cache: DecodingCache | None = None, documents: Tensor | None = None, tap: Tap | None = None
+        self,
+        tokens: Tensor,
+        *,
+        cache: DecodingCache | None = None,
+        documents: Tensor | None = None,
+        tap: Tap | None = None,
     ) -> Tensor:
         config = self.config
         tap = self.tap() if tap is None else tap
@@ -95,7 +99,7 @@ class SRM(LanguageModel):
         if documents is not None:  # the same for all streams, which are folded into the batch
             mask = document_mask(documents).repeat(config.streams, 1, 1, 1)
 
-        def call_step(step: Step, z: Tensor, update: Tensor | None, name: str) -> Tensor:
+        def call_step(step: nn.Module, z: Tensor, update: Tensor | None, name: str) -> Tensor:
             call = callable_of(step, tap, compiled=cache is None)
             return call(z, update, rotary, next(slots) if slots else None, mask, tap.at(name))
 
@@ -125,7 +129,9 @@ class SRM(LanguageModel):
         return tap("output.embedding", self.output_function(z))
 
     def first_state(self, x: Tensor, tap: Tap = SILENT) -> Tensor:
-        """z_0: [S, 1, 1, D], one state for all tokens (spelled out for each when somebody looks), or x itself."""
+        """z_0: [S, 1, 1, D], one state for all tokens (spelled out for each when somebody looks), or x
+        itself.
+        """
         if self.config.z0 == "input":
             return x
         z = self.z0[:, None, None, :]
@@ -146,10 +152,14 @@ class SRM(LanguageModel):
 
     @property
     def attention_calls(self) -> int:
-        return self.config.pre_steps + self.config.depth * self.config.calls_per_layer + self.config.post_steps
+        return (
+            self.config.pre_steps + self.config.depth * self.config.calls_per_layer + self.config.post_steps
+        )
 
     def compile(self, **options) -> None:
-        """Compile the step and connection functions, each once for all layers: far quicker than one graph of everything."""
+        """Compile the step and connection functions, each once for all layers: far quicker than one graph
+        of everything.
+        """
         for module in self.modules():
             if isinstance(module, Step | Connection):
                 module.compile(**options)
@@ -161,7 +171,11 @@ class SRM(LanguageModel):
         step = S * (4 * D * inner + 2 * D * c.mlp_dim + 2 * inner * attended)
         connection = 4 * S * D * c.stream_heads * c.head_dim + 2 * S * S * c.stream_heads * c.head_dim
         layer = connection + c.calls_per_layer * step
-        outside = (c.pre_steps + c.post_steps) * step + 2 * c.embedding_dim * c.width + c.embedding_dim * c.vocab_size
+        outside = (
+            (c.pre_steps + c.post_steps) * step
+            + 2 * c.embedding_dim * c.width
+            + c.embedding_dim * c.vocab_size
+        )
         forward = outside + c.depth * layer
         backward = 2 * (outside + c.gradient_depth * layer)
         return Flops(round(2 * forward), round(2 * (forward + backward)))

@@ -2,8 +2,8 @@
 
     out = RMSNorm(u + Attention(u) + MLP(u))
 
-Attention over tokens and MLP run in parallel on the same input u, and one norm comes after (post-norm, as in HRM). Streams do
-not meet here: only the connection function carries anything from one to another.
+Attention over tokens and MLP run in parallel on the same input u, and one norm comes after (post-norm, as
+in HRM). Streams do not meet here: only the connection function carries anything from one to another.
 """
 
 from __future__ import annotations

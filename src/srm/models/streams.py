@@ -1,7 +1,8 @@
 """Streams side by side: every stream has its own weights, and all of them are applied in one grouped matmul.
 
-Inside the models the streams come first, [S, B, T, D]: each stream's tokens then lie together in memory, and S linear
-maps over them are one batched matrix product. The paper's order [B, T, S, D] is what the sites show.
+Inside the models the streams come first, [S, B, T, D]: each stream's tokens then lie together in memory,
+and S linear maps over them are one batched matrix product. The paper's order [B, T, S, D] is what the sites
+show.
 
 Axes:  S stream   B batch   T token   D stream dim   H head   K head dim   E embedding   V vocabulary
 """
@@ -36,7 +37,9 @@ class StreamLinear(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """x / rms(x) over the last axis, computed in fp32 or wider; optionally a learned weight per stream and dimension."""
+    """x / rms(x) over the last axis, computed in fp32 or wider; optionally a learned weight per stream and
+    dimension.
+    """
 
     def __init__(self, eps: float, affine_shape: tuple[int, int] | None = None) -> None:
         super().__init__()
