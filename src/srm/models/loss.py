@@ -39,7 +39,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 continue
             d_logits = logits.sub_(log_total).exp_()  # softmax, in the logits' own memory
             d_logits.scatter_add_(-1, index, d_logits.new_full(index.shape, -1.0))
-            d_logits = d_logits.mul_((used / counted)[:, None]).to(h.dtype)
+            d_logits = d_logits.mul_(used[:, None]).div_(counted).to(h.dtype)
             if d_hidden is not None:
                 d_hidden[rows] = d_logits @ weight
             if d_weight is not None:
