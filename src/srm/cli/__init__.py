@@ -22,6 +22,10 @@ from srm.errors import UserError
 COMMANDS = {  # name → one line for `srm --help`; the module is srm.cli.<name>
     "demo": "the whole path once, small: build a model, look inside, write tokens",
     "presets": "list the models by name: sizes, exact parameters, arithmetic",
+    "prepare": "turn text into token shards: a named corpus, your own files, a Hugging Face dataset",
+    "train": "train a model on prepared tokens",
+    "resume": "go on with a stopped run, as if it had never stopped",
+    "evaluate": "loss, perplexity and bits per byte on text the model has not seen",
     "info": "tell one model in full, with a drawing of its layer",
     "bench": "time the models side by side with Hugging Face GPT-2 and the pseudocode",
 }
@@ -57,17 +61,22 @@ def run(name: str, arguments: list[str]) -> None:
         hint = nearest(name, list(COMMANDS)) or "; `srm --help` lists them"
         raise UserError(f"no such command{hint}")
     module = importlib.import_module(f"srm.cli.{name}")
-    parse(module.Command, f"srm {name}", arguments).run()
+    defaults = module.defaults(arguments) if hasattr(module, "defaults") else None
+    parse(module.Command, f"srm {name}", arguments, defaults).run()
 
 
-def parse(kind: type, prog: str, arguments: list[str]) -> Any:
-    """A command with its options filled in. Its whole docstring is the help, with the example."""
+def parse(kind: type, prog: str, arguments: list[str], defaults: Any = None) -> Any:
+    """A command with its options filled in. Its whole docstring is the help, with the example.
+
+    `defaults` is the command before its options, where those depend on the arguments (on the preset, for `train`).
+    """
     import tyro
 
+    given = {} if defaults is None else {"default": defaults}
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
-            return tyro.cli(kind, prog=prog, args=arguments, description=inspect.getdoc(kind))
+            return tyro.cli(kind, prog=prog, args=arguments, description=inspect.getdoc(kind), **given)
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
