@@ -103,6 +103,7 @@ class Model(BaseModel):
     checkpoints: list[str]
     prompts: list[str]
     results: list[str]
+    python: str
 
 
 class Single(BaseModel):

@@ -48,6 +48,7 @@ class Session:
     reference: Tensor | None = None
     checkpoints: dict[str, Callable[[], SRM]] = field(default_factory=dict)  # by name; each loads when asked for
     saved: dict[str, Any] = field(default_factory=dict)  # results of the run's analyses, as plain data
+    python: str = "model, tokenizer = ..."  # the lines that make both, for the page's "Python"
     prompts: Sequence[str] = ("The stream recursion model reads, and the streams begin to talk.",)
 
     def __post_init__(self) -> None:
@@ -86,6 +87,7 @@ class Session:
             "checkpoints": list(self.checkpoints),
             "prompts": list(self.prompts),
             "results": list(self.saved),
+            "python": self.python,
         }
 
     def encode(self, prompt: str) -> list[int]:

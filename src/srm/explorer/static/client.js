@@ -1,0 +1,34 @@
+// Questions to the server. A newer question of the same kind cancels the older one that is still under way.
+
+export class Client {
+  constructor() {
+    this.running = new Map();
+  }
+
+  async ask(kind, path, body, method = body === undefined ? "GET" : "POST") {
+    this.running.get(kind)?.abort();
+    const controller = new AbortController();
+    this.running.set(kind, controller);
+    try {
+      const response = await fetch(path, {
+        method,
+        signal: controller.signal,
+        headers: body === undefined ? {} : { "content-type": "application/json" },
+        body: body === undefined ? undefined : JSON.stringify(body),
+      });
+      if (!response.ok) throw new Error((await response.json()).error);
+      return response.headers.get("content-type").startsWith("application/json") ? await response.json() : await response.arrayBuffer();
+    } finally {
+      if (this.running.get(kind) === controller) this.running.delete(kind);
+    }
+  }
+
+  cancel(kind) {
+    this.running.get(kind)?.abort();
+  }
+}
+
+// True for the error of a question that was cancelled.
+export function cancelled(error) {
+  return error.name === "AbortError";
+}

@@ -1,0 +1,52 @@
+// Keys. Not while typing; arrows step through tokens and layers, brackets through streams.
+
+export const KEYS = [
+  ["← →", "previous, next token"],
+  ["↑ ↓", "previous, next layer"],
+  ["[ ]", "previous, next stream"],
+  [", .", "previous, next step of the recursion"],
+  ["h", "next head"],
+  ["a", "ablate the stream (mean), or restore it"],
+  ["space", "play the recursion"],
+  ["m", "maximise the panel under the pointer"],
+  ["t", "light or dark"],
+  ["/", "to the prompt"],
+  ["esc", "back"],
+  ["?", "these keys"],
+];
+
+export function bindKeys(app, { help, focusPrompt, toggleTheme, ablate }) {
+  const { store } = app;
+  let pointed = null;
+  document.addEventListener("mouseover", (event) => { pointed = event.target.closest?.(".panel") ?? pointed; });
+  const move = (key, by, size) => store.set({ [key]: Math.max(0, Math.min(size - 1, store.get(key) + by)) });
+  document.addEventListener("keydown", (event) => {
+    if (event.target.closest?.("input[type=text], input[type=number], textarea, select, dialog") || event.ctrlKey || event.metaKey || event.altKey || !app.trace) {
+      if (event.key === "Escape") event.target.blur?.();
+      return;
+    }
+    const { T, L, S, H } = app.trace;
+    const actions = {
+      ArrowLeft: () => { store.set({ rangeEnd: null }); move("token", -1, T); },
+      ArrowRight: () => { store.set({ rangeEnd: null }); move("token", 1, T); },
+      ArrowUp: () => move("layer", -1, L),
+      ArrowDown: () => move("layer", 1, L),
+      "[": () => move("stream", -1, S),
+      "]": () => move("stream", 1, S),
+      ",": () => app.goto(Math.max(0, app.tick() - 1)),
+      ".": () => app.goto(Math.min(app.trace.N - 1, app.tick() + 1)),
+      h: () => store.set({ head: (store.get("head") + 1) % H }),
+      a: () => ablate?.(store.get("stream")),
+      " ": () => app.togglePlay?.(),
+      m: () => store.set({ big: store.get("big") ? "" : (pointed?.id ?? "").replace("panel-", "") }),
+      t: toggleTheme,
+      "/": focusPrompt,
+      "?": help,
+      Escape: () => store.set({ big: "" }),
+    };
+    const action = actions[event.key];
+    if (!action || (event.key === " " && event.target.closest?.("button"))) return;
+    event.preventDefault();
+    action();
+  });
+}

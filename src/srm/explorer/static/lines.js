@@ -1,0 +1,99 @@
+// Line charts: uPlot on the screen (cursor, zoom by dragging), the pen for export.
+//
+// spec: { x: [...], series: [{ label, values, color, width, opacity, dash }], band: { low, high, color }, markers: [{ x, color }],
+//         xTitle, yTitle, title }
+
+import { h, number } from "./dom.js";
+import uPlot from "./vendor/uPlot.esm.js";
+
+export function lineChart(host, spec, { width, height, theme, onpick, log = false, sync }) {
+  const series = [{ label: spec.xTitle }];
+  const data = [spec.x];
+  const bands = [];
+  if (spec.band) {
+    data.push(spec.band.high, spec.band.low);
+    series.push({ stroke: "transparent", points: { show: false } }, { stroke: "transparent", points: { show: false } });
+    bands.push({ series: [1, 2], fill: spec.band.color });
+  }
+  for (const line of spec.series) {
+    data.push(line.values);
+    series.push({ label: line.label, stroke: line.color, width: line.width ?? 1, alpha: line.opacity ?? 1, dash: line.dash, points: { show: false } });
+  }
+  const axis = { stroke: theme.dim, font: "10px sans-serif", grid: { stroke: theme.faint, width: 1 }, ticks: { show: false } };
+  const plot = new uPlot({
+    width, height, series, bands, pxAlign: 0,
+    legend: { show: false },
+    padding: [10, 10, 0, 0],
+    scales: { x: { time: false }, y: { distr: log ? 3 : 1 } },
+    axes: [
+      { ...axis, size: 30, gap: 2, label: spec.xTitle, labelSize: 14, labelFont: "10px sans-serif", labelGap: 0, incrs: spec.whole ? [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000] : undefined },
+      { ...axis, size: 44, gap: 3, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : number(tick))) },
+    ],
+    cursor: { drag: { x: true, y: false }, focus: { prox: 12 }, points: { size: 5 }, sync: sync ? { key: sync } : undefined },
+    focus: { alpha: 0.9 },
+    hooks: { draw: [(u) => markers(u, spec, theme)], setSeries: [(u, i) => { u.near = i; }] },
+  }, data, host);
+  if (onpick) {
+    plot.over.addEventListener("click", () => {
+      const near = plot.near ? plot.near - 1 - (spec.band ? 2 : 0) : -1;
+      onpick(plot.cursor.idx, near >= 0 ? near : null);
+    });
+  }
+  const tip = h("div", { class: "chart-tip" });
+  plot.over.append(tip);
+  plot.over.addEventListener("mousemove", () => {
+    const index = plot.cursor.idx;
+    const line = plot.near ? spec.series[plot.near - 1 - (spec.band ? 2 : 0)] : null;
+    tip.textContent = index === null || index === undefined ? "" : `${spec.xName ?? "x"} ${spec.x[index]}${line ? ` · ${line.label} ${number(line.values[index], 3)}` : ""}`;
+  });
+  plot.over.addEventListener("mouseleave", () => { tip.textContent = ""; });
+  return plot;
+}
+
+function markers(plot, spec, theme) {
+  for (const marker of spec.markers ?? []) {
+    const x = plot.valToPos(marker.x, "x", true);
+    const { top, height } = plot.bbox;
+    plot.ctx.save();
+    plot.ctx.strokeStyle = marker.color ?? theme.mark;
+    plot.ctx.lineWidth = devicePixelRatio;
+    plot.ctx.setLineDash((marker.dash ?? [4, 3]).map((d) => d * devicePixelRatio));
+    plot.ctx.beginPath();
+    plot.ctx.moveTo(x, top);
+    plot.ctx.lineTo(x, top + height);
+    plot.ctx.stroke();
+    plot.ctx.restore();
+  }
+}
+
+// The same chart through a pen, in a box that includes its axes.
+export function penLines(pen, box, spec, theme, { log = false } = {}) {
+  const left = box.x + 40, top = box.y + 18, w = box.w - 50, height = box.h - 50;
+  const all = spec.series.flatMap((line) => Array.from(line.values)).filter((value) => Number.isFinite(value) && (!log || value > 0));
+  const f = log ? Math.log10 : (value) => value;
+  let low = Math.min(...all.map(f)), high = Math.max(...all.map(f));
+  if (!(low < high)) { low -= 0.5; high += 0.5; }
+  const [x0, x1] = [spec.x[0], spec.x[spec.x.length - 1]];
+  const px = (x) => left + (x1 > x0 ? (x - x0) / (x1 - x0) : 0.5) * w;
+  const py = (y) => top + height - ((f(y) - low) / (high - low)) * height;
+  if (spec.title) pen.text(spec.title, left, box.y + 12, { color: theme.ink, size: 11, weight: 600 });
+  for (let i = 0; i <= 4; i++) {
+    const value = low + ((high - low) * i) / 4;
+    const y = top + height - (height * i) / 4;
+    pen.path(`M${left} ${y}h${w}`, { stroke: theme.faint });
+    pen.text(number(log ? 10 ** value : value), left - 5, y + 3.5, { color: theme.dim, size: 10, align: "right" });
+  }
+  const every = Math.max(1, Math.ceil(spec.x.length / 8));
+  spec.x.forEach((x, i) => i % every === 0 && pen.text(String(x), px(x), top + height + 13, { color: theme.dim, size: 10, align: "middle" }));
+  pen.text(spec.xTitle ?? "", left + w / 2, top + height + 27, { color: theme.dim, size: 10, align: "middle" });
+  if (spec.band) {
+    const up = spec.x.map((x, i) => `${px(x)} ${py(spec.band.high[i])}`);
+    const down = spec.x.map((x, i) => `${px(x)} ${py(spec.band.low[i])}`).reverse();
+    pen.path(`M${[...up, ...down].join("L")}Z`, { fill: spec.band.solid ?? theme.faint, opacity: 0.35 });
+  }
+  for (const line of spec.series) {
+    const points = spec.x.map((x, i) => [px(x), py(line.values[i])]).filter(([, y]) => Number.isFinite(y));
+    if (points.length) pen.path(`M${points.map((p) => p.map((v) => v.toFixed(2)).join(" ")).join("L")}`, { stroke: line.color, width: line.width ?? 1, opacity: line.opacity ?? 1, dash: line.dash });
+  }
+  for (const marker of spec.markers ?? []) pen.path(`M${px(marker.x)} ${top}v${height}`, { stroke: marker.color ?? theme.mark, dash: marker.dash ?? [4, 3] });
+}

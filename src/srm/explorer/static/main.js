@@ -1,0 +1,108 @@
+// The live page: the prompt line, generation, the address, and the app below.
+
+import { App } from "./app.js";
+import { isDark } from "./color.js";
+import { Client } from "./client.js";
+import { h, short } from "./dom.js";
+import { bindKeys, KEYS } from "./keyboard.js";
+import { fromHash, toHash } from "./store.js";
+import { toggleAblation } from "./views/board.js";
+
+const $ = (id) => document.getElementById(id);
+const client = new Client();
+
+function say(text, bad = false) {
+  $("status").textContent = text;
+  $("status").classList.toggle("bad", bad);
+}
+
+function showHelp() {
+  const dialog = h("dialog", { class: "help" }, h("h2", {}, "Keys"),
+    h("dl", {}, KEYS.flatMap(([key, what]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, what)])),
+    h("p", {}, "Alt-click an edge in the routing lens to cut it. Drag over ranked bars for a group. The address carries everything you see."),
+    h("form", { method: "dialog" }, h("button", {}, "Close")));
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  dialog.showModal();
+}
+
+async function start() {
+  const info = await client.ask("model", "/api/model");
+  const state = fromHash(location.hash);
+  document.documentElement.dataset.theme = state.theme ?? "";
+  const app = new App($("app"), { client, info, state, python: info.python, onerror: (error) => say(error.message, true) });
+  window.explorer = app; // for the curious, and for the tests
+  const { store } = app;
+  document.title = `${info.name} – SRM explorer`;
+  $("model").textContent = `${info.name}`;
+  $("model").title = `${info.parameters.toLocaleString("en")} parameters, config ${info.config_hash}, tokenizer ${info.tokenizer}`;
+  $("shape").textContent = `${info.streams} streams · ${info.layers} layers × ${info.order[0].join("")} · ${info.heads} heads · ${(info.parameters / 1e6).toFixed(info.parameters < 1e7 ? 2 : 0)}M`;
+
+  const run = async (request) => {
+    say("tracing …");
+    const began = performance.now();
+    if (await app.load(request)) say(`traced in ${Math.round(performance.now() - began)} ms`);
+  };
+  const trace = async () => {
+    const prompt = $("prompt").value;
+    store.set({ prompt, token: 0, rangeEnd: null });
+    await run({ prompt });
+    if (app.trace) store.set({ token: app.trace.T - 1 });
+  };
+
+  let generating = false;
+  const generate = async () => {
+    if (generating) {
+      generating = false;
+      return;
+    }
+    generating = true;
+    $("generate").textContent = "Stop";
+    const count = Math.max(1, Math.min(64, Number($("count").value) || 8));
+    const room = Math.max(0, info.max_tokens - app.trace.T);
+    if (!room) say(`the prompt is as long as it gets: ${info.max_tokens} tokens`, true);
+    for (let i = 0; i < Math.min(count, room) && generating; i++) {
+      const made = await app.ask("generate", "/api/generate", { tokens: app.tokens(), count: 1, temperature: Math.max(0, Number($("temperature").value) || 0), seed: app.trace.T });
+      if (!made || !(await app.load({ tokens: made.tokens }))) break;
+      store.set({ prompt: made.text, token: made.tokens.length - 1, rangeEnd: null });
+      $("prompt").value = made.text;
+      say(`${i + 1} of ${count} tokens`);
+    }
+    generating = false;
+    $("generate").textContent = "Generate";
+  };
+
+  const toggleTheme = () => store.set({ theme: isDark() ? "light" : "dark" });
+  $("trace").addEventListener("click", trace);
+  $("generate").addEventListener("click", generate);
+  $("theme").addEventListener("click", toggleTheme);
+  $("help").addEventListener("click", showHelp);
+  $("prompt").addEventListener("keydown", (event) => { if (event.key === "Enter") trace(); });
+  bindKeys(app, { help: showHelp, focusPrompt: () => $("prompt").select(), toggleTheme, ablate: (stream) => toggleAblation(store, stream) });
+
+  store.subscribe((_, now) => {
+    const hash = toHash(now);
+    history.replaceState(null, "", hash ? `#${hash}` : location.pathname);
+    if (!app.trace) return;
+    const range = now.rangeEnd === null ? "" : `–${now.rangeEnd}`;
+    $("selection").textContent = `token ${now.token}${range} “${short(app.trace.strings[now.token], 14)}” · S${now.stream} · L${now.layer} · H${now.head}`;
+  });
+  addEventListener("hashchange", async () => {
+    const next = fromHash(location.hash);
+    const prompt = next.prompt ?? store.get("prompt");
+    const anew = prompt !== store.get("prompt");
+    store.set({ ...next, prompt });
+    if (anew) {
+      $("prompt").value = prompt;
+      await run({ prompt });
+    }
+  });
+
+  $("prompt").value = state.prompt || info.prompts[0];
+  store.set({ prompt: $("prompt").value });
+  await run({ prompt: $("prompt").value });
+  if (app.trace && state.token === undefined) store.set({ token: Math.min(app.trace.T - 1, 12) });
+  document.documentElement.dataset.ready = "yes";
+}
+
+start().catch((error) => say(error.message, true));

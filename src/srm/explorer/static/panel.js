@@ -1,0 +1,174 @@
+// A panel: the frame around one view. It owns the canvas, the tooltip, maximising and export; the view owns the picture.
+//
+// A view is an object { id, title, about, full, uses, mount(panel, ctx) } whose mount returns
+//   render(pen, width, height)   draws the picture (required, also used for PNG and SVG)
+//   height(width)                the picture's natural height
+//   table()                      { columns, rows } for CSV
+//   python()                     the call that reproduces it
+//   tip(hit), hover(hit), click(hit, event), update()    all optional; a hit is a region with row and column
+// `uses` names the parts of the state the picture depends on.
+
+import { CanvasPen, SvgPen } from "./pen.js";
+import { ink } from "./color.js";
+import { h } from "./dom.js";
+
+export class Panel {
+  constructor(view, ctx) {
+    this.view = view;
+    this.ctx = ctx;
+    this.dirty = true;
+    this.seen = false;
+    this.controls = h("div", { class: "controls" });
+    this.note = h("span", { class: "note" });
+    this.canvas = h("canvas", { class: "picture", role: "img", "aria-label": view.title });
+    this.body = h("div", { class: "body" }, this.canvas);
+    this.menu = h("div", { class: "menu", hidden: true },
+      [["PNG", () => this.savePng()], ["SVG", () => this.saveSvg()], ["CSV", () => this.saveCsv()], ["Python", () => this.showPython()]]
+        .map(([label, action]) => h("button", { type: "button", "data-export": label.toLowerCase(), onclick: () => { this.menu.hidden = true; action(); } }, label)));
+    this.bigButton = h("button", { type: "button", class: "icon", title: "Maximise (m)", "aria-label": `Maximise ${view.title}`, onclick: () => this.toggleBig() }, "⤢");
+    this.element = h("section", { class: view.full ? "panel full" : "panel", id: `panel-${view.id}`, tabindex: "-1" },
+      h("header", {},
+        h("h2", { title: view.about }, view.title), this.note, this.controls,
+        h("div", { class: "actions" },
+          h("button", { type: "button", class: "icon", title: "Export", "aria-label": `Export ${view.title}`, onclick: () => { this.menu.hidden = !this.menu.hidden; } }, "↓"),
+          this.bigButton, this.menu)),
+      this.body);
+    this.drawn = view.mount(this, ctx);
+    this.watchPointer();
+    new ResizeObserver(() => this.redraw()).observe(this.body);
+    new IntersectionObserver(([entry]) => { this.seen = entry.isIntersecting; if (this.seen && this.dirty) this.redraw(); }, { rootMargin: "200px" }).observe(this.element);
+  }
+
+  get big() {
+    return this.ctx.store.get("big") === this.view.id;
+  }
+
+  toggleBig() {
+    this.ctx.store.set({ big: this.big ? "" : this.view.id });
+  }
+
+  changed(keys) {
+    this.drawn.update?.(keys);
+    if (keys.has("trace") || keys.has("theme") || keys.has("big") || this.view.uses.some((key) => keys.has(key))) {
+      this.dirty = true;
+      if (this.seen) this.draw();
+    }
+  }
+
+  redraw() {
+    this.dirty = true;
+    if (this.seen) this.draw();
+  }
+
+  draw() {
+    if (!this.ctx.trace) return;
+    const width = Math.floor(this.body.clientWidth - 20);
+    if (width < 40) return;
+    this.dirty = false;
+    const natural = this.drawn.height?.(width) ?? 240;
+    const room = window.innerHeight - this.body.getBoundingClientRect().top - 24;
+    const height = this.big ? Math.max(natural, Math.min(room, width)) : natural;
+    const began = performance.now();
+    this.size = [width, height];
+    if (this.drawn.paint) this.drawn.paint(width, height);
+    else this.drawOnCanvas(width, height);
+    this.took = performance.now() - began;
+    this.element.dataset.drawn = String(Number(this.element.dataset.drawn ?? 0) + 1);
+  }
+
+  drawOnCanvas(width, height) {
+    this.canvas.style.width = `${width}px`;
+    this.canvas.style.height = `${height}px`;
+    this.pen = new CanvasPen(this.canvas, width, height);
+    this.drawn.render(this.pen, width, height, ink(this.element));
+  }
+
+  watchPointer() {
+    const hit = (event) => {
+      const box = this.canvas.getBoundingClientRect();
+      return this.pen?.find(event.clientX - box.left, event.clientY - box.top) ?? null;
+    };
+    this.canvas.addEventListener("mousemove", (event) => {
+      const found = hit(event);
+      this.canvas.style.cursor = found && this.drawn.click ? "pointer" : "default";
+      this.ctx.tooltip.show(found ? this.drawn.tip?.(found) : null, event);
+      this.drawn.hover?.(found);
+      this.drawn.drag?.(found, event);
+    });
+    this.canvas.addEventListener("mouseleave", () => { this.ctx.tooltip.show(null); this.drawn.hover?.(null); });
+    this.canvas.addEventListener("mousedown", (event) => { const found = hit(event); if (found) this.drawn.press?.(found, event); });
+    this.canvas.addEventListener("click", (event) => { const found = hit(event); if (found) this.drawn.click?.(found, event); });
+  }
+
+  // --- export ---------------------------------------------------------------------------------------------------
+
+  svg() {
+    const [width, height] = this.size ?? [800, 400];
+    const theme = ink(this.element);
+    const pen = new SvgPen(width, height);
+    pen.rect(0, 0, width, height, { fill: theme.panel });
+    this.drawn.render(pen, width, height, theme);
+    return pen.toString();
+  }
+
+  csv() {
+    const { columns, rows } = this.drawn.table();
+    const cell = (value) => (typeof value === "string" && /[",\n\r]/.test(value) ? `"${value.replaceAll('"', '""')}"` : String(value));
+    return [columns, ...rows].map((row) => row.map(cell).join(",")).join("\n") + "\n";
+  }
+
+  saveSvg() {
+    download(`${this.view.id}.svg`, new Blob([this.svg()], { type: "image/svg+xml" }));
+  }
+
+  saveCsv() {
+    download(`${this.view.id}.csv`, new Blob([this.csv()], { type: "text/csv" }));
+  }
+
+  savePng() {
+    const [width, height] = this.size ?? [800, 400];
+    const canvas = document.createElement("canvas");
+    const pen = new CanvasPen(canvas, width, height, 2);
+    const theme = ink(this.element);
+    pen.rect(0, 0, width, height, { fill: theme.panel });
+    this.drawn.render(pen, width, height, theme);
+    canvas.toBlob((blob) => download(`${this.view.id}.png`, blob));
+  }
+
+  showPython() {
+    const code = this.drawn.python();
+    const text = h("textarea", { readonly: true, rows: Math.min(24, code.split("\n").length + 1), spellcheck: "false" });
+    text.value = code;
+    const dialog = h("dialog", { class: "python" }, h("h2", {}, `${this.view.title} in Python`), text,
+      h("form", { method: "dialog" },
+        h("button", { type: "button", onclick: () => { text.select(); navigator.clipboard?.writeText(code).catch(() => document.execCommand("copy")); } }, "Copy"),
+        h("button", {}, "Close")));
+    dialog.addEventListener("close", () => dialog.remove());
+    this.element.append(dialog);
+    dialog.showModal();
+  }
+}
+
+export function download(name, blob) {
+  const link = h("a", { href: URL.createObjectURL(blob), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+
+// The line of text beside the pointer.
+export class Tooltip {
+  constructor(host) {
+    this.element = h("div", { class: "tooltip", role: "status", hidden: true });
+    host.append(this.element);
+  }
+
+  show(content, event) {
+    this.element.hidden = !content;
+    if (!content) return;
+    this.element.textContent = content;
+    const { width, height } = this.element.getBoundingClientRect();
+    const x = Math.min(event.clientX + 14, window.innerWidth - width - 8);
+    const y = event.clientY + 16 + height > window.innerHeight ? event.clientY - height - 8 : event.clientY + 16;
+    this.element.style.transform = `translate(${Math.max(4, x)}px, ${y}px)`;
+  }
+}

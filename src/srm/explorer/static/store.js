@@ -1,0 +1,107 @@
+// The one place where the selection lives. Views read it and change it; everybody is told, once a frame.
+//
+//   const store = new Store({ layer: 0 });
+//   store.subscribe((changed) => …);      changed: the set of keys that differ
+//   store.set({ layer: 3 });
+
+export const START = {
+  prompt: "",
+  token: 0,            // the chosen token …
+  rangeEnd: null,      // … or a range from it to this one
+  stream: 0,
+  layer: 0,
+  head: 0,
+  step: 0,             // of the layer: with it the tick of the recursion
+  source: 0,           // the other end of the chosen edge; `stream` is its target
+  threshold: 0.10,
+  wall: "frequency",   // or mean
+  scope: "prompt",     // or selection: the tokens the wall counts
+  color: "surprisal",  // or ablation, entropy
+  lens: "tokens",      // or streams, curves
+  drift: "cosine",     // or kl
+  align: "connection", // or update, update_in
+  rank: "prompt",      // or layers: the sweep
+  first: -1,           // the layer range of ablations; −1 is the last layer
+  last: -1,
+  ablated: [],         // stream × 3 + (0 mean, 1 zero, 2 resample)
+  cuts: [],            // [layer, head, target, source, token or null]
+  against: "",         // compare: "", intervention, checkpoint:NAME, prompt:TEXT, trace:INDEX
+  measure: "routing",  // compare: routing, connection, update, lens
+  theme: "",           // "", light, dark
+  big: "",             // the panel that fills the page
+};
+const PASSING = new Set(["hover"]); // neither in the URL nor in a saved state
+
+export class Store {
+  constructor(state) {
+    this.state = { ...START, hover: null, ...state };
+    this.listeners = new Set();
+    this.changed = new Set();
+  }
+
+  get(key) {
+    return this.state[key];
+  }
+
+  set(changes) {
+    for (const [key, value] of Object.entries(changes)) {
+      if (JSON.stringify(this.state[key]) === JSON.stringify(value)) continue;
+      this.state[key] = value;
+      this.changed.add(key);
+    }
+    if (this.changed.size && !this.frame) this.frame = requestAnimationFrame(() => this.tell());
+  }
+
+  // Tell everybody that something outside the state is new: the trace, an outcome.
+  touch(key) {
+    this.changed.add(key);
+    if (!this.frame) this.frame = requestAnimationFrame(() => this.tell());
+  }
+
+  tell() {
+    const changed = this.changed;
+    this.changed = new Set();
+    this.frame = 0;
+    for (const listener of this.listeners) listener(changed, this.state);
+  }
+
+  subscribe(listener) {
+    this.listeners.add(listener);
+    return () => this.listeners.delete(listener);
+  }
+}
+
+// The whole state as the part of an address after "#", and back. Only what differs from the start is written.
+export function toHash(state) {
+  const params = new URLSearchParams();
+  for (const [key, value] of Object.entries(state)) {
+    if (PASSING.has(key) || JSON.stringify(value) === JSON.stringify(START[key])) continue;
+    params.set(key, typeof value === "string" ? value : JSON.stringify(value));
+  }
+  return params.toString();
+}
+
+export function fromHash(hash) {
+  const state = {};
+  for (const [key, text] of new URLSearchParams(hash.replace(/^#/, ""))) {
+    if (!(key in START)) continue;
+    const value = typeof START[key] === "string" ? text : parsed(text);
+    if (value !== undefined && fits(key, value)) state[key] = value;
+  }
+  return state;
+}
+
+function parsed(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
+  }
+}
+
+function fits(key, value) {
+  const start = START[key];
+  if (Array.isArray(start)) return Array.isArray(value) && value.every((entry) => key === "cuts" ? Array.isArray(entry) : Number.isInteger(entry));
+  if (key === "rangeEnd") return value === null || Number.isInteger(value);
+  return typeof value === typeof start && (typeof value !== "number" || Number.isFinite(value));
+}

@@ -1,0 +1,78 @@
+// A trace, read from its bytes: a safetensors file (see trace.py) becomes typed arrays with named axes.
+
+const HALF = new Float32Array(65536);
+for (let bits = 0; bits < 65536; bits++) {
+  const sign = bits & 0x8000 ? -1 : 1;
+  const exponent = (bits >> 10) & 31;
+  const fraction = bits & 1023;
+  if (exponent === 0) HALF[bits] = sign * fraction * 2 ** -24;
+  else if (exponent === 31) HALF[bits] = fraction ? NaN : sign * Infinity;
+  else HALF[bits] = sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
+}
+
+export class Trace {
+  constructor(buffer) {
+    const length = Number(new DataView(buffer).getBigUint64(0, true));
+    const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, length)));
+    this.manifest = JSON.parse(header.__metadata__.manifest);
+    this.arrays = {};
+    for (const [name, entry] of Object.entries(header)) {
+      if (name === "__metadata__") continue;
+      const bytes = buffer.slice(8 + length + entry.data_offsets[0], 8 + length + entry.data_offsets[1]);
+      this.arrays[name] = { data: decode(entry.dtype, bytes), shape: entry.shape };
+    }
+    const axes = this.manifest.axes;
+    Object.assign(this, { S: axes.stream, L: axes.layer, H: axes.head, T: axes.token, N: axes.tick, G: axes.group, K: axes.rank });
+    this.steps = this.N / this.L;
+    this.hasPost = axes.lens > axes.tick;
+    this.strings = this.manifest.strings;
+    this.memory = new Map(); // what views compute once
+  }
+
+  has(name) {
+    return name in this.arrays;
+  }
+
+  data(name) {
+    return this.arrays[name].data;
+  }
+
+  // One number by its indices: trace.at("attribution", layer, token, stream).
+  at(name, ...index) {
+    const { data, shape } = this.arrays[name];
+    let offset = 0;
+    for (let i = 0; i < shape.length; i++) offset = offset * shape[i] + index[i];
+    return data[offset];
+  }
+
+  string(id) {
+    return this.manifest.vocabulary[id];
+  }
+
+  // The letter of the step function at a tick: A, B, C …
+  letter(tick) {
+    return this.manifest.order[Math.floor(tick / this.steps)][tick % this.steps];
+  }
+
+  once(key, make) {
+    if (!this.memory.has(key)) this.memory.set(key, make());
+    return this.memory.get(key);
+  }
+}
+
+function decode(dtype, bytes) {
+  if (dtype === "U8") return new Uint8Array(bytes);
+  if (dtype === "I32") return new Int32Array(bytes);
+  if (dtype !== "F16") throw new Error(`a trace has no ${dtype} arrays`);
+  const halves = new Uint16Array(bytes);
+  const out = new Float32Array(halves.length);
+  for (let i = 0; i < out.length; i++) out[i] = HALF[halves[i]];
+  return out;
+}
+
+// Base64 of a gzipped trace, as the report and the notebook carry it.
+export async function unpack(base64) {
+  const bytes = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Trace(await new Response(stream).arrayBuffer());
+}

@@ -1,0 +1,129 @@
+// 6. Ranked ablation: streams by the KL their mean ablation costs, with the cumulative share. Click toggles a stream in the board; dragging over
+// bars brushes a group, whose joint effect is set against the sum of its members. "by layer" sweeps every stream × layer as a job.
+
+import { scale, streamColor } from "../color.js";
+import { choice, h, number } from "../dom.js";
+import { colorbar, heatmap } from "../heatmap.js";
+import { ranking } from "../measures.js";
+import { toggleAblation } from "./board.js";
+
+export const ranked = {
+  id: "ranked",
+  title: "Ranked ablation",
+  about: "KL(full ‖ stream at its mean) in bits, mean over the prompt, and its cumulative share. Drag over bars to compare a group's joint effect with the sum.",
+  uses: ["stream", "ablated", "rank", "sweep"],
+
+  mount(panel, ctx) {
+    const { store } = ctx;
+    const kind = choice("Rank", [["prompt", "final state"], ["layers", "by layer", "every stream ablated after every layer: a sweep"]], store.get("rank"), (rank) => store.set({ rank }));
+    const run = h("button", { type: "button", onclick: () => (ctx.job ? ctx.stopSweep() : ctx.startSweep()) }, "sweep");
+    if (ctx.client) panel.controls.append(kind, run);
+    let brush = null; // { from, to, done, joint, summed }
+
+    async function measure() {
+      const group = ranking(ctx.trace).slice(brush.from, brush.to + 1).map((entry) => entry.stream);
+      const mine = brush;
+      const last = ctx.trace.L - 1;
+      const found = await ctx.ask("brush", "/api/intervene", { tokens: ctx.tokens(), each: true, intervention: { ablations: group.map((stream) => ({ stream, mode: "mean", first: last, last })) } });
+      if (!found || mine !== brush) return;
+      mine.joint = average(found.kl);
+      mine.summed = found.each.reduce((sum, one) => sum + average(one.kl), 0);
+      panel.redraw();
+    }
+
+    function bars(pen, width, height, theme) {
+      const list = ranking(ctx.trace);
+      const { S } = ctx.trace;
+      const left = 38, right = 34, top = 26, bottom = 30, w = width - left - right, room = height - top - bottom;
+      const most = Math.max(list[0].kl, 1e-9), bar = w / S;
+      for (let i = 0; i <= 2; i++) {
+        const y = top + room - (room * i) / 2;
+        pen.path(`M${left} ${y}h${w}`, { stroke: theme.faint });
+        pen.text(number((most * i) / 2, 3), left - 4, y + 3.5, { color: theme.dim, size: 9, align: "right" });
+        pen.text(`${50 * i}%`, left + w + 4, y + 3.5, { color: theme.dim, size: 9 });
+      }
+      const on = new Set(store.get("ablated").map((code) => Math.floor(code / 3)));
+      list.forEach(({ stream, kl }, i) => {
+        const x = left + i * bar, height = (kl / most) * room;
+        const inBrush = brush && i >= brush.from && i <= brush.to;
+        if (inBrush) pen.rect(x, top, bar, room, { fill: theme.faint });
+        pen.rect(x + bar * 0.14, top + room - height, bar * 0.72, Math.max(1, height), { fill: streamColor(stream, S), stroke: stream === store.get("stream") ? theme.mark : undefined, width: 1.5 });
+        const label = bar >= 16 || i % Math.ceil(16 / bar) === 0;
+        if (label) pen.text(`S${stream}`, x + bar / 2, top + room + 12, { color: on.has(stream) ? theme.warm : theme.dim, weight: on.has(stream) ? 700 : 400, size: bar >= 16 ? 10 : 9, align: "middle" });
+      });
+      pen.path(`M${list.map(({ share }, i) => `${left + (i + 0.5) * bar} ${top + room - share * room}`).join("L")}`, { stroke: theme.ink, width: 1.2 });
+      pen.region({ x: left, y: top, w, h: room + 16, rows: 1, columns: S, kind: "bar" });
+      const half = list.findIndex((entry) => entry.share >= 0.5) + 1;
+      const line = brush?.joint !== undefined ? `${brush.to - brush.from + 1} together ${number(brush.joint, 3)} bits, summed ${number(brush.summed, 3)}: ${brush.joint > brush.summed ? "they cover for each other" : "they overlap"}` : `${half} of ${S} make half of the sum; ${ctx.client ? "drag over bars for a group" : `range ${number(list[0].kl / Math.max(1e-9, list[S - 1].kl), 1)}×`}`;
+      pen.text(line, left, 12, { color: brush?.joint !== undefined ? theme.ink : theme.dim, size: 10 });
+      pen.text("bits, and cumulative share", left, height - 4, { color: theme.dim, size: 10 });
+    }
+
+    function swept(pen, width, height, theme) {
+      const { L, S } = ctx.trace;
+      if (!ctx.sweep) {
+        pen.text(ctx.job ? `${ctx.job.done} of ${ctx.job.total}` : "“sweep” ablates every stream after every layer, one at a time", 38, 40, { color: theme.dim, size: 11 });
+        if (ctx.job) pen.rect(38, 50, ((width - 80) * ctx.job.done) / ctx.job.total, 6, { fill: theme.warm });
+        return;
+      }
+      const colors = scale("sequential", 0, Math.max(...ctx.sweep, 1e-6));
+      heatmap(pen, { x: 38, y: 10, w: width - 48, h: height - 62 }, { values: ctx.sweep, rows: L, columns: S, scale: colors, theme, rowLabels: range(L, "L"), columnLabels: range(S, "S"), mark: { row: store.get("layer"), column: store.get("stream") }, region: { kind: "sweep" } });
+      colorbar(pen, 38, height - 24, Math.min(280, width - 60), colors, "bits", theme);
+    }
+
+    document.addEventListener("mouseup", () => {
+      if (brush && !brush.done) {
+        brush.done = true;
+        if (brush.to > brush.from && ctx.client) measure();
+        else brush = null;
+        panel.redraw();
+      }
+    });
+
+    return {
+      update(keys) {
+        kind.show(store.get("rank"));
+        run.hidden = store.get("rank") !== "layers";
+        run.textContent = ctx.job ? "stop" : "sweep";
+        if (keys.has("trace")) brush = null;
+      },
+      height: () => 232,
+      render: (pen, width, height, theme) => (store.get("rank") === "layers" && ctx.client ? swept : bars)(pen, width, height, theme),
+      tip(hit) {
+        if (hit.kind === "sweep") return `S${hit.column} after L${hit.row}   ${number(ctx.sweep[hit.row * ctx.trace.S + hit.column], 4)} bits`;
+        const { stream, kl, share } = ranking(ctx.trace)[hit.column];
+        return `S${stream}   ${number(kl, 4)} bits   rank ${hit.column + 1}   cumulative ${number(share * 100, 0)} %`;
+      },
+      press(hit) {
+        if (hit.kind === "bar") brush = { start: hit.column, from: hit.column, to: hit.column, done: false };
+      },
+      drag(hit) {
+        if (!brush || brush.done || !hit) return;
+        brush.from = Math.min(brush.start, hit.column);
+        brush.to = Math.max(brush.start, hit.column);
+        panel.redraw();
+      },
+      click(hit) {
+        if (hit.kind === "sweep") store.set({ stream: hit.column, layer: hit.row });
+        else if (!brush || brush.from === brush.to) {
+          const { stream } = ranking(ctx.trace)[hit.column];
+          if (ctx.client) toggleAblation(store, stream);
+          else store.set({ stream });
+        }
+      },
+      table() {
+        if (store.get("rank") === "layers" && ctx.sweep) return { columns: ["layer", "stream", "kl_bits"], rows: Array.from(ctx.sweep, (value, i) => [Math.floor(i / ctx.trace.S), i % ctx.trace.S, value]) };
+        return { columns: ["rank", "stream", "kl_bits", "cumulative_share"], rows: ranking(ctx.trace).map(({ stream, kl, share }, i) => [i + 1, stream, kl.toFixed(6), share.toFixed(4)]) };
+      },
+      python: () => `${ctx.preamble()}\n\nkl = trace["ablation_kl"].astype(float).mean(0)      # bits, [stream]\nkl.argsort()[::-1]`,
+    };
+  },
+};
+
+function average(values) {
+  return values.reduce((sum, value) => sum + value, 0) / values.length;
+}
+
+function range(count, letter) {
+  return Array.from({ length: count }, (_, i) => `${letter}${i}`);
+}

@@ -1,0 +1,95 @@
+// 1. The token strip: the prompt, coloured by how surprising each token was, what ablation does to it, or how widely its streams listen.
+
+import { scale } from "../color.js";
+import { choice, h, number, short, visible } from "../dom.js";
+import { quantile, tokenSpan, tokenValues } from "../measures.js";
+
+const NAMES = { surprisal: "surprisal, bits", ablation: "ablation KL, bits summed over streams", entropy: "routing entropy, bits" };
+
+export const tokens = {
+  id: "tokens",
+  title: "Tokens",
+  about: "The prompt. Click chooses a token, shift-click a range; hovering shows what the model expects next.",
+  full: true,
+  uses: ["token", "rangeEnd", "color", "outcome"],
+
+  mount(panel, ctx) {
+    const { store } = ctx;
+    const kinds = choice("Colour tokens by", [["surprisal", "surprisal"], ["ablation", "ablation KL"], ["entropy", "routing entropy"]], store.get("color"), (color) => store.set({ color }));
+    panel.controls.append(kinds);
+    const strip = h("div", { class: "strip", role: "listbox", "aria-label": "Tokens of the prompt" });
+    panel.canvas.replaceWith(strip);
+    let shown = null, spans = [];
+
+    const bounds = (values) => {
+      const finite = Array.from(values).filter(Number.isFinite);
+      return [Math.min(0, ...finite), Math.max(quantile(finite, 0.98), 1e-6)];
+    };
+
+    function build(trace) {
+      shown = trace;
+      spans = trace.strings.map((string, t) => {
+        const span = h("span", {
+          class: "token", role: "option", "data-token": String(t),
+          onclick: (event) => store.set(event.shiftKey ? { rangeEnd: t } : { token: t, rangeEnd: null }),
+          onmousemove: (event) => ctx.tooltip.show(expectation(trace, t, store.get("color")), event),
+          onmouseenter: () => store.set({ hover: { token: t } }),
+          onmouseleave: () => { ctx.tooltip.show(null); store.set({ hover: null }); },
+        }, visible(string).replace(/⏎/g, "⏎\u200b"));
+        return span;
+      });
+      strip.replaceChildren(...spans);
+    }
+
+    return {
+      paint() {
+        const { trace } = ctx;
+        const state = store.state;
+        kinds.show(state.color);
+        if (shown !== trace) build(trace);
+        const values = tokenValues(trace, state.color);
+        const colors = scale("sequential", ...bounds(values));
+        const [first, last] = tokenSpan(state, trace);
+        spans.forEach((span, t) => {
+          span.style.background = colors.css(values[t]);
+          span.style.color = colors.ink(values[t]);
+          span.setAttribute("aria-selected", String(t >= first && t <= last));
+        });
+        panel.note.textContent = `${trace.T} tokens · ${NAMES[state.color]}, ${number(colors.low)} – ${number(colors.high)}`;
+      },
+      height: () => 60,
+      render(pen, width, height, theme) {
+        const values = tokenValues(ctx.trace, store.get("color"));
+        const colors = scale("sequential", ...bounds(values));
+        let x = 4, y = 18;
+        ctx.trace.strings.forEach((string, t) => {
+          const text = visible(string);
+          const w = pen.measure(text, { size: 13, mono: true }) + 4;
+          if (x + w > width - 4) { x = 4; y += 22; }
+          pen.rect(x, y - 14, w, 19, { fill: colors.css(values[t]), stroke: t === store.get("token") ? theme.mark : undefined, width: 2 });
+          pen.text(text, x + 2, y, { color: colors.ink(values[t]), size: 13, mono: true });
+          x += w + 1;
+        });
+      },
+      table() {
+        const { trace } = ctx;
+        const kinds = ["surprisal", "ablation", "entropy"].map((kind) => tokenValues(trace, kind));
+        return { columns: ["position", "token", "surprisal_bits", "ablation_kl_bits", "routing_entropy_bits"], rows: trace.strings.map((s, t) => [t, s, ...kinds.map((v) => v[t])]) };
+      },
+      python: () => `${ctx.preamble()}\n\ntrace["surprisal"]                      # bits, [token]\ntrace["ablation_kl"].sum(-1)            # bits, [token]\ntrace["routing_entropy"].mean((0, 2))   # bits, [token]`,
+    };
+  },
+};
+
+// What the model expects after a token, as the lines of a tooltip.
+export function expectation(trace, t, kind) {
+  const row = trace.arrays.lens_ids.shape[0] - 1;
+  const value = tokenValues(trace, kind)[t];
+  const lines = [`${t}  ${visible(trace.strings[t])}   ${NAMES[kind].split(",")[0]} ${number(value)} bits`, "next, most likely first"];
+  for (let k = 0; k < trace.K; k++) {
+    const id = trace.at("lens_ids", row, t, k);
+    const mark = id === trace.at("target", t) ? " ←" : "";
+    lines.push(`${number(Math.exp(trace.at("lens_logprob", row, t, k)) * 100, 1).padStart(5)} %  ${short(trace.string(id), 16)}${mark}`);
+  }
+  return lines.join("\n");
+}
