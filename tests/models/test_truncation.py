@@ -1,0 +1,118 @@
+"""Gradient through the last l layers only: what it leaves out, and what it saves."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from small_models import HRM_TINY, SMALL, SRM_TINY, gradients, small, some_tokens
+from torch.autograd.graph import saved_tensors_hooks
+
+from srm.models import ModelConfig
+
+SRMS = {
+    "plain": SRM_TINY,
+    "pre- and post-steps": SMALL["srm with pre- and post-steps"],
+    "from x": SMALL["srm from x"],
+}
+
+
+def loss_of(model, tokens):
+    return model(tokens, tokens.roll(-1, 1))
+
+
+@pytest.mark.parametrize("name", SRMS)
+@pytest.mark.parametrize("l", [1, 2, 3, 4])
+def test_gradients_are_those_of_a_detach_after_layer_n_minus_l(name, l):
+    n = 4
+    truncated = small(SRMS[name].replace(depth=n, gradient_depth=l))
+    full = small(SRMS[name].replace(depth=n, gradient_depth=n))
+    full.load_state_dict(truncated.state_dict())
+    tokens = some_tokens()
+    ours = gradients(truncated, loss_of(truncated, tokens))
+
+    def cut(value, hook):  # noqa: ARG001
+        return value.detach()
+
+    if l == n:
+        detached = gradients(full, loss_of(full, tokens))
+    else:  # what leaves layer n − l − 1, and for post-steps its update, is a constant
+        with full.hooks([(f"layers.{n - l - 1}.out", cut)]):
+            detached = gradients(full, loss_of(full, tokens))
+    for parameter in ours:
+        torch.testing.assert_close(ours[parameter], detached[parameter], rtol=1e-10, atol=1e-12)
+
+
+def test_a_shorter_gradient_is_a_different_gradient():
+    tokens = some_tokens()
+    by_l = []
+    for l in (1, 2, 3):
+        model = small(SRM_TINY.replace(gradient_depth=l))
+        by_l.append(gradients(model, loss_of(model, tokens))["layer.connection.qkv.weight"])
+    assert not torch.allclose(by_l[0], by_l[1])
+    assert not torch.allclose(by_l[1], by_l[2])
+
+
+def test_logits_do_not_depend_on_the_gradient_depth():
+    tokens = some_tokens()
+    logits = [small(SRM_TINY.replace(gradient_depth=l))(tokens) for l in (1, 2, 3)]
+    assert torch.equal(logits[0], logits[1])
+    assert torch.equal(logits[1], logits[2])
+
+
+def test_hrm_differentiates_the_last_call_of_each_net_and_trm_the_last_cycle():
+    tokens = some_tokens()
+
+    def reached(config: ModelConfig) -> set[str]:
+        model = small(config)
+        _, cache = model.run_with_cache(tokens, names_filter="cycles.*.out", detach=False)
+        nets = {name for name in cache if ".blocks." not in name}
+        return {name.removesuffix(".out") for name in nets if cache[name].requires_grad}
+
+    assert reached(HRM_TINY) == {"cycles.1.low.1", "cycles.1.high"}
+    assert reached(HRM_TINY.replace(gradient="last-cycle")) == {
+        "cycles.1.low.0",
+        "cycles.1.low.1",
+        "cycles.1.high",
+    }
+
+
+def saved_bytes(config: ModelConfig) -> int:
+    """Bytes kept for the backward pass, each storage counted once, parameters and tables not."""
+    model = small(config, torch.float32)
+    tokens = some_tokens(2, 16)
+    model(tokens)  # fill the RoPE table
+    own = {p.untyped_storage().data_ptr() for p in (*model.parameters(), *model.buffers())}
+    own |= {table.untyped_storage().data_ptr() for table in model.rotary.ready.values()}
+    kept: dict[int, int] = {}
+    held = []
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+            held.append(tensor)  # alive, so that no other tensor gets the same address
+        return tensor
+
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss = model(tokens)
+    del loss
+    return sum(kept.values())
+
+
+def test_memory_for_the_backward_pass_depends_on_l_and_not_on_n():
+    def at(n: int, l: int) -> int:
+        return saved_bytes(SRM_TINY.replace(depth=n, gradient_depth=l))
+
+    assert at(4, 2) == at(8, 2) == at(16, 2)
+    per_layer = at(8, 3) - at(8, 2)
+    assert per_layer > 0
+    assert at(8, 6) == at(8, 2) + 4 * per_layer
+
+
+def test_hrms_memory_for_the_backward_pass_does_not_depend_on_its_cycles():
+    assert saved_bytes(HRM_TINY) == saved_bytes(HRM_TINY.replace(high_cycles=5, low_cycles=4))
+
+
+def test_without_gradient_nothing_is_saved():
+    with torch.no_grad():
+        assert saved_bytes(SRM_TINY) == 0
