@@ -22,6 +22,7 @@ from srm.models import (
     generate,
     preset,
 )
+from srm.storage import load, save
 
 __version__ = "0.1.0"
 
@@ -39,5 +40,7 @@ __all__ = [
     "build",
     "config_from_dict",
     "generate",
+    "load",
     "preset",
+    "save",
 ]

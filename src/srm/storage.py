@@ -1,0 +1,89 @@
+"""Saving a model and loading it back, from a run, a checkpoint or an export.
+
+    srm.save(model, "exports/nano", tokenizer=tokenizer)
+    model = srm.load("exports/nano")            # an export
+    model = srm.load("runs/nano")               # the last good checkpoint of a run
+    model = srm.load("runs/nano/checkpoints/step-600")
+
+An export is `config.json`, `model.safetensors`, `tokenizer/` if there is one, and `SHA256SUMS` over all of
+it; a checkpoint is the same with the optimizer beside it. Nothing is unpickled, and a changed bit is
+noticed.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from srm.errors import UserError
+from srm.models import LanguageModel, build, config_from_dict
+
+if TYPE_CHECKING:
+    from srm.data import Tokenizer
+
+# The training package is imported on use: `import srm` stays quick.
+
+
+def save(model: LanguageModel, path: str | Path, tokenizer: Tokenizer | None = None) -> Path:
+    """Write an export folder, all of it or nothing. An existing one is not overwritten."""
+    from safetensors.torch import save_file
+
+    from srm.training.checkpoint import FORMAT, MODEL, contiguous, model_tensors, write_json
+    from srm.training.files import sealed_folder
+
+    path = Path(path)
+    if path.is_file() or (path.is_dir() and any(path.iterdir())):
+        raise UserError(f"{path} exists and is not overwritten: choose another folder, or delete it")
+    try:
+        with sealed_folder(path) as folder:
+            write_json(folder / "config.json", {"format": FORMAT, "model": model.config.to_dict()})
+            save_file(contiguous(model_tensors(model)), folder / MODEL)
+            if tokenizer is not None:
+                tokenizer.save(folder / "tokenizer")
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"cannot write {path} ({reason}): choose another folder, or make room") from None
+    return path
+
+
+def load(path: str | Path, *, device: torch.device | str | None = None, verify: bool = True) -> LanguageModel:
+    """The model in a run (its last good checkpoint), a checkpoint or an export; in `eval()` mode.
+
+    `verify=False` trusts the files and skips their checksums (about a second for every gigabyte).
+    """
+    from srm.training.checkpoint import load_tensors, model_tensors, read_json, verify_files
+
+    folder = model_folder(path)
+    if verify and folder == Path(path):  # a run's checkpoint has been checked when it was chosen
+        verify_files(folder)
+    model = build(config_from_dict(read_json(folder / "config.json")["model"]))
+    load_tensors(folder, model_tensors(model))
+    return model.to(device).eval()
+
+
+def load_tokenizer(path: str | Path) -> Tokenizer | None:
+    """The tokenizer that was saved with a run, a checkpoint or an export, if one was."""
+    from srm.data import load_tokenizer
+
+    folder = Path(path) / "tokenizer"
+    return load_tokenizer(folder) if folder.is_dir() else None
+
+
+def model_folder(path: str | Path) -> Path:
+    """The folder that holds the weights: the path itself, or the last good checkpoint of a run."""
+    from srm.training.checkpoint import latest_checkpoint
+
+    path = Path(path)
+    if (path / "config.json").is_file():
+        return path
+    if not path.exists():
+        raise UserError(f"{path} does not exist: give a run, a checkpoint or an export")
+    if not (path / "run.json").is_file():
+        raise UserError(f"{path} is no run, checkpoint or export: it has neither run.json nor config.json")
+    found = latest_checkpoint(path / "checkpoints", lambda line: warnings.warn(line, stacklevel=4))
+    if found is None:
+        raise UserError(f"{path} has no whole checkpoint yet: wait for the first, or `srm resume {path}`")
+    return found

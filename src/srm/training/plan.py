@@ -1,0 +1,108 @@
+"""What a run would cost, told before it starts: `srm train … --dry-run`.
+
+Parameters and FLOPs are formulas. Memory is counted, not guessed: one forward pass on the meta device,
+which has shapes but no data, with a hook on every tensor that autograd keeps for the backward pass. Time is
+bounded from below by the speed of one matrix product on this machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from srm.data import Batches, TokenData
+from srm.models import build
+from srm.training.distributed import World
+from srm.training.peak import measure_peak
+from srm.training.progress import duration
+from srm.training.recompute import recompute_activations
+from srm.training.run import RunConfig
+
+
+@dataclass(frozen=True)
+class Plan:
+    parameters: int
+    context: int
+    tokens_per_step: int
+    tokens: int
+    epochs: float
+    training_flops_per_token: int
+    flops: float
+    state_bytes: int  # weights, gradients and optimizer, per device
+    activation_bytes: int  # kept for the backward pass of one micro-batch, per device
+    peak_flops: float  # of one device: a measured matrix product
+    devices: int
+    seconds_at_peak: float
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        memory = self.state_bytes + self.activation_bytes
+        return [
+            f"parameters   {self.parameters:,}",
+            f"tokens       {self.tokens:,} ({self.tokens_per_step:,} a step, {self.epochs:.3g} epochs)",
+            f"arithmetic   {self.flops:.3g} FLOP ({self.training_flops_per_token / 1e9:.3g} GFLOP a token)",
+            f"memory       {size(memory)} per device: {size(self.state_bytes)} weights, gradients and "
+            f"optimizer, {size(self.activation_bytes)} activations",
+            f"time         {duration(self.seconds_at_peak)} at the {self.peak_flops / 1e9:,.0f} GFLOP/s of a "
+            f"matrix product on {self.devices} × this; {duration(2 * self.seconds_at_peak)} at half that",
+        ]
+
+
+def make_plan(run: RunConfig, data: TokenData, world: World) -> Plan:
+    config = run.training
+    model = build(run.model, device="meta")
+    context = config.context or run.model.context
+    tokens = config.steps * config.batch_size * context
+    flops = model.flops_per_token(context).training
+    parameters = model.num_parameters()
+    peak = config.peak_flops or measure_peak(world.device, getattr(torch, config.dtype))
+    return Plan(
+        parameters=parameters,
+        context=context,
+        tokens_per_step=config.batch_size * context,
+        tokens=tokens,
+        epochs=Batches(data.train, context, config.batch_size).epoch(config.steps),
+        training_flops_per_token=flops,
+        flops=float(flops) * tokens,
+        state_bytes=16 * parameters // (world.size if world.strategy == "fsdp" else 1),
+        activation_bytes=activation_bytes(run, config.batch_size // (world.size * config.accumulate)),
+        peak_flops=peak,
+        devices=world.size,
+        seconds_at_peak=float(flops) * tokens / (peak * world.size),
+    )
+
+
+def activation_bytes(run: RunConfig, rows: int) -> int:
+    """Bytes that one micro-batch of `rows` sequences keeps for its backward pass, weights not counted."""
+    model = build(run.model, device="meta").train()
+    if run.training.activation_checkpointing:
+        recompute_activations(model)
+    kept = {parameter.untyped_storage()._cdata: 0 for parameter in model.parameters()}
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.setdefault(tensor.untyped_storage()._cdata, tensor.untyped_storage().nbytes())
+        alive.append(tensor)  # an address is the tensor's own as long as it lives
+        return tensor
+
+    alive: list[Tensor] = []
+    tokens = torch.zeros(rows, run.training.context or run.model.context, dtype=torch.long, device="meta")
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model(tokens, tokens)
+    return sum(kept.values()) // (2 if run.training.dtype == "bfloat16" else 1)
+
+
+def size(count: float) -> str:
+    """
+    >>> size(2_500_000)
+    '2.5 MB'
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
