@@ -174,7 +174,7 @@ def capture(
     done = _resume(saved, identity, batches, books) if saved is not None else 0
     read = 0
     with evaluating(model), torch.inference_mode():
-        for batch in _numbered(batches, model.device):
+        for batch in numbered(batches, model.device):
             read += 1
             if batch.index % world == rank and batch.index >= done:
                 _pass(model, batch, books)
@@ -186,8 +186,7 @@ def capture(
         raise UserError("no batches to analyse: give at least one [batch, token] tensor of token ids")
     if saved is not None:
         _save(saved, identity, read, books)
-    if world > 1:
-        _add_up(books)
+    share_sums(books)
     evidence = books[0].result(Evidence(0, 0, ""))
     return [accumulator.result(evidence) for accumulator in accumulators]
 
@@ -197,6 +196,12 @@ def merge(into: Accumulator, other: Accumulator) -> None:
     theirs = other.state()
     for name, sums in into.state().items():
         sums += theirs[name]
+
+
+def stream_major(value: Tensor) -> Tensor:
+    """A site's value [B, T, S, D] as the model holds it, [S, B, T, D]: each stream's tokens side by side, and
+    quick to read."""
+    return value.permute(2, 0, 1, 3).float()
 
 
 def read_twice(batches: Batches) -> Batches:
@@ -227,7 +232,7 @@ def as_batch(given: Any, index: int, device: torch.device) -> Batch:
     return Batch(tokens, targets.to(device), index)
 
 
-def _numbered(batches: Batches, device: torch.device) -> Iterator[Batch]:
+def numbered(batches: Batches, device: torch.device) -> Iterator[Batch]:
     for index, given in enumerate(batches() if callable(batches) else batches):
         yield as_batch(given, index, device)
 
@@ -257,7 +262,10 @@ def _process() -> tuple[int, int]:
     return 0, 1
 
 
-def _add_up(books: Sequence[Accumulator]) -> None:
+def share_sums(books: Sequence[Accumulator]) -> None:
+    """Under torchrun: every process gets the sums of all."""
+    if _process()[1] == 1:
+        return
     device = "cuda" if dist.get_backend() == "nccl" else "cpu"
     for book in books:
         for sums in book.state().values():
@@ -299,7 +307,7 @@ def _resume(path: Path, identity: str, batches: Batches, books: Sequence[Accumul
         raise UserError(SINGLE_PASS)
     rank, world = _process()
     text = EvidenceSums()
-    for batch in _numbered(batches, torch.device("cpu")):
+    for batch in numbered(batches, torch.device("cpu")):
         if batch.index >= done:
             break
         if batch.index % world == rank:

@@ -152,8 +152,8 @@ class RoutingSums(Accumulator):
         self.settings = {"threshold": threshold}
         self.token_independent = token_independent_layers(model)
         self.sites = [f"layers.{l}.connection.pattern" for l in range(config.depth)]
-        self.shape = (config.depth, config.stream_heads, config.streams, config.streams)
-        self.means = {"frequency": Mean(*self.shape), "weight": Mean(*self.shape)}
+        shape = (config.depth, config.stream_heads, config.streams, config.streams)
+        self.means = {"frequency": Mean(*shape), "weight": Mean(*shape)}
         self.frequency: list[Tensor] = []
         self.weight: list[Tensor] = []
 
@@ -161,15 +161,13 @@ class RoutingSums(Accumulator):
         self.frequency, self.weight = [], []
 
     def see(self, name: str, value: Tensor) -> None:  # noqa: ARG002
-        pattern = value.float().flatten(2)  # [B, T, H·target·source]
-        ones = pattern.new_ones(pattern.shape[0], 1, pattern.shape[1])  # sums as matmuls: the quickest
-        self.frequency.append(torch.bmm(ones, (pattern > self.threshold).to(pattern.dtype)).squeeze(1))
-        self.weight.append(torch.bmm(ones, pattern).squeeze(1))
+        self.frequency.append((value > self.threshold).sum(1))  # [B, H, target, source]
+        self.weight.append(value.sum(1, dtype=torch.float32))
 
     def end(self, batch: Batch, embedding: Tensor) -> None:  # noqa: ARG002
         tokens = batch.tokens.shape[1]
         for name, rows in (("frequency", self.frequency), ("weight", self.weight)):
-            self.means[name].add(torch.stack(rows, 1).view(-1, *self.shape), tokens)
+            self.means[name].add(torch.stack(rows, 1), tokens)
 
     def result(self, evidence: Evidence) -> Routing:
         frequency, weight = self.means["frequency"], self.means["weight"]

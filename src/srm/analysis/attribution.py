@@ -1,0 +1,132 @@
+"""Direct attribution: how much each stream adds to the correct token's logit.
+
+The output function is linear, so the logit of a token v is a sum over streams, U_v · W_s z_s, with no
+remainder: the contributions of a token add up to its logit. A logit means nothing by itself, since adding the
+same to all of them changes no prediction; `centred` is measured against the mean logit of the vocabulary,
+(U_v − mean U) · W_s z_s.
+
+    >>> import srm, srm.analysis, torch
+    >>> model = srm.build(srm.preset("srm-nano"))
+    >>> tokens = torch.arange(64).view(2, 32)
+    >>> found = srm.analysis.attribution(model, [tokens])
+    >>> bool(abs(found.contribution.sum() - found.logit) < 1e-5)
+    True
+    >>> attribute(model, tokens[:, :-1], tokens[:, 1:]).shape       # of every token: batch, token, stream
+    torch.Size([2, 31, 8])
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from srm.analysis.capture import Accumulator, Batch, Batches, Mean, capture, evaluating, stream_major
+from srm.analysis.readout import Readout
+from srm.analysis.result import Array, Axes, Evidence, Result, require, write_table
+from srm.analysis.routing import streams_of
+from srm.analysis.states import points_of
+from srm.models import SRM, LanguageModel
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Attribution(Result):
+    kind: ClassVar[str] = "attribution"
+
+    logit: float  # mean logit of the correct token
+    contribution: Annotated[Array, Axes("stream", "logits, mean over targets; adds up to `logit`")]
+    contribution_se: Annotated[Array, Axes("stream", "standard error over sequences, logits")]
+    centred: Annotated[Array, Axes("stream", "logits above the vocabulary's mean, mean over targets")]
+    centred_se: Annotated[Array, Axes("stream", "standard error over sequences, logits")]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        scale = 1 + np.abs(self.contribution).sum()
+        gap = abs(self.contribution.sum() - self.logit)
+        require(
+            bool(gap < 1e-4 * scale), f"contributions must add up to the logit; they miss it by {gap:.2g}"
+        )
+
+    @property
+    def ranking(self) -> list[int]:
+        """Streams from the largest centred contribution to the smallest."""
+        return [int(s) for s in np.argsort(-self.centred, kind="stable")]
+
+    def headline(self) -> str:
+        first = ", ".join(f"S{s} {self.centred[s]:+.2f}" for s in self.ranking[:3])
+        return f"logits {first} … of {self.centred.sum():+.2f}"
+
+    def summary(self) -> str:
+        listed = ", ".join(f"S{s} {self.centred[s]:+.3f}±{self.centred_se[s]:.3f}" for s in self.ranking)
+        against = int((self.centred < 0).sum())
+        return "\n".join(
+            [
+                f"Direct attribution to the correct token's logit ({self.evidence})",
+                f"  above the vocabulary's mean: {listed}; together {self.centred.sum():+.3f}",
+                f"  {against} of {len(self.centred)} streams speak against the correct token on average",
+                f"  mean logit {self.logit:+.3f} = {' '.join(f'{v:+.3f}' for v in self.contribution)}",
+            ]
+        )
+
+    def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:
+        """`{prefix}_attribution.dat`: stream, contribution, centred."""
+        rows = ((s, float(c), float(self.centred[s])) for s, c in enumerate(self.contribution))
+        path = Path(directory) / f"{prefix}_attribution.dat"
+        return [write_table(path, ["stream", "contribution", "centred"], rows)]
+
+
+class AttributionSums(Accumulator):
+    def __init__(self, model: SRM) -> None:
+        S = model.config.streams
+        self.sites = points_of(model)[-1:]
+        self.readout = Readout(model)
+        self.average = self.readout.unembedding.mean(0)
+        self.means = {"contribution": Mean(S), "centred": Mean(S), "logit": Mean()}
+
+    def see(self, name: str, value: Tensor) -> None:  # noqa: ARG002
+        self.parts = self.readout.parts(stream_major(value))  # [S, B, T, E]
+
+    def end(self, batch: Batch, embedding: Tensor) -> None:
+        direction = (
+            self.readout.unembedding[batch.targets.clamp(min=0)] * batch.counted[..., None]
+        )  # [B, T, E]
+        counts = batch.counted.sum(1)
+        logits = torch.linalg.vecdot(embedding.float(), direction)
+        contribution = torch.linalg.vecdot(self.parts, direction)  # [S, B, T]
+        centred = contribution - (self.parts @ self.average) * batch.counted
+        self.means["logit"].add(logits.sum(-1), counts)
+        self.means["contribution"].add(contribution.sum(-1).T, counts)
+        self.means["centred"].add(centred.sum(-1).T, counts)
+
+    def result(self, evidence: Evidence) -> Attribution:
+        contribution, centred = self.means["contribution"], self.means["centred"]
+        return Attribution(
+            evidence=evidence,
+            logit=float(self.means["logit"].mean),
+            contribution=contribution.mean,
+            contribution_se=contribution.standard_error,
+            centred=centred.mean,
+            centred_se=centred.standard_error,
+        )
+
+
+def attribution(model: LanguageModel, batches: Batches) -> Attribution:
+    """The mean contribution of each stream to the correct token's logit."""
+    return capture(model, batches, AttributionSums(streams_of(model, "attribution")))[0]
+
+
+def attribute(model: LanguageModel, tokens: Tensor, targets: Tensor) -> Tensor:
+    """[B, T, S] What each stream adds to the logit of `targets` [B, T] after each of `tokens` [B, T]."""
+    model = streams_of(model, "attribution")
+    point = points_of(model)[-1]
+    with evaluating(model), torch.inference_mode():
+        readout = Readout(model)
+        kept: list[Tensor] = []
+        with model.hooks([(point, lambda value, _: kept.append(value))]):
+            model.hidden(tokens)
+        parts = readout.parts(stream_major(kept[0]))
+        return torch.linalg.vecdot(parts, readout.unembedding[targets]).permute(1, 2, 0)

@@ -1,0 +1,224 @@
+"""Depth: the same weights run for fewer or more layers than they were trained for.
+
+SRM's layers share their weights, so a model can stop early or go on. One pass at the greatest depth asked for
+gives all lesser ones: the state after layer t goes through the post-steps and the output function as if it
+were the last. Reported per depth:
+
+    loss         nats per token
+    agreement    the share of tokens whose most likely next token is that of the trained depth
+    settled      the share of tokens whose prediction settles here: the earliest depth from which, up to the
+                 trained one, the most likely next token stays the same
+
+    >>> import srm, srm.analysis, torch
+    >>> model = srm.build(srm.preset("srm-nano"))
+    >>> found = srm.analysis.depth(model, [torch.arange(64).view(2, 32)], max_depth=12)
+    >>> found.depths.tolist(), found.trained
+    ([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12], 8)
+
+HRM is run for more or fewer high cycles; GPT-2, whose blocks differ, for fewer blocks only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from srm.analysis.capture import IGNORE, Accumulator, Batch, Batches, Mean, capture
+from srm.analysis.readout import chunks
+from srm.analysis.result import Array, Axes, Evidence, Result, require, write_table
+from srm.errors import UserError
+from srm.models import GPT2, HRM, SRM, GPT2Config, HRMConfig, LanguageModel, SRMConfig, build
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Depth(Result):
+    kind: ClassVar[str] = "depth"
+
+    trained: int  # the depth the model was trained at
+    unit: str  # what is counted: layers, high cycles or blocks
+    depths: Annotated[Array, Axes("depth", "layers run")]
+    loss: Annotated[Array, Axes("depth", "nats, mean over targets")]
+    loss_se: Annotated[Array, Axes("depth", "standard error over sequences, nats")]
+    agreement: Annotated[Array, Axes("depth", "share of targets' positions")]
+    settled: Annotated[Array, Axes("depth", "share of targets' positions; 0 beyond the trained depth")]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.trained in self.depths, f"the trained depth {self.trained} must be among the depths")
+        require(
+            bool(abs(self.settled.sum() - 1) < 1e-6),
+            "every prediction settles somewhere: `settled` adds up to 1",
+        )
+
+    @property
+    def best(self) -> int:
+        """The depth with the least loss."""
+        return int(self.depths[self.loss.argmin()])
+
+    @property
+    def mean_settling(self) -> float:
+        """The mean depth at which predictions settle."""
+        return float(self.settled @ self.depths)
+
+    def headline(self) -> str:
+        at = {int(d): v for d, v in zip(self.depths, self.loss, strict=True)}
+        return (
+            f"loss {at[self.trained]:.3f} at {self.trained} {self.unit}, "
+            f"least {self.loss.min():.3f} at {self.best}; "
+            f"predictions settle at {self.mean_settling:.1f}"
+        )
+
+    def summary(self) -> str:
+        lines = [f"Loss against depth ({self.evidence})"]
+        for d, loss, error, same, here in zip(
+            self.depths, self.loss, self.loss_se, self.agreement, self.settled, strict=True
+        ):
+            mark = " (trained)" if d == self.trained else ""
+            shares = f"agrees {same:.0%}, settles {here:.0%}"
+            lines.append(f"  {d:>3} {self.unit}: {loss:.4f} ± {error:.4f} nats; {shares}{mark}")
+        return "\n".join(lines)
+
+    def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:
+        """`{prefix}_depth.dat`: depth, loss, agreement, settled."""
+        rows = (
+            (int(d), float(self.loss[i]), float(self.agreement[i]), float(self.settled[i]))
+            for i, d in enumerate(self.depths)
+        )
+        return [
+            write_table(
+                Path(directory) / f"{prefix}_depth.dat", ["depth", "loss", "agreement", "settled"], rows
+            )
+        ]
+
+
+def at_depth(model: LanguageModel, depth: int) -> LanguageModel:
+    """A model of another depth on the same weights: nothing is copied, and nothing of `model` changes."""
+    config = model.config
+    match config:
+        case SRMConfig():
+            learned = config.z0 == "learned"
+            gradient = depth if learned else min(config.gradient_depth, depth)
+            changed = config.replace(depth=depth, gradient_depth=gradient)
+        case HRMConfig():
+            changed = config.replace(high_cycles=depth)
+        case _:
+            raise UserError(
+                "only recurrent models run at another depth; GPT-2's blocks each have their own weights"
+            )
+    other = build(changed, device="meta")
+    other.load_state_dict(model.state_dict(keep_vars=True), assign=True)
+    return other.eval()
+
+
+class DepthSums(Accumulator):
+    def __init__(self, model: LanguageModel, trained: int) -> None:
+        self.model, self.trained = model, trained
+        self.settings = {"trained": trained}
+        self.places = _places(model)  # site → depth index
+        self.sites = list(self.places)
+        self.update: Tensor | None = None
+        if isinstance(model, SRM) and model.config.post_steps and model.config.post_input == "state+update":
+            self.sites = [
+                site for l in range(model.config.depth) for site in (f"layers.{l}.update", f"layers.{l}.out")
+            ]
+        P = len(self.places)
+        self.means = {"loss": Mean(P), "agreement": Mean(P), "settled": Mean(P)}
+
+    def begin(self, batch: Batch) -> None:
+        self.batch = batch
+        self.losses: list[Tensor] = []
+        self.predictions: list[Tensor] = []
+
+    def see(self, name: str, value: Tensor) -> None:
+        if name not in self.places:
+            self.update = value.permute(2, 0, 1, 3)
+            return
+        embedding = _finish(self.model, value, self.update).flatten(0, 1)
+        targets = self.batch.targets.flatten()
+        loss = embedding.new_empty(len(targets), dtype=torch.float32)
+        prediction = torch.empty_like(targets)
+        U = self.model.unembedding
+        for rows in chunks(len(targets), U.shape[0]):
+            log_p = (embedding[rows] @ U.T).float().log_softmax(-1)
+            loss[rows] = -log_p.gather(-1, targets[rows].clamp(min=0)[:, None]).squeeze(-1)
+            prediction[rows] = log_p.argmax(-1)
+        self.losses.append(loss * (targets != IGNORE))
+        self.predictions.append(prediction)
+
+    def end(self, batch: Batch, embedding: Tensor) -> None:  # noqa: ARG002
+        B, T = batch.tokens.shape
+        counted = batch.counted
+        same = torch.stack(self.predictions) == self.predictions[self.trained - 1]  # [P, B·T]
+        until = (
+            same[: self.trained].flip(0).cumprod(0).flip(0)
+        )  # 1 from the settling depth to the trained one
+        settled = torch.zeros_like(same, dtype=torch.float32)
+        settled[: self.trained] = until - torch.cat((torch.zeros_like(until[:1]), until[:-1]))
+        rows = {"loss": torch.stack(self.losses), "agreement": same.float(), "settled": settled}
+        for name, values in rows.items():
+            per_sequence = (values.view(-1, B, T) * counted).sum(-1).T
+            self.means[name].add(per_sequence, counted.sum(1))
+
+    def result(self, evidence: Evidence) -> Depth:
+        units = {SRM: "layers", HRM: "high cycles", GPT2: "blocks"}
+        return Depth(
+            evidence=evidence,
+            trained=self.trained,
+            unit=units[type(self.model)],
+            depths=np.arange(1, len(self.places) + 1),
+            loss=self.means["loss"].mean,
+            loss_se=self.means["loss"].standard_error,
+            agreement=self.means["agreement"].mean,
+            settled=self.means["settled"].mean,
+        )
+
+
+def depth(model: LanguageModel, batches: Batches, max_depth: int | None = None) -> Depth:
+    """Loss at every depth from 1 to `max_depth` (by default twice the trained one), and where predictions
+    settle."""
+    trained = trained_depth(model)
+    deepest = max_depth if max_depth is not None else (trained if isinstance(model, GPT2) else 2 * trained)
+    if deepest < trained:
+        raise UserError(
+            f"max_depth = {deepest}: at least the trained depth, {trained}; lesser depths are always included"
+        )
+    deep = model if deepest == trained else at_depth(model, deepest)
+    return capture(deep, batches, DepthSums(deep, trained))[0]
+
+
+def trained_depth(model: LanguageModel) -> int:
+    """Layers, high cycles or blocks: what `depths` counts."""
+    return len(_places(model))
+
+
+def _places(model: LanguageModel) -> dict[str, int]:
+    match model.config:
+        case SRMConfig() as config:
+            names: Sequence[str] = [f"layers.{l}.out" for l in range(config.depth)]
+        case HRMConfig() as config:
+            names = [f"cycles.{h}.high.out" for h in range(config.high_cycles)]
+        case GPT2Config() as config:
+            names = [f"blocks.{b}.out" for b in range(config.blocks)]
+        case config:
+            raise UserError(f"no depth is known for {config.architecture}")
+    return {name: index for index, name in enumerate(names)}
+
+
+def _finish(model: LanguageModel, state: Tensor, update: Tensor | None) -> Tensor:
+    """From the state after some layer to the embedding, as if that layer were the last."""
+    if isinstance(model, HRM):
+        return state
+    if isinstance(model, GPT2):
+        return model.norm(state)
+    assert isinstance(model, SRM)
+    z = state.permute(2, 0, 1, 3)
+    rotary = model.rotary(0, z.shape[2], like=z)
+    for step in model.post:
+        z = step(z, update, rotary)
+    return model.output_function(z)

@@ -1,0 +1,306 @@
+"""Drift: how much a step group's contribution changes from one layer to the next, and when it settles.
+
+In layer t, group g ("A", "B" …) contributes d_t = the sum over its calls of (state after the step − state
+before it). Between consecutive layers, per token and stream,
+
+    cosine   1 − cos(d_t, d_{t+1})
+    kl       KL(softmax(d_t) ‖ softmax(d_{t+1})), in nats
+
+and their means over tokens. Both softmaxes stay in log space, so the KL is finite at any width (the paper's
+own became NaN at 512 dimensions). n layers have n−1 transitions, counted from 0.
+
+Convergence of a stream is the earliest transition after which every relative change of its drift stays under
+10 %, else the last one. Of the 7 transitions of 8 layers, 0–1 are early, 2–3 middle and 4–6 late; other
+depths are cut in the same proportion.
+
+    >>> import srm, srm.analysis, torch
+    >>> model = srm.build(srm.preset("srm-nano"))
+    >>> found = srm.analysis.drift(model, [torch.arange(64).view(2, 32)])
+    >>> found.cosine.shape, found.groups                        # group, transition, stream
+    ((3, 7, 8), ('A', 'B', 'C'))
+    >>> convergence(np.array([0.5, 0.2, 0.1, 0.1, 0.1, 0.1, 0.1]))
+    2
+
+HRM has two groups, its low and high net, with high cycles for layers; GPT-2 has attention and MLP, with
+blocks for layers.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from srm.analysis.capture import Accumulator, Batch, Batches, Mean, capture, stream_major
+from srm.analysis.result import Array, Axes, Evidence, Result, require, write_table
+from srm.models import SRM, LanguageModel
+from srm.models.ordering import LETTERS
+
+Metric = Literal["cosine", "kl"]
+CLASSES = ("early", "middle", "late")
+TOLERANCE = 0.10
+FLOOR = 1e-5  # drift below this is rounding
+
+
+def convergence(curve: Array, tolerance: float = TOLERANCE) -> int:
+    """The earliest transition after which every relative change of a drift curve stays under `tolerance`,
+    else the last."""
+    known = np.flatnonzero(np.isfinite(curve))
+    if known.size == 0:
+        return len(curve) - 1
+    values = curve[known]
+    change = np.abs(np.diff(values)) / np.maximum(np.abs(values[:-1]), FLOOR)
+    restless = np.flatnonzero(change >= tolerance)
+    settled = restless[-1] + 1 if restless.size else 0
+    return int(known[settled])
+
+
+def convergence_class(transition: int, transitions: int) -> int:
+    """0 early, 1 middle, 2 late: cut at 2/7 and 4/7 of the transitions."""
+    return int(7 * transition >= 2 * transitions) + int(7 * transition >= 4 * transitions)
+
+
+@dataclass(frozen=True)
+class Convergence:
+    """When the streams of one step group converge."""
+
+    transitions: tuple[int, ...]  # one for each stream
+    of: int  # how many transitions there are
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.transitions))
+
+    @property
+    def std(self) -> float:
+        """Sample standard deviation (ddof = 1); 0 for a single stream."""
+        return float(np.std(self.transitions, ddof=1)) if len(self.transitions) > 1 else 0.0
+
+    @property
+    def median(self) -> float:
+        return float(np.median(self.transitions))
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Early, middle and late convergers."""
+        classes = [convergence_class(t, self.of) for t in self.transitions]
+        return classes.count(0), classes.count(1), classes.count(2)
+
+    def __str__(self) -> str:
+        counted = ", ".join(f"{count} {name}" for count, name in zip(self.counts, CLASSES, strict=True))
+        return f"{self.mean:.2f} ± {self.std:.2f} ({counted})"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Drift(Result):
+    kind: ClassVar[str] = "drift"
+
+    groups: tuple[str, ...]
+    streams: tuple[str, ...]
+    boundary: (
+        int | None
+    )  # the first layer that was trained with gradient, if the model truncates backpropagation
+    cosine: Annotated[Array, Axes("group transition stream", "cosine distance, mean over tokens")]
+    cosine_se: Annotated[Array, Axes("group transition stream", "standard error over sequences")]
+    kl: Annotated[Array, Axes("group transition stream", "nats, mean over tokens")]
+    kl_se: Annotated[Array, Axes("group transition stream", "standard error over sequences, nats")]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            self.cosine.shape[0] == len(self.groups), f"{len(self.groups)} groups named, not as many measured"
+        )
+        require(
+            self.cosine.shape[2] == len(self.streams),
+            f"{len(self.streams)} streams named, not as many measured",
+        )
+        for name in ("cosine", "kl"):
+            values = getattr(self, name)
+            require(not (values[np.isfinite(values)] < 0).any(), f"{name}: a distance is not negative")
+
+    def curves(self, metric: Metric = "cosine") -> Array:
+        return self.cosine if metric == "cosine" else self.kl
+
+    def convergence(self, metric: Metric = "cosine", tolerance: float = TOLERANCE) -> dict[str, Convergence]:
+        """For every step group, when its streams converge."""
+        curves = self.curves(metric)
+        return {
+            group: Convergence(
+                tuple(convergence(curves[g, :, s], tolerance) for s in range(curves.shape[2])),
+                curves.shape[1],
+            )
+            for g, group in enumerate(self.groups)
+        }
+
+    def quartiles(self, metric: Metric = "cosine") -> Array:
+        """[3, group, transition] The lower quartile, median and upper quartile over streams."""
+        with warnings.catch_warnings():  # a group that a random order skips has no drift there
+            warnings.simplefilter("ignore", RuntimeWarning)
+            return np.nanpercentile(self.curves(metric), (25, 50, 75), axis=2)
+
+    def headline(self) -> str:
+        found = self.convergence()
+        return "convergence " + "; ".join(f"{group} {c.mean:.1f} ± {c.std:.1f}" for group, c in found.items())
+
+    def summary(self) -> str:
+        lines = [f"Drift between layers ({self.evidence})"]
+        for metric in ("cosine", "kl"):
+            unit = "cosine distance" if metric == "cosine" else "KL, nats"
+            median = self.quartiles(metric)[1]
+            found = self.convergence(metric)
+            for g, group in enumerate(self.groups):
+                lines.append(f"  {unit}, group {group}: median {' '.join(f'{v:.3g}' for v in median[g])}")
+                if np.isfinite(median[g]).any():
+                    peak = int(np.nanargmax(median[g]))
+                    lines.append(f"    largest at {peak}→{peak + 1}; converges at transition {found[group]}")
+        if self.boundary:
+            lines.append(
+                f"  gradient reaches back to layer {self.boundary}: transition {self.boundary - 1} crosses it"
+            )
+        return "\n".join(lines)
+
+    def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:
+        """`{prefix}_drift.dat`: group, transition, stream, cosine, kl."""
+        rows = (
+            (self.groups[g], t, s, float(value), float(self.kl[g, t, s]))
+            for (g, t, s), value in np.ndenumerate(self.cosine)
+        )
+        columns = ["group", "transition", "stream", "cosine", "kl"]
+        return [write_table(Path(directory) / f"{prefix}_drift.dat", columns, rows)]
+
+
+class Contributions(Protocol):
+    """Reads a model's sites as step groups that contribute to states, layer by layer."""
+
+    groups: Sequence[str]
+    streams: Sequence[str]
+    layers: int
+    boundary: int | None
+    sites: Sequence[str]
+
+    def see(self, name: str, value: Tensor) -> Iterator[tuple[int, int, Tensor | None]]:
+        """At a site: the contributions it completes, as (group, layer, [S, B, T, D]); None if the group was
+        not called."""
+        ...
+
+
+class StepContributions:
+    """SRM: each step function is a group."""
+
+    def __init__(self, model: SRM) -> None:
+        config = model.config
+        self.model = model
+        self.orders = model.evaluation_orders
+        self.groups = LETTERS[: config.step_functions]
+        self.streams = [f"S{s}" for s in range(config.streams)]
+        self.layers = config.depth
+        self.boundary = config.depth - config.gradient_depth or None
+        self.input_site = f"pre.{config.pre_steps - 1}.out" if config.pre_steps else "input.streams"
+        self.last = config.calls_per_layer - 1
+        self.roles = {
+            f"layers.{l}.steps.{i}.out": (l, i)
+            for l in range(config.depth)
+            for i in range(config.calls_per_layer)
+        }
+        self.sites = [self.input_site, *self.roles]
+
+    def see(self, name: str, value: Tensor) -> Iterator[tuple[int, int, Tensor | None]]:
+        value = stream_major(value)
+        if name == self.input_site:
+            self.z = self.model.first_state(value).float()
+            return
+        l, i = self.roles[name]
+        if i == 0:
+            self.sums: list[Tensor | None] = [None] * len(self.groups)
+        group = self.orders[l][i]
+        change, so_far = value - self.z, self.sums[group]
+        self.sums[group] = change if so_far is None else so_far + change
+        self.z = value
+        if i == self.last:
+            yield from ((g, l, total) for g, total in enumerate(self.sums))
+            self.sums = []
+
+
+class DriftSums(Accumulator):
+    def __init__(self, contributions: Contributions) -> None:
+        self.reader = contributions
+        self.sites = contributions.sites
+        self.shape = (len(contributions.groups), contributions.layers - 1, len(contributions.streams))
+        self.means = {"cosine": Mean(*self.shape), "kl": Mean(*self.shape)}
+        self.sums: dict[str, Tensor] = {}
+        self.before: dict[int, Softened | None] = {}
+
+    def begin(self, batch: Batch) -> None:
+        self.sums = {name: torch.zeros(batch.tokens.shape[0], *self.shape) for name in self.means}
+
+    def see(self, name: str, value: Tensor) -> None:
+        for group, layer, contribution in self.reader.see(name, value):
+            now = None if contribution is None else Softened(contribution)
+            if layer > 0:
+                self._compare(group, layer - 1, self.before[group], now)
+            self.before[group] = now
+
+    def _compare(self, group: int, transition: int, before: Softened | None, now: Softened | None) -> None:
+        for name in self.means:
+            if before is None or now is None:
+                self.sums[name][:, group, transition] = torch.nan
+            else:
+                distance = before.cosine_distance(now) if name == "cosine" else before.kl(now)
+                self.sums[name][:, group, transition] = distance.sum(-1).T.cpu()
+
+    def end(self, batch: Batch, embedding: Tensor) -> None:  # noqa: ARG002
+        self.before.clear()
+        for name, sums in self.sums.items():
+            self.means[name].add(sums, batch.tokens.shape[1])
+
+    def result(self, evidence: Evidence) -> Drift:
+        return Drift(
+            evidence=evidence,
+            groups=tuple(self.reader.groups),
+            streams=tuple(self.reader.streams),
+            boundary=self.reader.boundary,
+            cosine=self.means["cosine"].mean,
+            cosine_se=self.means["cosine"].standard_error,
+            kl=self.means["kl"].mean,
+            kl_se=self.means["kl"].standard_error,
+        )
+
+
+class Softened:
+    """A contribution [S, B, T, D] with what its comparisons share: its length, its log-softmax and its
+    entropy."""
+
+    def __init__(self, contribution: Tensor) -> None:
+        self.value = contribution
+        self.norm = torch.linalg.vector_norm(contribution, dim=-1)
+        self.log_p = contribution.log_softmax(-1)
+        self.p = self.log_p.exp()
+        self.minus_entropy = torch.linalg.vecdot(self.p, self.log_p)
+
+    def cosine_distance(self, other: Softened) -> Tensor:
+        """1 − cos, [S, B, T]; 0 between two zero vectors, 1 if only one is zero."""
+        scale = self.norm * other.norm
+        similarity = torch.linalg.vecdot(self.value, other.value) / scale.clamp(min=1e-30)
+        similarity = torch.where((self.norm == 0) & (other.norm == 0), 1.0, similarity)
+        return (1 - similarity).clamp(min=0)
+
+    def kl(self, other: Softened) -> Tensor:
+        """KL(self ‖ other) of the softmaxes in nats, [S, B, T]."""
+        return (self.minus_entropy - torch.linalg.vecdot(self.p, other.log_p)).clamp(min=0)
+
+
+def drift(model: LanguageModel, batches: Batches) -> Drift:
+    """The drift of every step group (HRM: net; GPT-2: attention and MLP) between consecutive layers."""
+    return capture(model, batches, DriftSums(contributions_of(model)))[0]
+
+
+def contributions_of(model: LanguageModel) -> Contributions:
+    from srm.analysis.baselines import baseline_contributions
+
+    return StepContributions(model) if isinstance(model, SRM) else baseline_contributions(model)

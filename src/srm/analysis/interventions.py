@@ -1,0 +1,328 @@
+"""Interventions: change something inside the model on purpose, and see what becomes of the prediction.
+
+Three kinds of change, each a list of hooks for `effect` (or for `model.hooks` and `model.run_with_hooks`;
+lists can be added):
+
+    replace_streams   put the mean, zero, or another token's state in place of some streams after some layers
+    cut_edges         take edges (layer, head, target, source) out of the pattern, renormalised or not
+    patch_streams     put in streams from a run on another prompt, or from another layer
+
+    >>> import srm, srm.analysis, torch
+    >>> from srm.analysis import interventions
+    >>> model = srm.build(srm.preset("srm-nano"))
+    >>> tokens, other = torch.arange(32)[None], torch.arange(50, 82)[None]
+    >>> cut = interventions.cut_edges([(3, None, 0, 5)])        # layer 3: stream 0 cannot hear stream 5
+    >>> effect = srm.analysis.effect(model, tokens, cut)
+    >>> effect.kl.shape                                         # batch, token
+    (1, 32)
+    >>> patch = interventions.patch_streams(model, other, streams=[2], layer=4)
+    >>> bool(srm.analysis.effect(model, tokens, patch).mean_kl > 0)
+    True
+
+`interaction` asks of all pairs of streams whether ablating both costs more or less than the two alone: joint
+KL − (KL_i + KL_j). Positive: each covers for the other; negative: they do the same work, or undo each
+other's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from srm.analysis.ablation import BITS, By, FinalAblation, Layers, check_by, points_at
+from srm.analysis.capture import (
+    Batch,
+    Batches,
+    EvidenceSums,
+    Mean,
+    as_batch,
+    capture,
+    evaluating,
+    read_twice,
+)
+from srm.analysis.readout import chunks
+from srm.analysis.result import Array, Axes, Evidence, Result, require, write_table
+from srm.analysis.routing import streams_of
+from srm.analysis.states import StateMeans, StateSums
+from srm.errors import UserError
+from srm.models import SRM, HookPoint, LanguageModel
+
+Hook = tuple[str, Callable[[Tensor, HookPoint], Tensor | None]]
+Edge = tuple[int, int | None, int | None, int | None]  # layer, head, target, source; None means all of them
+
+
+def replace_streams(
+    model: LanguageModel,
+    streams: Iterable[int],
+    layers: Layers = "every",
+    by: By = "mean",
+    means: StateMeans | None = None,
+    seed: int = 0,
+) -> list[Hook]:
+    """Hooks that replace streams after some layers ("last", "every", or layer numbers)."""
+    model = streams_of(model, "replace_streams")
+    check_by(by)
+    if by == "mean" and means is None:
+        raise UserError('by = "mean" needs means = srm.analysis.state_means(model, batches)')
+    chosen = _checked_streams(model, streams)
+
+    def replace(value: Tensor, hook: HookPoint) -> Tensor:
+        value = value.clone()
+        if by == "zero":
+            value[:, :, chosen] = 0
+        elif by == "mean":
+            assert means is not None
+            value[:, :, chosen] = means.at(hook.name, value.device)[chosen].to(value.dtype)
+        else:
+            B, T = value.shape[:2]
+            order = torch.randperm(B * T, generator=torch.Generator().manual_seed(seed)).to(value.device)
+            picked = value[:, :, chosen].flatten(0, 1)
+            value[:, :, chosen] = picked[order].unflatten(0, (B, T))
+        return value
+
+    return [(point, replace) for point in points_at(model, layers)]
+
+
+def cut_edges(edges: Iterable[Edge], renormalise: bool = True) -> list[Hook]:
+    """Hooks that set edges of the connection's pattern to zero; renormalised, a target's other edges grow to
+    add up to 1."""
+    by_layer: dict[int, list[tuple]] = {}
+    for layer, *place in edges:
+        by_layer.setdefault(layer, []).append(tuple(slice(None) if at is None else at for at in place))
+
+    def cutter(places: list[tuple]) -> Callable[[Tensor, HookPoint], Tensor]:
+        def cut(pattern: Tensor, hook: HookPoint) -> Tensor:  # noqa: ARG001
+            pattern = pattern.clone()
+            for head, target, source in places:
+                pattern[:, :, head, target, source] = 0
+            if renormalise:
+                pattern = pattern / pattern.sum(-1, keepdim=True).clamp(min=1e-12)
+            return pattern
+
+        return cut
+
+    return [(f"layers.{layer}.connection.pattern", cutter(places)) for layer, places in by_layer.items()]
+
+
+def patch_streams(
+    model: LanguageModel, source: Tensor, streams: Iterable[int], layer: int, from_layer: int | None = None
+) -> list[Hook]:
+    """Hooks that put in, after `layer`, the streams that a run on `source` [B, T] has after `from_layer` (the
+    same by default)."""
+    model = streams_of(model, "patch_streams")
+    chosen = _checked_streams(model, streams)
+    (to,) = points_at(model, [layer])
+    (origin,) = points_at(model, [layer if from_layer is None else from_layer])
+    with evaluating(model), torch.inference_mode():
+        _, cache = model.run_with_cache(source.to(model.device), origin)
+    given = cache[origin].clone()
+
+    def patch(value: Tensor, hook: HookPoint) -> Tensor:
+        if value.shape[:2] != given.shape[:2]:
+            raise UserError(
+                f"the patch at {hook.name} is of {tuple(given.shape[:2])} tokens, "
+                f"the prompt of {tuple(value.shape[:2])}; give both the same shape [batch, token]"
+            )
+        value = value.clone()
+        value[:, :, chosen] = given[:, :, chosen].to(value.dtype)
+        return value
+
+    return [(to, patch)]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Effect(Result):
+    kind: ClassVar[str] = "effect"
+
+    kl: Annotated[Array, Axes("batch token", "nats, KL(unchanged ‖ changed)")]
+    loss_before: Annotated[Array, Axes("batch token", "nats, NaN where there is no target")]
+    loss_after: Annotated[Array, Axes("batch token", "nats, NaN where there is no target")]
+    top_tokens: Annotated[
+        Array, Axes("batch rank", "token ids, most changed probability after the last token first")
+    ]
+    top_before: Annotated[Array, Axes("batch rank", "probability unchanged")]
+    top_after: Annotated[Array, Axes("batch rank", "probability changed")]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(bool((self.kl >= 0).all()), "a KL divergence is not negative")
+
+    @property
+    def mean_kl(self) -> float:
+        """Nats, over all tokens."""
+        return float(self.kl.mean())
+
+    @property
+    def mean_bits(self) -> float:
+        return self.mean_kl * BITS
+
+    @property
+    def loss_change(self) -> float:
+        """Nats, over all tokens with a target."""
+        return float(np.nanmean(self.loss_after - self.loss_before))
+
+    def headline(self) -> str:
+        return f"KL {self.mean_kl:.4g} nats ({self.mean_bits:.4g} bits), loss {self.loss_change:+.4f} nats"
+
+    def summary(self, decode: Callable[[int], str] | None = None) -> str:
+        """Pass a tokenizer's decoding of one id to read tokens instead of numbers."""
+        name = decode or (lambda token: f"#{token}")
+        lines = [f"Effect ({self.evidence})", f"  {self.headline()}"]
+        for row, tokens in enumerate(self.top_tokens):
+            moved = ", ".join(
+                f"{name(int(token))!r} {self.top_before[row, k]:.3f}→{self.top_after[row, k]:.3f}"
+                for k, token in enumerate(tokens)
+            )
+            lines.append(f"  after sequence {row}: {moved}")
+        return "\n".join(lines)
+
+    def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:
+        rows = ((b, t, float(value)) for (b, t), value in np.ndenumerate(self.kl))
+        return [write_table(Path(directory) / f"{prefix}_effect.dat", ["sequence", "token", "kl"], rows)]
+
+
+def effect(
+    model: LanguageModel, tokens: Tensor, hooks: Sequence[Hook], targets: Tensor | None = None, top: int = 10
+) -> Effect:
+    """What hooks do to the predictions after `tokens` [B, T]."""
+    batch = as_batch(tokens if targets is None else (tokens, targets), 0, model.device)
+    with evaluating(model), torch.inference_mode():
+        before = model.hidden(batch.tokens)
+        with model.hooks(hooks):
+            after = model.hidden(batch.tokens)
+        U = model.unembedding.float()
+        kl, losses = _compare(before.float().flatten(0, 1), after.float().flatten(0, 1), U, batch)
+        p, q = ((h[:, -1].float() @ U.T).softmax(-1) for h in (before, after))
+    ranked = (q - p).abs().topk(min(top, p.shape[-1]), dim=-1).indices
+    text = EvidenceSums()
+    text.begin(batch)
+    shape = batch.tokens.shape
+    return Effect(
+        evidence=text.result(),
+        kl=_array(kl.view(shape)),
+        loss_before=_array(losses[0].view(shape)),
+        loss_after=_array(losses[1].view(shape)),
+        top_tokens=ranked.cpu().numpy(),
+        top_before=_array(p.gather(-1, ranked)),
+        top_after=_array(q.gather(-1, ranked)),
+    )
+
+
+def _compare(before: Tensor, after: Tensor, U: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    """KL [N] and the losses before and after [2, N] (NaN without target) of two embeddings [N, E]."""
+    targets = batch.targets.flatten()
+    kl, losses = before.new_empty(len(before)), before.new_empty(2, len(before))
+    for rows in chunks(len(before), U.shape[0]):
+        p, q = ((h[rows] @ U.T).log_softmax(-1) for h in (before, after))
+        kl[rows] = (p.exp() * (p - q)).sum(-1).clamp(min=0)
+        index = targets[rows].clamp(min=0)[:, None]
+        losses[:, rows] = -torch.stack([p.gather(-1, index), q.gather(-1, index)]).squeeze(-1)
+    return kl, losses.masked_fill(~batch.counted.flatten(), torch.nan)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Interaction(Result):
+    kind: ClassVar[str] = "interaction"
+
+    by: By
+    single: Annotated[Array, Axes("stream", "nats, KL with this stream ablated")]
+    joint: Annotated[
+        Array, Axes("first second", "nats, KL with both streams ablated; the diagonal is `single`")
+    ]
+    interaction: Annotated[Array, Axes("first second", "nats, joint − sum of the two; the diagonal is 0")]
+    interaction_se: Annotated[Array, Axes("first second", "standard error over sequences, nats")]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.joint.shape == (len(self.single),) * 2, "joint must be stream × stream")
+        require(bool(np.allclose(self.joint, self.joint.T)), "joint must be symmetric")
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """Pairs of streams, the strongest interaction (of either sign) first."""
+        found = list(combinations(range(len(self.single)), 2))
+        return sorted(found, key=lambda pair: -abs(self.interaction[pair]))
+
+    def headline(self) -> str:
+        return ", ".join(f"S{a}·S{b} {self.interaction[a, b]:+.3f}" for a, b in self.pairs[:3]) + " nats"
+
+    def summary(self) -> str:
+        positive = (
+            np.mean([self.interaction[pair] > 0 for pair in self.pairs]) if self.pairs else float("nan")
+        )
+        lines = [
+            f"Interaction of streams under joint ablation by {self.by} ({self.evidence})",
+            f"  positive (each covers for the other) in {positive:.0%} of {len(self.pairs)} pairs",
+        ]
+        for a, b in self.pairs[:6]:
+            value, error = self.interaction[a, b], self.interaction_se[a, b]
+            more = f"{value:+.4f} ± {error:.4f} nats"
+            lines.append(f"  S{a} and S{b}: joint {self.joint[a, b]:.3f}, more than the sum by {more}")
+        return "\n".join(lines)
+
+    def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:
+        """`{prefix}_interaction.dat`: first, second, joint, interaction."""
+        rows = ((a, b, float(v), float(self.interaction[a, b])) for (a, b), v in np.ndenumerate(self.joint))
+        path = Path(directory) / f"{prefix}_interaction.dat"
+        return [write_table(path, ["first", "second", "joint", "interaction"], rows)]
+
+
+class InteractionSums(FinalAblation):
+    def __init__(self, model: SRM, by: By = "mean", means: StateMeans | None = None) -> None:
+        S = model.config.streams
+        self.pairs = list(combinations(range(S), 2))
+        super().__init__(model, by, means, [(s,) for s in range(S)] + self.pairs)
+        self.first = [a for a, _ in self.pairs]
+        self.second = [b for _, b in self.pairs]
+        self.means["interaction"] = Mean(len(self.pairs))
+
+    def measured(self, batch: Batch, kl: Tensor) -> None:
+        S = self.model.config.streams
+        beyond = kl[S:] - kl[self.first] - kl[self.second]
+        self.means["interaction"].add(beyond.sum(-1).T, batch.tokens.shape[1])
+
+    def result(self, evidence: Evidence) -> Interaction:  # pyright: ignore[reportIncompatibleMethodOverride]
+        S = self.model.config.streams
+        kl = self.means["kl"].mean
+        mean = self.means["interaction"]
+        joint, beyond, error = np.diag(kl[:S]), np.zeros((S, S)), np.zeros((S, S))
+        for matrix, values in ((joint, kl[S:]), (beyond, mean.mean), (error, mean.standard_error)):
+            matrix[self.first, self.second] = values
+            matrix[self.second, self.first] = values
+        return Interaction(
+            evidence=evidence,
+            by=self.by,
+            single=kl[:S],
+            joint=joint,
+            interaction=beyond,
+            interaction_se=error,
+        )
+
+
+def interaction(
+    model: LanguageModel, batches: Batches, by: By = "mean", means: StateMeans | None = None
+) -> Interaction:
+    """The stream × stream interaction under ablation of the final state: S(S+1)/2 unembeddings a token."""
+    model = streams_of(model, "interaction")
+    check_by(by)
+    if by == "mean" and means is None:
+        (means,) = capture(model, read_twice(batches), StateSums(model, last=True))
+    return capture(model, batches, InteractionSums(model, by, means))[0]
+
+
+def _checked_streams(model: SRM, streams: Iterable[int]) -> list[int]:
+    chosen = list(streams)
+    if not chosen or any(not 0 <= s < model.config.streams for s in chosen):
+        raise UserError(f"streams = {chosen}: give some of 0 to {model.config.streams - 1}")
+    return chosen
+
+
+def _array(value: Tensor) -> Array:
+    return value.detach().cpu().double().numpy()

@@ -1,0 +1,254 @@
+"""The stream-wise logit lens: what one stream alone says about the next token, after every layer.
+
+A state is decoded with the output function after layer t, with stream s kept and
+
+    corrected    the other streams at their mean at that layer over the evaluation tokens ("mean-corrected")
+    raw          the other streams at zero
+
+and `full` keeps them all: at the last point that is the model itself. Reported is the mean log-probability of
+the correct next token, in nats. Models with post-steps have a point after each of them too; earlier points
+are decoded without post-steps.
+
+The lens costs 2·S + 1 unembeddings a token and point, so it reads a random sample of positions
+(`lens_tokens`).
+
+    >>> import srm, srm.analysis, torch
+    >>> model = srm.build(srm.preset("srm-nano"))
+    >>> found = srm.analysis.logit_lens(model, [torch.arange(64).view(2, 32)], lens_tokens=16)
+    >>> found.corrected.shape                                   # point, stream
+    (8, 8)
+    >>> print(lens_cost(model, 4096))
+    4,096 positions × 8 points × 17 decodings = 557,056 unembeddings, 0.584 TFLOP
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from srm.analysis.capture import Accumulator, Batch, Batches, Mean, capture, read_twice, stream_major
+from srm.analysis.readout import Readout, log_probabilities
+from srm.analysis.result import Array, Axes, Evidence, Result, require, write_table
+from srm.analysis.states import StateMeans, StateSums, points_of
+from srm.errors import UserError
+from srm.models import SRM, LanguageModel
+
+LENS_TOKENS = 4096
+Mode = Literal["corrected", "raw"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LogitLens(Result):
+    kind: ClassVar[str] = "logit_lens"
+
+    points: tuple[str, ...]  # the sites decoded
+    streams: tuple[str, ...]
+    sampled: int  # positions decoded, of all those in the evidence
+    corrected: Annotated[Array, Axes("point stream", "nats, mean log-probability of the correct token")]
+    corrected_se: Annotated[Array, Axes("point stream", "standard error over sequences, nats")]
+    raw: Annotated[Array, Axes("point stream", "nats, mean log-probability of the correct token")]
+    raw_se: Annotated[Array, Axes("point stream", "standard error over sequences, nats")]
+    full: Annotated[Array, Axes("point", "nats, mean log-probability of the correct token")]
+    full_se: Annotated[Array, Axes("point", "standard error over sequences, nats")]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            len(self.points) == len(self.full), f"{len(self.points)} points named, {len(self.full)} measured"
+        )
+        for name in ("corrected", "raw", "full"):
+            require(bool((getattr(self, name) <= 1e-6).all()), f"{name}: a log-probability is not positive")
+
+    def curves(self, mode: Mode = "corrected") -> Array:
+        return self.corrected if mode == "corrected" else self.raw
+
+    def headline(self) -> str:
+        last = self.corrected[-1]
+        best = int(last.argmax())
+        return f"best alone {self.streams[best]} {last[best]:.2f}, all {self.full[-1]:.2f} nats"
+
+    def summary(self) -> str:
+        lines = [f"Stream-wise logit lens, {self.sampled:,} positions of {self.evidence}"]
+        lines.append(f"  all streams: {' '.join(f'{v:.2f}' for v in self.full)} nats")
+        for mode in ("corrected", "raw"):
+            curves = self.curves(mode)
+            mean, order = curves.mean(1), np.argsort(-curves[-1], kind="stable")
+            last = ", ".join(f"{self.streams[s]} {curves[-1, s]:.2f}" for s in order[:4])
+            steps = np.diff(mean)
+            lines.append(
+                f"  {mode}, mean over streams: {' '.join(f'{v:.2f}' for v in mean)}; at the end {last}"
+            )
+            if steps.size and steps.min() < 0:
+                t = int(steps.argmin())
+                lines.append(
+                    f"    the largest fall, {steps.min():.2f} nats: {self.points[t]} → {self.points[t + 1]}"
+                )
+        return "\n".join(lines)
+
+    def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:
+        """`{prefix}_logit_lens.dat`: stream, layer (from 0), corrected, raw."""
+        rows = (
+            (stream, point, float(value), float(self.raw[point, stream]))
+            for (point, stream), value in np.ndenumerate(self.corrected)
+        )
+        columns = ["stream", "layer", "corrected", "raw"]
+        return [write_table(Path(directory) / f"{prefix}_logit_lens.dat", columns, rows)]
+
+
+class Decoder(Protocol):
+    """Turns a model's sites into embeddings to decode."""
+
+    sites: Sequence[str]
+    points: Sequence[str]
+    streams: Sequence[str]
+    unembedding: Tensor
+
+    def decode(self, name: str, value: Tensor, chosen: Tensor) -> list[tuple[tuple[str, int, int], Tensor]]:
+        """At a site, for positions `chosen` of B·T: ((field, point, stream), embeddings [n, E]) to be
+        decoded."""
+        ...
+
+
+class StreamDecoder:
+    def __init__(self, model: SRM, means: StateMeans) -> None:
+        self.points = points_of(model)
+        if means.points != self.points:
+            raise UserError("these state means are of another model; measure them on this one")
+        self.sites = self.points
+        self.streams = [f"S{s}" for s in range(model.config.streams)]
+        self.readout = Readout(model)
+        self.unembedding = self.readout.unembedding
+        stacked = torch.stack([means.at(point, model.device) for point in self.points], dim=1)  # [S, P, D]
+        self.mean_parts = self.readout.parts(stacked)  # [S, P, E]
+
+    def decode(self, name: str, value: Tensor, chosen: Tensor) -> list[tuple[tuple[str, int, int], Tensor]]:
+        p = self.points.index(name)
+        parts = self.readout.parts(stream_major(value).flatten(1, 2)[:, chosen])  # [S, n, E]
+        others = self.mean_parts[:, p].sum(0) - self.mean_parts[:, p]  # [S, E]
+        found = [(("full", p, -1), parts.sum(0))]
+        for s in range(len(self.streams)):
+            found.append((("raw", p, s), parts[s]))
+            found.append((("corrected", p, s), parts[s] + others[s]))
+        return found
+
+
+class LensSums(Accumulator):
+    def __init__(
+        self, decoder: Decoder, total_tokens: int, lens_tokens: int | None = LENS_TOKENS, seed: int = 0
+    ) -> None:
+        if lens_tokens is not None and lens_tokens < 1:
+            raise UserError(f"lens_tokens = {lens_tokens}: at least 1, or None for every token")
+        self.decoder, self.seed = decoder, seed
+        self.sites = decoder.sites
+        self.rate = 1.0 if lens_tokens is None else min(1.0, lens_tokens / max(total_tokens, 1))
+        self.settings = {"rate": self.rate, "seed": seed}
+        P, S = len(decoder.points), len(decoder.streams)
+        self.means = {"full": Mean(P), "raw": Mean(P, S), "corrected": Mean(P, S)}
+
+    def begin(self, batch: Batch) -> None:
+        self.chosen = sample_positions(batch, self.rate, self.seed)
+        self.targets = batch.targets.flatten()[self.chosen]
+        self.rows = self.chosen // batch.tokens.shape[1]  # the sequence each position is in
+        B = batch.tokens.shape[0]
+        self.sums = {name: torch.zeros(B, *mean.sums.shape[1:]) for name, mean in self.means.items()}
+
+    def see(self, name: str, value: Tensor) -> None:
+        asked = self.decoder.decode(name, value, self.chosen)
+        n = len(self.chosen)
+        if n == 0 or not asked:
+            return
+        stacked = torch.cat([embedding.float() for _, embedding in asked])
+        found = log_probabilities(stacked, self.decoder.unembedding, self.targets.repeat(len(asked)))
+        per_sequence = torch.zeros(len(asked), len(self.sums["full"]), device=found.device)
+        per_sequence.index_add_(1, self.rows, found.view(len(asked), n))
+        for ((field, point, stream), _), sums in zip(asked, per_sequence.cpu(), strict=True):
+            place = self.sums[field][:, point] if stream < 0 else self.sums[field][:, point, stream]
+            place.copy_(sums)
+
+    def end(self, batch: Batch, embedding: Tensor) -> None:  # noqa: ARG002
+        counts = torch.bincount(self.rows, minlength=batch.tokens.shape[0])
+        for name, mean in self.means.items():
+            mean.add(self.sums[name], counts)
+
+    def result(self, evidence: Evidence) -> LogitLens:
+        fields = {name: self.means[name].mean for name in ("full", "raw", "corrected")}
+        errors = {f"{name}_se": self.means[name].standard_error for name in ("full", "raw", "corrected")}
+        return LogitLens(
+            evidence=evidence,
+            points=tuple(self.decoder.points),
+            streams=tuple(self.decoder.streams),
+            sampled=int(self.means["full"].weights[0]),
+            **fields,
+            **errors,
+        )
+
+
+def sample_positions(batch: Batch, rate: float, seed: int) -> Tensor:
+    """Positions of B·T with a target: all of them, or a random share that depends on seed and batch index
+    alone."""
+    positions = batch.counted.flatten().nonzero().squeeze(1)
+    if rate >= 1:
+        return positions
+    count = max(1, round(rate * batch.tokens.numel()))
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + batch.index)
+    order = torch.randperm(len(positions), generator=generator)[:count]
+    return positions[order.sort().values.to(positions.device)]
+
+
+@dataclass(frozen=True)
+class LensCost:
+    positions: int
+    points: int
+    decodings: int  # of each position at each point
+    flops: float
+
+    def __str__(self) -> str:
+        count = self.positions * self.points * self.decodings
+        return (
+            f"{self.positions:,} positions × {self.points} points × {self.decodings} decodings = "
+            f"{count:,} unembeddings, {self.flops / 1e12:.3g} TFLOP"
+        )
+
+
+def lens_cost(model: LanguageModel, lens_tokens: int) -> LensCost:
+    """What a lens over so many positions will cost, before starting it."""
+    if isinstance(model, SRM):
+        points, decodings = len(points_of(model)), 2 * model.config.streams + 1
+    else:
+        from srm.analysis.baselines import baseline_decoder
+
+        decoder = baseline_decoder(model)
+        points, decodings = len(decoder.points), 2 * len(decoder.streams) + 1
+    V, E = model.unembedding.shape
+    return LensCost(lens_tokens, points, decodings, 2.0 * lens_tokens * points * decodings * V * E)
+
+
+def logit_lens(
+    model: LanguageModel,
+    batches: Batches,
+    lens_tokens: int | None = LENS_TOKENS,
+    means: StateMeans | None = None,
+    seed: int = 0,
+) -> LogitLens:
+    """What each stream alone says about the next token. `means` spares the pass that measures them."""
+    if not isinstance(model, SRM):
+        from srm.analysis.baselines import baseline_decoder
+
+        total = count_tokens(read_twice(batches))
+        return capture(model, batches, LensSums(baseline_decoder(model), total, lens_tokens, seed))[0]
+    if means is None:
+        (means,) = capture(model, read_twice(batches), StateSums(model))
+    assert means is not None
+    decoder = StreamDecoder(model, means)
+    return capture(model, batches, LensSums(decoder, means.evidence.tokens, lens_tokens, seed))[0]
+
+
+def count_tokens(batches: Batches | Callable) -> int:
+    parts = batches() if callable(batches) else batches
+    return sum((part[0] if isinstance(part, tuple | list) else part).numel() for part in parts)

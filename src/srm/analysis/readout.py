@@ -1,0 +1,115 @@
+"""The output function taken apart. It is linear in the streams, so much about it can be had exactly and
+cheaply.
+
+    embedding = Σ_s W_s z_s              what each stream adds is one term (`Readout.parts`)
+    logits    = U · embedding
+
+Removing a stream moves the embedding by a known δ and the logits by Δ = Uδ. With p the full distribution,
+
+    KL(full ‖ changed) = log Σ_v p_v exp(Δ_v) − Σ_v p_v Δ_v = logsumexp(log p + Uδ) − (Σ_v p_v U_v)·δ
+
+so each change costs one unembedding, fused with the addition of log p, and one logsumexp; Σ_v p_v U_v is
+shared by all changes. The sum is over small differences rather than over logits, which keeps small KLs
+precise, and is exactly 0 for δ = 0. Rows go through the vocabulary in chunks: memory does not depend on the
+number of tokens.
+
+    >>> import torch
+    >>> unembedding, embedding = torch.randn(50, 8), torch.randn(3, 8)
+    >>> delta = torch.randn(1, 3, 8)
+    >>> kl, _ = kl_of_changes(embedding, delta, unembedding)
+    >>> full, changed = ((e @ unembedding.T).log_softmax(-1) for e in (embedding, embedding + delta[0]))
+    >>> torch.allclose(kl[0], (full.exp() * (full - changed)).sum(-1), atol=1e-4)
+    True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from srm.analysis.capture import IGNORE
+from srm.models import SRM
+
+CHUNK_BYTES = 8 * 2**20  # of logits held at once, as long as a chunk has enough rows for an efficient matmul
+MIN_ROWS, MAX_ROWS = 256, 4096
+
+
+class Readout:
+    """An SRM's output function by stream."""
+
+    def __init__(self, model: SRM) -> None:
+        config = model.config
+        weight = model.output_function.from_streams.weight.detach().float()  # [E, S·D]
+        self.weight = weight.view(-1, config.streams, config.stream_dim).permute(1, 2, 0)  # [S, D, E]
+        self.unembedding = model.unembedding.detach().float()
+
+    def parts(self, z: Tensor) -> Tensor:
+        """States [S, …, D] → what each stream adds to the embedding, [S, …, E]."""
+        flat = z.float().reshape(z.shape[0], -1, z.shape[-1])
+        return torch.bmm(flat, self.weight).view(*z.shape[:-1], -1)
+
+
+def chunks(rows: int, vocabulary: int) -> Iterator[slice]:
+    size = min(MAX_ROWS, max(MIN_ROWS, CHUNK_BYTES // (4 * vocabulary)))
+    yield from (slice(start, min(start + size, rows)) for start in range(0, rows, size))
+
+
+def log_total_(logits: Tensor) -> Tensor:
+    """logsumexp over the last axis of [N, V], destroying the logits.
+
+    Most rows need no shift by their maximum, which saves two of four passes; the rest are redone with it.
+    """
+    top = logits.amax(-1, keepdim=True)
+    extreme = (top.abs() > 60).squeeze(-1)
+    if bool(extreme.any()):
+        rows = logits[extreme].logsumexp(-1)
+        total = logits.exp_().sum(-1).log_()
+        total[extreme] = rows
+        return total
+    return logits.exp_().sum(-1).log_()
+
+
+def kl_of_changes(
+    embedding: Tensor, changes: Tensor, unembedding: Tensor, targets: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """What K changes of the embedding do to the next-token distribution.
+
+    embedding [N, E], changes [K, N, E], unembedding [V, E], targets [N] (−100: none). Returns KL(full ‖
+    changed) [K, N] in nats, and the change of the target's loss [K, N] in nats (0 where there is no target).
+    """
+    K, N, _ = changes.shape
+    kl = torch.empty(K, N, device=embedding.device)
+    loss = torch.zeros(K, N, device=embedding.device)
+    buffer: Tensor | None = None
+    for rows in chunks(N, unembedding.shape[0]):
+        log_p = (embedding[rows] @ unembedding.T).log_softmax(-1)
+        if buffer is None or buffer.shape != log_p.shape:
+            buffer = torch.empty_like(log_p)
+        expected = torch.exp(log_p, out=buffer) @ unembedding  # Σ p_v U_v, [n, E]
+        base = log_total_(buffer.copy_(log_p))  # 0 but for rounding, which it cancels
+        for k in range(K):
+            delta = changes[k, rows]
+            growth = log_total_(torch.addmm(log_p, delta, unembedding.T, out=buffer)) - base
+            kl[k, rows] = growth - torch.linalg.vecdot(expected, delta)
+            if targets is not None:
+                gain = torch.linalg.vecdot(unembedding[targets[rows].clamp(min=0)], delta)
+                loss[k, rows] = (growth - gain) * (targets[rows] != IGNORE)
+    return kl.clamp_(min=0), loss
+
+
+def log_probabilities(embedding: Tensor, unembedding: Tensor, targets: Tensor) -> Tensor:
+    """The log-probability [N] in nats of each row's target under logits = embedding·unembeddingᵀ (0 where
+    there is none)."""
+    found = torch.empty(embedding.shape[0], device=embedding.device)
+    buffer = None
+    for rows in chunks(embedding.shape[0], unembedding.shape[0]):
+        part = embedding[rows]
+        if buffer is None or buffer.shape[0] != part.shape[0]:
+            buffer = part.new_empty(part.shape[0], unembedding.shape[0])
+        total = log_total_(torch.mm(part, unembedding.T, out=buffer))
+        target = targets[rows]
+        logit = torch.linalg.vecdot(part, unembedding[target.clamp(min=0)])
+        found[rows] = (logit - total) * (target != IGNORE)
+    return found

@@ -1,0 +1,140 @@
+"""The mean state of every stream after every layer: what mean ablation and the mean-corrected lens put in a
+stream's place.
+
+Points are the places where a state can be read: after every layer, and after every post-step. The last one is
+what the output function reads.
+
+    >>> import srm, srm.analysis, torch
+    >>> model = srm.build(srm.preset("srm-nano"))
+    >>> found = srm.analysis.state_means(model, [torch.arange(64).view(2, 32)])
+    >>> found.mean.shape, found.points[-1]                     # point, stream, dim
+    ((8, 8, 64), 'layers.7.out')
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from srm.analysis.capture import Accumulator, Batch, Batches, Mean, capture, stream_major
+from srm.analysis.result import Array, Axes, Evidence, Result, require
+from srm.analysis.routing import streams_of
+from srm.models import SRM, LanguageModel
+
+SPOOL_LIMIT = 4 * 2**30  # bytes of states kept on disk between two readings; beyond, the model runs twice
+
+
+def points_of(model: SRM) -> tuple[str, ...]:
+    """The sites of the states after every layer and every post-step."""
+    config = model.config
+    layers = [f"layers.{l}.out" for l in range(config.depth)]
+    return tuple(layers + [f"post.{i}.out" for i in range(config.post_steps)])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StateMeans(Result):
+    kind: ClassVar[str] = "states"
+
+    points: tuple[str, ...]
+    mean: Annotated[Array, Axes("point stream dim", "mean state over tokens")]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            len(self.points) == len(self.mean), f"{len(self.points)} points named, {len(self.mean)} measured"
+        )
+
+    def at(self, point: str, device: torch.device | str = "cpu") -> Tensor:
+        """[stream, dim] The mean state at one point."""
+        return torch.from_numpy(self.mean[self.points.index(point)]).to(device, torch.float32)
+
+    def headline(self) -> str:
+        return "mean length " + " ".join(f"{v:.1f}" for v in self.length.mean(1))
+
+    @property
+    def length(self) -> Array:
+        """[point stream] The length of the mean state. (States have length √D, so √D here would mean: all
+        tokens alike.)"""
+        return np.linalg.norm(self.mean, axis=-1)
+
+    def summary(self) -> str:
+        full = self.mean.shape[-1] ** 0.5
+        lines = [
+            f"Mean states ({self.evidence}); a length of √D = {full:.1f} would mean that all tokens agree"
+        ]
+        lines += [
+            f"  {point}: mean length {lengths.mean():.2f}, by stream {' '.join(f'{v:.1f}' for v in lengths)}"
+            for point, lengths in zip(self.points, self.length, strict=True)
+        ]
+        return "\n".join(lines)
+
+    def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:  # noqa: ARG002
+        return []
+
+
+class StateSums(Accumulator):
+    def __init__(self, model: SRM, last: bool = False) -> None:
+        config = model.config
+        self.sites = points_of(model)[-1:] if last else points_of(model)
+        self.settings = {"last": last}
+        self.means = {"state": Mean(len(self.sites), config.streams, config.stream_dim, spread=False)}
+        self.sums: list[Tensor] = []
+
+    def begin(self, batch: Batch) -> None:  # noqa: ARG002
+        self.sums = []
+
+    def see(self, name: str, value: Tensor) -> None:  # noqa: ARG002
+        self.sums.append(stream_major(value).sum((1, 2)))
+
+    def end(self, batch: Batch, embedding: Tensor) -> None:  # noqa: ARG002
+        self.means["state"].add(torch.stack(self.sums)[None], batch.tokens.numel())
+
+    def result(self, evidence: Evidence) -> StateMeans:
+        return StateMeans(evidence=evidence, points=tuple(self.sites), mean=self.means["state"].mean)
+
+
+class Spool(Accumulator):
+    """Keeps the final states of one pass on disk, so that a second reading needs no second pass."""
+
+    def __init__(self, model: SRM, limit: int = SPOOL_LIMIT) -> None:
+        self.sites = points_of(model)[-1:]
+        self.means = {}
+        self.limit = limit
+        self.full = False
+        self.file = tempfile.TemporaryFile()  # noqa: SIM115  (has no name, and goes with this object)
+        self.shapes: dict[int, tuple[int, int, torch.Size]] = {}  # batch index → offset, count, shape
+
+    def begin(self, batch: Batch) -> None:
+        self.index = batch.index
+
+    def see(self, name: str, value: Tensor) -> None:  # noqa: ARG002
+        offset = self.file.tell()
+        if self.full or offset + 4 * value.numel() > self.limit:
+            self.full = True
+            return
+        z = stream_major(value).cpu().contiguous()
+        z.numpy().tofile(self.file)
+        self.shapes[self.index] = (offset, z.numel(), z.shape)
+
+    def read(self, index: int, device: torch.device) -> Tensor | None:
+        """The final states [S, B, T, D] of a batch, or None if they were not this process's, or too many."""
+        if index not in self.shapes:
+            return None
+        offset, count, shape = self.shapes[index]
+        self.file.seek(offset)
+        return torch.from_numpy(np.fromfile(self.file, np.float32, count)).view(shape).to(device)
+
+    def result(self, evidence: Evidence) -> Spool:  # noqa: ARG002
+        self.file.flush()
+        return self
+
+
+def state_means(model: LanguageModel, batches: Batches) -> StateMeans:
+    """The mean over tokens of every stream's state after every layer and post-step."""
+    return capture(model, batches, StateSums(streams_of(model, "state_means")))[0]
