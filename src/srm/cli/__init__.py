@@ -30,6 +30,8 @@ COMMANDS = {  # name → one line for `srm --help`; the module is srm.cli.<name>
     "export": "write a model as a folder for Hugging Face and lm-evaluation-harness, or for srm.load",
     "info": "tell one model in full, with a drawing of its layer",
     "bench": "time the models side by side with Hugging Face GPT-2 and the pseudocode",
+    "explore": "look at the streams think, in a browser",
+    "report": "write one self-contained HTML file about a run",
 }
 
 
@@ -70,7 +72,7 @@ def run(name: str, arguments: list[str]) -> None:
 def parse(kind: type, prog: str, arguments: list[str], defaults: Any = None) -> Any:
     """A command with its options filled in. Its whole docstring is the help, with the example.
 
-    `defaults` is the command before its options, where those depend on the arguments (on the preset, for `train`).
+    `defaults` is the command before its options, where those depend on the arguments (as on the preset).
     """
     import tyro
 
@@ -88,11 +90,15 @@ def parse(kind: type, prog: str, arguments: list[str], defaults: Any = None) -> 
 def one_line(box: str, otherwise: str) -> str:
     """The first paragraph of a framed message of tyro's, and the option it suggests, or else `otherwise`."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", box)
-    rows = [line[2:].rstrip("│ ") for line in text.splitlines() if line.startswith("│")]
+    lines = text.splitlines()
+    if text.startswith("╭"):  # title, body and foot in a box
+        rows = [line[2:].rstrip("│ ") for line in lines if line.startswith("│")]
+    else:  # not a UTF-8 terminal: title, rule, body
+        rows = [line[2:].rstrip() for line in lines[2:]]
     if rows and rows[0].startswith("Missing from"):  # the names of what is missing are indented once
         names = [row.split()[0] for row in rows if re.match(r" {4}\S", row) and "--help" not in row]
         return f"{', '.join(names)} missing{otherwise}"
-    paragraphs = [" ".join(part.split()) for part in re.split(r"─{3,}", "\n".join(rows))]
+    paragraphs = [" ".join(part.split()) for part in re.split(r"[─-]{10,}", "\n".join(rows))]
     message = paragraphs[0].removesuffix(".")
     suggested = re.search(r"Perhaps you meant: (--[\w-]+)", " ".join(paragraphs))
     return message + (f"; did you mean {suggested[1]!r}?" if suggested else otherwise)

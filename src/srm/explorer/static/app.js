@@ -2,6 +2,7 @@
 // client, a way to ask the model. Without one, the views that need the model are left out.
 
 import { cancelled } from "./client.js";
+import { themeRoot } from "./color.js";
 import { h } from "./dom.js";
 import { Panel, Tooltip } from "./panel.js";
 import { Store } from "./store.js";
@@ -81,6 +82,14 @@ export class App {
       cuts: state.cuts.filter((cut) => cut.length === 5 && cut[0] < L && cut[1] < H && cut[2] < S && cut[3] < S && (cut[4] === null || cut[4] < T)),
     });
     this.store.touch("trace");
+  }
+
+  // A sentence under each panel, by the view's id.
+  caption(sentences) {
+    for (const panel of this.panels) {
+      panel.caption.textContent = sentences[panel.view.id] ?? "";
+      panel.caption.hidden = !panel.caption.textContent;
+    }
   }
 
   tokens() {
@@ -187,7 +196,7 @@ export class App {
 
   changed(keys) {
     const has = (...names) => names.some((name) => keys.has(name));
-    if (has("theme")) document.documentElement.dataset.theme = this.store.get("theme");
+    if (has("theme")) themeRoot().dataset.theme = this.store.get("theme");
     if (has("big")) {
       const big = this.store.get("big");
       this.grid.classList.toggle("maximised", Boolean(this.panel(big)));

@@ -29,8 +29,19 @@ const RAMPS = {
   dark: { sequential: ramp(["#15181c", ...SEA.slice(2)]), diverging: ramp(["#9fd0ff", "#5aa2e0", "#2f6ca6", "#1f4468", "#1b2733", "#1b1d20", "#33261a", "#6b4216", "#ad6a1c", "#ea9a3e", "#ffcf94"]) },
 };
 
+// Where the theme is set and read: the page, or in a notebook the widget's own element.
+let root = document.documentElement;
+
+export function setRoot(element) {
+  root = element;
+}
+
+export function themeRoot() {
+  return root;
+}
+
 export function isDark() {
-  const asked = document.documentElement.dataset.theme;
+  const asked = root.dataset.theme;
   return asked ? asked === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
 }
 
@@ -87,7 +98,7 @@ function hsl(hue, saturation, lightness) {
 }
 
 // The page's own colours, for canvases.
-export function ink(element = document.documentElement) {
+export function ink(element) {
   const style = getComputedStyle(element);
   const read = (name) => style.getPropertyValue(name).trim();
   return { ink: read("--ink"), dim: read("--dim"), faint: read("--faint"), line: read("--line"), panel: read("--panel"), mark: read("--mark"), warm: read("--warm"), cool: read("--cool"), band: isDark() ? "rgba(255,255,255,0.10)" : "rgba(0,0,0,0.08)" };

@@ -22,6 +22,7 @@ export class Panel {
     this.note = h("span", { class: "note" });
     this.canvas = h("canvas", { class: "picture", role: "img", "aria-label": view.title });
     this.body = h("div", { class: "body" }, this.canvas);
+    this.caption = h("p", { class: "caption", hidden: true });
     this.menu = h("div", { class: "menu", hidden: true },
       [["PNG", () => this.savePng()], ["SVG", () => this.saveSvg()], ["CSV", () => this.saveCsv()], ["Python", () => this.showPython()]]
         .map(([label, action]) => h("button", { type: "button", "data-export": label.toLowerCase(), onclick: () => { this.menu.hidden = true; action(); } }, label)));
@@ -32,7 +33,7 @@ export class Panel {
         h("div", { class: "actions" },
           h("button", { type: "button", class: "icon", title: "Export", "aria-label": `Export ${view.title}`, onclick: () => { this.menu.hidden = !this.menu.hidden; } }, "↓"),
           this.bigButton, this.menu)),
-      this.body);
+      this.body, this.caption);
     this.drawn = view.mount(this, ctx);
     this.watchPointer();
     new ResizeObserver(() => this.redraw()).observe(this.body);

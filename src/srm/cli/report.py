@@ -1,0 +1,46 @@
+"""`srm report`: one self-contained HTML file about a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from srm.errors import UserError
+
+
+@dataclass
+class Command:
+    """Write one HTML file about a run: its training, what the analyses found, and the explorer's views on a few prompts.
+
+    The file holds everything, opens without a network, and can be sent to a colleague.
+
+    Example:
+        srm report runs/nano
+        srm report runs/nano --prompt "To be or not" --prompt "The streams" --out nano.html
+    """
+
+    run_path: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
+    """A run, a checkpoint or an export."""
+    preset: str | None = None
+    """Instead of a run: an untrained model by name."""
+    prompt: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """A prompt to look inside; several times for several. By default the run's own evaluation text."""
+    out: Path | None = None
+    """Where to write; by default report.html in the run."""
+
+    def run(self) -> None:
+        from srm.explorer.opening import open_preset, open_run, use_threads
+        from srm.explorer.report import write_report
+
+        if (self.run_path is None) == (self.preset is None):
+            raise UserError("give a run, or --preset with a name, one of the two: srm report runs/nano")
+        if self.run_path is None and self.out is None:
+            raise UserError("a preset has no folder of its own: say where to write with --out")
+        session = open_run(self.run_path) if self.run_path is not None else open_preset(self.preset or "")
+        use_threads(session.srm)
+        out = self.out or Path(self.run_path or ".") / "report.html"
+        path = write_report(session, out, run=self.run_path, prompts=self.prompt)
+        print(f"{path}   {path.stat().st_size / 1e6:.1f} MB, open it in a browser")

@@ -1,0 +1,121 @@
+"""Opening a session: from a trained run, a checkpoint, an export, or an untrained preset.
+
+    >>> session = open_preset("srm-nano")
+    >>> session.name
+    'srm-nano (untrained)'
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import srm
+from srm.data import DataError, byte_tokenizer, evaluation_batches, open_tokens
+from srm.errors import UserError
+from srm.explorer.capture import mean_states, require_srm
+from srm.explorer.session import Session
+from srm.models import SRM, SRMConfig
+from srm.storage import load, load_tokenizer
+
+REFERENCE_WINDOWS = 16  # windows of evaluation text the mean states are taken over
+SMALL = 20_000_000  # parameters up to which one thread is quicker than two
+EXAMPLE = "The stream recursion model reads, and the streams begin to talk."
+EXCERPT = 48  # tokens of an example prompt from the run's own evaluation text
+
+
+def open_preset(name: str) -> Session:
+    """An untrained preset, reading bytes: enough to try the explorer."""
+    config = srm.preset(name)
+    if not isinstance(config, SRMConfig):
+        raise UserError(f"the explorer looks at streams, which {config.architecture} models lack: choose an SRM, such as srm-nano")
+    lines = f'model = srm.build(srm.preset("{name}", vocab_size=257)).eval()\ntokenizer = srm.data.byte_tokenizer()'
+    model = srm.build(config.replace(vocab_size=257))
+    return Session(model, byte_tokenizer(), name=f"{name} (untrained)", python=f"import srm.data\n{lines}", prompts=(EXAMPLE,))
+
+
+def open_run(path: str | Path) -> Session:
+    """A run (its last checkpoint, and the others to compare with), a checkpoint, or an export."""
+    path = Path(path)
+    model = require_srm(load(path))
+    tokenizer = _tokenizer(path)
+    evaluation = _evaluation_text(path, model)
+    checkpoints = {
+        folder.name: partial(_load_srm, folder) for folder in _checkpoint_folders(path)
+    }
+    lines = f"from srm.storage import load_tokenizer\nmodel = srm.load({str(path)!r})\ntokenizer = load_tokenizer({str(path)!r})"
+    prompts = [EXAMPLE]
+    if evaluation:
+        prompts = [tokenizer.decode(row[:EXCERPT].tolist()) for row in evaluation[0][:3]]
+    return Session(
+        model,
+        tokenizer,
+        name=path.resolve().name,
+        reference=mean_states(model, evaluation) if evaluation else None,
+        checkpoints=checkpoints,
+        saved=saved_results(path),
+        python=lines,
+        prompts=prompts,
+    )
+
+
+def saved_results(path: Path) -> dict[str, Any]:
+    """The analyses beside a run: what each found in a line, on how much text, and its summary."""
+    from srm import analysis
+
+    found: dict[str, Any] = {}
+    for file in sorted((path / "analysis").glob("*.json")):
+        try:
+            result = analysis.load(file.with_suffix(""))
+            found[file.stem] = {
+                "kind": result.kind,
+                "headline": result.headline(),
+                "summary": result.summary(),
+                "evidence": str(result.evidence),
+            }
+        except (UserError, NotImplementedError, KeyError):
+            continue  # an analysis of another version, or a file that is none
+    return found
+
+
+def use_threads(model: SRM) -> None:
+    """A small model answers quickest on one thread: its matrices are too small to share out."""
+    if model.num_parameters() < SMALL:
+        torch.set_num_threads(1)
+
+
+def _load_srm(folder: Path) -> SRM:
+    return require_srm(load(folder))
+
+
+def _checkpoint_folders(path: Path) -> list[Path]:
+    folders = [folder for folder in (path / "checkpoints").glob("step-*") if (folder / "config.json").is_file()]
+    return sorted(folders, key=lambda folder: (len(folder.name), folder.name))
+
+
+def _tokenizer(path: Path):
+    for folder in (path, path.parent.parent):  # a checkpoint's run is two folders up
+        tokenizer = load_tokenizer(folder)
+        if tokenizer is not None:
+            return tokenizer
+    raise UserError(f"{path} has no tokenizer beside it: export the model with one, or give the run")
+
+
+def _evaluation_text(path: Path, model: SRM) -> list[Tensor]:
+    """Some of the run's validation text, if it is still where the run found it."""
+    from srm.training.run import RunDirectory
+
+    if not (path / "run.json").is_file():
+        return []
+    try:
+        data = open_tokens(RunDirectory(path).read().data, verify=False)
+    except (DataError, OSError):
+        return []
+    context = min(model.config.context, 256)
+    batches = evaluation_batches(data.val, context=context, batch_size=4)
+    return [torch.as_tensor(batch[0]).long() for batch in islice(batches, REFERENCE_WINDOWS // 4)]
