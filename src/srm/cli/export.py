@@ -1,0 +1,81 @@
+"""`srm export`: a model as a folder for other tools."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+import srm
+from srm import storage
+from srm.data import Tokenizer, load_tokenizer, make_tokenizer
+from srm.errors import UserError
+from srm.models import LanguageModel
+
+
+@dataclass
+class Command:
+    """Write the model of a run as a folder that Hugging Face opens, or as a plain folder of ours.
+
+    Example:
+        srm export runs/nano --to hf --out exports/nano-hf
+        srm export runs/nano --to safetensors --out exports/nano
+        lm_eval --model hf --model_args pretrained=exports/nano-hf,trust_remote_code=True --tasks wikitext
+    """
+
+    source: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_OR_FOLDER")]
+    """A run, a checkpoint, or an earlier export of either kind."""
+    out: Path
+    """The folder to write; must not exist."""
+    to: Literal["hf", "safetensors"] = "hf"
+    """hf: for `AutoModelForCausalLM` and `AutoTokenizer`. safetensors: for `srm.load`."""
+    tokenizer: str | None = None
+    """gpt2, byte or a saved tokenizer's folder, where the source has none of its own."""
+
+    def run(self) -> None:
+        model, tokenizer = open_folder(self.source)
+        if self.tokenizer is not None:
+            tokenizer = make_tokenizer(self.tokenizer)
+        if self.to == "safetensors":
+            storage.save(model, self.out, tokenizer=tokenizer)
+            print(f'{self.out}: open it with srm.load("{self.out}")')
+        else:
+            export_huggingface(model, self.out, tokenizer)
+            print(f"{self.out}: open it with AutoModelForCausalLM.from_pretrained, trust_remote_code=True")
+        if tokenizer is None:
+            print("It has no tokenizer, as the source has none; --tokenizer adds one.")
+
+
+def open_folder(path: Path) -> tuple[LanguageModel, Tokenizer | None]:
+    """The model and the tokenizer, if there is one, of a run, a checkpoint or an export of either kind."""
+    if not _is_huggingface(path):
+        return srm.load(path), storage.load_tokenizer(path)
+    from srm.interop.huggingface import SRMForCausalLM, quietly
+
+    with quietly():
+        model = SRMForCausalLM.from_pretrained(path).model
+    return model, load_tokenizer(path) if (path / "about.json").is_file() else None
+
+
+def export_huggingface(model: LanguageModel, out: Path, tokenizer: Tokenizer | None) -> None:
+    """A Hugging Face folder, all of it or nothing. An existing one is not overwritten."""
+    from srm.interop.huggingface import export, quietly
+    from srm.training.files import sealed_folder
+
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        raise UserError(f"{out} exists and is not overwritten: choose another folder, or delete it")
+    try:
+        with sealed_folder(out) as folder, quietly():
+            export(model, folder, tokenizer)
+    except OSError as error:
+        raise UserError(f"cannot write {out} ({error.strerror or error}): choose another --out") from None
+
+
+def _is_huggingface(path: Path) -> bool:
+    try:
+        return "model_type" in json.loads((path / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
