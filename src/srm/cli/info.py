@@ -227,21 +227,20 @@ def _parts_section(answer: dict[str, Any]) -> str:
     for part, times in runs:
         name = part["name"] if times == 1 else f"{times} {part['name'].rpartition(' ')[0]}s"
         count, share = times * part["parameters"], times * part["share"]
-        lines.append(f"  {name:<14}{count:>12,} {share:>6.1%}  {_shapes(part['weights'])}".rstrip())
-    lines.append(f"  {'all':<14}{answer['parameters']:>12,} {1:>6.0%}")
+        lines.append(f"  {name:<13}{count:>11,} {share:>6.1%}  {_shapes(part['weights'])}".rstrip())
+    lines.append(f"  {'all':<13}{answer['parameters']:>11,} {1:>6.0%}")
     if answer["config"]["tied"]:
         lines[-1] += "  the unembedding is the embedding"
     return "\n".join(lines)
 
 
 def _shapes(weights: dict[str, list[int]]) -> str:
-    """The matrices of a part, "8 × (512·1536, 512·512)" when every stream has its own; no biases or norms."""
+    """The matrices of a part, "8×(512·1536 512·512)" when every stream has its own; no biases or norms."""
     shapes = list(weights.values())
-    if all(len(shape) > 2 for shape in shapes):
-        matrices = ["·".join(str(size) for size in shape[1:] if size != 1) for shape in shapes]
-        inside = ", ".join(matrices)
-        return f"{shapes[0][0]} × ({inside})" if len(matrices) > 1 else f"{shapes[0][0]} × {inside}"
-    return ", ".join("·".join(map(str, shape)) for shape in shapes if len(shape) == 2)
+    matrices = [shape[-2:] for shape in shapes if len(shape) in (2, 3)]
+    words = " ".join(f"{rows}·{columns}" for rows, columns in matrices)
+    streams = shapes[0][0] if len(shapes[0]) == 3 else 1
+    return words if streams == 1 else f"{streams}×({words})"
 
 
 def _numbers_section(answer: dict[str, Any]) -> str:

@@ -29,7 +29,7 @@ PAPER_PARAMETERS = {  # as the paper prints them
 }
 SLIP = "srm-sweep-width-1"  # the one cell of the paper's table that is counted in another way
 LEGEND = [
-    "order   the steps of one layer; +1: a post-step. HRM: the blocks of its nets L and H",
+    "order   the steps of one layer; +1: a post-step. HRM: blocks of its nets",
     "layers  applied / in the gradient. HRM: high × low cycles. GPT-2: its blocks",
     "GFLOP   training arithmetic per token at the model's context",
 ]

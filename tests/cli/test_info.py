@@ -1,0 +1,153 @@
+"""`srm info`: everything adds up, and everything fits a terminal."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+import srm
+from srm.cli.info import Command, changed, describe, drawing, report, site_scheme
+from srm.errors import UserError
+from srm.models import PRESETS, SWEEP_PRESETS
+
+
+@pytest.mark.parametrize("name", [*PRESETS, *SWEEP_PRESETS])
+def test_the_parts_sum_to_all_parameters_and_the_report_fits_80_columns(name):
+    config = srm.preset(name)
+    answer = describe(config, name)
+    assert sum(part["parameters"] for part in answer["parts"]) == answer["parameters"]
+    assert sum(part["share"] for part in answer["parts"]) == pytest.approx(1)
+    text = report(config, answer)
+    assert max(map(len, text.splitlines())) <= 80
+    assert all(line == line.rstrip() for line in text.splitlines())
+
+
+def test_the_parts_of_srm_base_are_the_papers():
+    answer = describe(srm.preset("srm-base"), "srm-base")
+    S, D, E = 32, 128, 512
+    step = S * (4 * D * 2 * 64 + 2 * D * 768)
+    assert {part["name"]: part["parameters"] for part in answer["parts"]} == {
+        "embedding": 50257 * E,
+        "to streams": E * S * D,
+        "connection": S * 4 * D * 4 * 64,
+        "step A": step,
+        "step B": step,
+        "step C": step,
+        "post-step 0": step,
+        "from streams": S * D * E,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "parts"),
+    [
+        ("srm-nano", {"norm_affine": True, "pre_steps": 1}, {"pre-step 0", "update norm", "step A"}),
+        ("srm-nano", {"tied": False, "z0": "learned", "gradient_depth": 8}, {"unembedding", "z0"}),
+        ("hrm-nano", {"tied": False}, {"embedding", "L block 0", "H block 1", "unembedding"}),
+        ("gpt2-nano", {"tied": False}, {"embedding", "positions", "block 5", "final norm", "unembedding"}),
+    ],
+)
+def test_options_that_add_parameters_add_parts(name, changes, parts):
+    answer = describe(srm.preset(name, **changes), name)
+    assert parts <= {part["name"] for part in answer["parts"]}
+    assert sum(part["parameters"] for part in answer["parts"]) == answer["parameters"]
+    assert answer["changed"]
+    assert answer["paper"] is None
+
+
+@pytest.mark.parametrize("name", ["srm-nano", "hrm-nano", "trm-nano", "gpt2-nano"])
+def test_the_cache_bytes_are_those_of_a_real_cache(name):
+    model = srm.build(srm.preset(name)).eval()
+    cache = model.new_cache(capacity=1)
+    with torch.no_grad():
+        model(torch.zeros(1, 1, dtype=torch.long), cache=cache)
+    real = sum(t.nbytes for slot in cache for t in (slot.keys, slot.values) if t is not None)
+    assert describe(model.config, name)["cache_bytes_per_token"]["float32"] == real
+
+
+def test_json_tells_what_the_report_tells(capsys):
+    Command("srm-med", json=True).run()
+    answer = json.loads(capsys.readouterr().out)
+    model = srm.build(srm.preset("srm-med"), device="meta")
+    assert answer["parameters"] == model.num_parameters() == 134_783_488
+    assert answer["paper"] == "134M"
+    assert answer["flops_per_token"]["training"] == model.flops_per_token(1024).training
+    assert answer["weight_bytes"]["float32"] == 4 * 134_783_488
+    assert answer["sites"]["count"] == len(model.site_names)
+    assert srm.config_from_dict(answer["config"]) == model.config
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_site_scheme_counts_every_site_once(name):
+    names = srm.build(srm.preset(name), device="meta").site_names
+    scheme = site_scheme(names)
+    assert sum(scheme.values()) == len(names)
+    if name == "srm-base":
+        assert scheme["layers.{l}.steps.{i}.in|attn|mlp|out"] == 8 * 6 * 4
+        assert scheme["layers.{l}.connection.pattern|out"] == 8 * 2
+
+
+def test_set_reads_each_value_as_the_type_of_its_field():
+    config = changed(srm.preset("srm-nano"), ("streams=16", "order=ABCCBA", "tied=False", "norm_eps=1e-6"))
+    assert config == srm.preset("srm-nano", streams=16, order="ABCCBA", tied=False, norm_eps=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("streams", "--set streams: write FIELD=VALUE, such as --set context=512"),
+        ("strems=3", "strems: not a field of SRMConfig; did you mean 'streams'?"),
+        ("streams=many", "streams = 'many': must be of type int"),
+        ("tied=maybe", "tied = 'maybe': must be of type bool"),
+        ("gradient_depth=9", "gradient_depth = 9: must be between 1 and depth = 8"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_refused_in_one_line(setting, message):
+    with pytest.raises(UserError) as refused:
+        changed(srm.preset("srm-nano"), (setting,))
+    assert str(refused.value) == message
+
+
+def test_changed_fields_are_marked(capsys):
+    Command("srm-nano", set=("streams=3",)).run()
+    out = capsys.readouterr().out
+    assert out.startswith("srm-nano, changed: ")
+    assert "* streams          3" in out
+    assert "paper" not in out
+
+
+@pytest.mark.parametrize("streams", [1, 2, 3, 4, 5, 100])
+def test_the_layer_is_drawn_with_its_lanes_and_its_steps_in_order(streams):
+    lines = drawing(srm.preset("srm-nano", streams=streams, order="ABCCBA")).splitlines()
+    assert max(map(len, lines)) <= 80
+    lanes = min(streams, 4)
+    steps = [line for line in lines if "z = " in line and "(z + y)" in line]
+    assert [line.split()[3][0] for line in steps] == list("ABCCBA")
+    assert [line.count("│ A │") for line in steps] == [lanes, 0, 0, 0, 0, lanes]
+    assert next(line for line in lines if "connection(z)" in line).count("●") == lanes
+    frame = [line for line in lines if line.startswith(("╭", "│", "╰"))]
+    assert {len(line) for line in frame} == {80}
+    assert f" {streams - 1}   stream" in frame[1]
+
+
+def test_the_drawing_tells_the_options():
+    text = drawing(
+        srm.preset(
+            "srm-nano", order="random:4", pre_steps=1, post_steps=2, post_input="state+update", z0="zero"
+        )
+    )
+    assert text.count("z = ?(z + y)") == 4
+    assert "one of A, B, C, drawn anew" in text
+    assert "pre  x = P(x), an extra step function" in text
+    assert "post z = P(z + y), 2 extra step functions" in text
+    assert "z₀   zero" in text
+    assert "gradient through the last 4" in text
+    assert "gradient through all" in drawing(srm.preset("srm-nano", gradient_depth=8))
+
+
+def test_the_baselines_have_their_own_drawings():
+    assert "L(z_L + z_H + x)" in drawing(srm.preset("hrm"))
+    assert "One net plays both parts" in drawing(srm.preset("trm"))
+    assert "12 blocks, each with its own weights" in drawing(srm.preset("gpt2"))

@@ -1,0 +1,103 @@
+"""The command line as a whole: help, versions, and bad input in one line with exit code 2."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import srm
+from srm.cli import COMMANDS, main, one_line
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int | str | None, str, str]:
+    with pytest.raises(SystemExit) as stop:
+        main(list(arguments))
+    out, err = capsys.readouterr()
+    return stop.value.code, out, err
+
+
+@pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",), ("help",)])
+def test_the_overview_names_every_command(capsys, arguments):
+    code, out, err = run(capsys, *arguments)
+    assert (code, err) == (0, "")
+    for name, summary in COMMANDS.items():
+        assert f"  {name} " in out
+        assert summary in out
+    assert max(map(len, out.splitlines())) <= 100
+
+
+def test_the_version_is_the_packages(capsys):
+    assert run(capsys, "--version") == (0, f"srm {srm.__version__}\n", "")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_every_command_shows_an_example(capsys, name):
+    code, out, err = run(capsys, name, "--help")
+    assert (code, err) == (0, "")
+    assert f"usage: srm {name}" in out
+    assert "Example" in out
+    assert f"    srm {name}" in out[out.index("Example") :]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["inof"], "srm inof: no such command; did you mean 'info'?"),
+        (["xyzzy"], "srm xyzzy: no such command; `srm --help` lists them"),
+        (["info", "srm-bse"], "srm info: no preset is called 'srm-bse'; did you mean 'srm-base'?"),
+        (["info", "?"], "srm info: no preset is called '?'; `srm presets` lists them"),
+        (["info"], "srm info: NAME missing; `srm info --help` shows the options"),
+        (["info", "gpt2", "hrm"], "srm info: Unrecognized options: hrm; `srm info --help` shows the options"),
+        (["presets", "--jsn"], "srm presets: Unrecognized options: --jsn; did you mean '--json'?"),
+        (["demo", "--tokens", "0"], "srm demo: --tokens 0: must be at least 1"),
+        (
+            ["demo", "--preset", "srm-nanno"],
+            "srm demo: no preset is called 'srm-nanno'; did you mean 'srm-nano'?",
+        ),
+    ],
+)
+def test_bad_input_is_one_line_on_stderr_and_exit_code_2(capsys, arguments, message):
+    assert run(capsys, *arguments) == (2, "", message + "\n")
+
+
+def test_a_value_that_cannot_be_read_is_one_line_that_names_the_option(capsys):
+    code, out, err = run(capsys, "demo", "--tokens", "many")
+    assert (code, out) == (2, "")
+    assert err.startswith("srm demo: ")
+    assert "--tokens" in err
+    assert "'many'" in err
+    assert err.count("\n") == 1
+
+
+FRAMED = """\
+\x1b[31m╭─ Value error ────╮\x1b[0m
+│ Error parsing     │
+│ --n: not 'x'.     │
+│ ───────────────── │
+│ For full helptext │
+╰───────────────────╯
+"""
+PLAIN = """\
+ Value error
+ -------------------
+  Error parsing
+  --n: not 'x'.
+  -----------------
+  For full helptext
+
+"""
+
+
+@pytest.mark.parametrize("box", [FRAMED, PLAIN], ids=["framed", "plain"])
+def test_a_wrapped_message_becomes_one_line(box):
+    assert one_line(box, "; see help") == "Error parsing --n: not 'x'; see help"
+
+
+@pytest.mark.slow
+def test_the_installed_command_answers_and_fails_like_the_function():
+    command = [sys.executable, "-c", "from srm.cli import main; main()"]
+    failed = subprocess.run([*command, "presests"], capture_output=True, text=True, timeout=60)
+    assert (failed.returncode, failed.stdout) == (2, "")
+    assert failed.stderr == "srm presests: no such command; did you mean 'presets'?\n"

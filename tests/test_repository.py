@@ -1,0 +1,339 @@
+"""The repository itself: what the documents claim is so, and a stranger's clone works."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import srm
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def fenced(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+# The documents
+
+
+def test_the_readmes_python_example_runs(capsys):
+    (example,) = fenced(README, "python")
+    exec(compile(example, "README.md", "exec"), {"__name__": "readme"})
+    assert "torch.Size([1, 16, 2, 8, 8])" in capsys.readouterr().out
+
+
+def test_every_file_in_the_readmes_tree_exists():
+    tree = next(block for block in fenced(README, "") if block.startswith("src/srm/"))
+    path: list[str] = []
+    named = []
+    for line in tree.splitlines():
+        name = line.split()[0]
+        depth = (len(line) - len(line.lstrip())) // 2
+        path = [*path[:depth], name]
+        named.append("".join(path))
+        assert len(line.split()) > 1 or name == "src/srm/", f"{name} has no comment"
+    missing = [name for name in named if not (ROOT / name).exists()]
+    assert not missing
+    assert len(named) > 10
+
+
+def test_every_model_file_is_in_the_readmes_tree_and_the_paper_map_names_the_papers_concepts():
+    for file in (ROOT / "src/srm/models").glob("*.py"):
+        assert file.name == "__init__.py" or f"    {file.name} " in README
+    paper_map = (ROOT / "docs/paper-map.md").read_text(encoding="utf-8")
+    for concept in (
+        "Input function",
+        "Output function",
+        "Layer function",
+        "Connection function",
+        "Update function",
+        "eq. 1",
+    ):
+        assert concept in paper_map
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_relative_link_leads_somewhere(document):
+    text = document.read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)#\s]+)", text) + re.findall(r'(?:src|srcset|href)="([^"]+)"', text)
+    missing = [link for link in links if "://" not in link and not (document.parent / link).exists()]
+    assert not missing
+
+
+def test_the_readmes_parameter_counts_are_the_models():
+    rows = re.findall(r"^\| \S+ \| `(\S+)` \| \d+M \| ([\d,]+) \|", README, re.MULTILINE)
+    assert [name for name, _ in rows] == ["gpt2", "hrm", "srm-base", "srm-med", "srm-large"]
+    for name, count in rows:
+        assert f"{srm.build(srm.preset(name), device='meta').num_parameters():,}" == count
+
+
+def test_the_drawings_are_what_their_script_draws():
+    script = ROOT / "docs/draw_architecture.py"
+    spec = spec_from_file_location("draw_architecture", script)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look themselves up here
+    try:
+        spec.loader.exec_module(module)
+        for theme, palette in module.PALETTES.items():
+            assert (ROOT / f"docs/architecture-{theme}.svg").read_text(encoding="utf-8") == module.draw(
+                palette
+            )
+    finally:
+        del sys.modules[spec.name]
+
+
+# Licence, citation, versions
+
+
+def test_the_licence_is_mit():
+    text = (ROOT / "LICENSE").read_text(encoding="utf-8")
+    assert text.startswith("MIT License\n")
+    assert "The SRM project" in text
+
+
+def test_the_citation_names_this_version_and_the_papers_authors():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert {"cff-version", "message", "title", "authors", "type"} <= citation.keys()
+    assert citation["version"] == srm.__version__
+    assert citation["license"] == "MIT"
+    (paper,) = citation["references"]
+    assert paper["title"] == "Stream Recursion Model (SRM)"
+    families = [author["family-names"] for author in paper["authors"]]
+    assert families == ["Sorensen", "Brock", "Chamberlain", "Minnich", "Hoffman", "Ramyaa"]
+
+
+def test_every_dependency_has_an_exact_pin_that_its_range_allows():
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = dict(line.split("==") for line in lines if line and not line.startswith("#"))
+    assert not [version for version in pins.values() if "+" in version]  # a build tag ties to one machine
+    pins = {canonicalize_name(name): version for name, version in pins.items()}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = [
+        *project["dependencies"],
+        *(word for extra in project["optional-dependencies"].values() for word in extra),
+    ]
+    for requirement in map(Requirement, wanted):
+        if requirement.name != project["name"]:
+            assert pins[canonicalize_name(requirement.name)] in requirement.specifier, str(requirement)
+
+
+def test_pre_commit_needs_no_network():
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    assert [repo["repo"] for repo in config["repos"]] == ["local"]
+    entries = [hook["entry"].split()[0] for hook in config["repos"][0]["hooks"]]
+    assert entries == [".venv/bin/ruff", ".venv/bin/ruff", ".venv/bin/pyright"]
+
+
+def tracked_files() -> list[Path]:
+    if (ROOT / ".git").exists() and shutil.which("git"):
+        names = subprocess.run(
+            ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout
+        return [ROOT / name for name in names.splitlines() if (ROOT / name).is_file()]
+    kept = ("src", "tests", "docs", "benchmarks")
+    return [path for path in ROOT.rglob("*") if path.is_file() and path.relative_to(ROOT).parts[0] in kept]
+
+
+def test_no_file_names_a_machines_paths_or_a_registry():
+    # The words are put together here, so that this file is not the first to be found.
+    homes = "|".join(("ro" + "ot", "ho" + "me", "Us" + "ers", "wo" + "rk", "op" + "t"))
+    hosts = "|".join(
+        ("py" + r"pi\.", "python" + "hosted", "npm" + r"js\.", "artif" + "actory", r"nexus\.", "dev" + "pi")
+    )
+    forbidden = re.compile(rf"(?<![\w.\-/:~])/(?:{homes})/[\w.]|{hosts}")
+    found = []
+    for path in tracked_files():
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:  # a picture or an array
+            continue
+        found += [f"{path.relative_to(ROOT)}: {match[0]}" for match in forbidden.finditer(text)]
+    assert not found
+
+
+# The packages
+
+
+ORDER = [
+    "errors",
+    "models",
+    "data",
+    "training",
+    "storage",
+    "analysis",
+    "figures",
+    "interop",
+    "explorer",
+    "cli",
+]
+
+
+def imported(file: Path) -> set[str]:
+    """What a module imports when it is loaded: not what its functions import later, or what types need."""
+
+    def walk(nodes: list[ast.stmt]) -> set[str]:
+        names: set[str] = set()
+        for node in nodes:
+            match node:
+                case ast.Import():
+                    names |= {alias.name for alias in node.names}
+                case ast.ImportFrom(level=0):
+                    names |= {f"{node.module}.{alias.name}" for alias in node.names}
+                case ast.If() if "TYPE_CHECKING" not in ast.unparse(node.test):
+                    names |= walk(node.body) | walk(node.orelse)
+                case ast.Try() | ast.With():
+                    names |= walk(node.body)
+                case ast.ClassDef():
+                    names |= walk(node.body)
+        return names
+
+    return walk(ast.parse(file.read_text(encoding="utf-8")).body)
+
+
+@pytest.mark.parametrize("package", ORDER)
+def test_imports_point_one_way(package):
+    """errors ← models ← data ← training ← storage ← analysis ← figures ← interop ← explorer ← cli."""
+    single = ROOT / f"src/srm/{package}.py"
+    files = [single] if single.exists() else list((ROOT / "src/srm" / package).rglob("*.py"))
+    for file in files:
+        parts = [name.split(".")[1] for name in imported(file) if name.startswith("srm.")]
+        for part in set(parts) & set(ORDER):
+            assert ORDER.index(part) <= ORDER.index(package), f"{file.name} of {package} imports {part}"
+
+
+def test_every_package_has_its_place_in_the_order():
+    packages = {path.parent.name for path in (ROOT / "src/srm").glob("*/__init__.py")}
+    assert packages <= set(ORDER), "give the new package its place in ORDER"
+
+
+def test_the_models_import_torch_and_nothing_else():
+    for file in (ROOT / "src/srm/models").glob("*.py"):
+        outside = {name.split(".")[0] for name in imported(file)} - set(sys.stdlib_module_names) - {"srm"}
+        assert outside <= {"torch"}, file.name
+
+
+# make and CI, with stand-ins for what would take minutes
+
+
+def write_script(path: Path, *lines: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(("#!/bin/sh", *lines, "")), encoding="utf-8")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A clone in which installing only writes down that it was asked for."""
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    shutil.copytree(ROOT / ".ci", tmp_path / ".ci")
+    log = 'echo "${0##*/} $*" >> log'
+    write_script(tmp_path / "tool", log, "exit ${FAIL:-0}")
+    tools = "for tool in pip srm ruff pyright python; do cp tool .venv/bin/$tool; done"
+    write_script(
+        tmp_path / "python-new",
+        'case "$1" in -m) mkdir -p .venv/bin;', f"echo venv >> log; {tools};; -c) exit 0;; esac",
+    )  # fmt: skip
+    write_script(tmp_path / "python-old", '[ "$1" = -V ] && echo Python 3.9.1; exit 1')
+    return tmp_path
+
+
+def make(clone: Path, *arguments: str, **variables: str) -> tuple[int, list[str], str]:
+    """Exit code, what was run, and what was said on stderr."""
+    log = clone / "log"
+    log.unlink(missing_ok=True)
+    outer = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}
+    command = ["make", "--silent", f"PYTHON={variables.pop('PYTHON', './python-new')}", *arguments]
+    done = subprocess.run(
+        command, cwd=clone, env=outer | variables, capture_output=True, text=True, timeout=30
+    )
+    return done.returncode, log.read_text().splitlines() if log.exists() else [], done.stderr
+
+
+def installs(ran: list[str]) -> list[str]:
+    return [line.split()[-1] for line in ran if line.startswith("pip install")]
+
+
+def test_make_demo_installs_once_and_again_when_the_requirements_change(clone):
+    code, ran, _ = make(clone, "demo")
+    assert code == 0
+    assert ran[0] == "venv"
+    assert installs(ran) == [".[demo]"]
+    assert "-c constraints.txt" in ran[1]
+    assert ran[-1] == "srm demo"
+    assert make(clone, "demo")[1] == ["srm demo"]
+    for name in ("pyproject.toml", "constraints.txt"):
+        later = (clone / ".venv/.demo").stat().st_mtime + 5
+        os.utime(clone / name, (later, later))
+        assert installs(make(clone, "demo")[1]) == [".[demo]"]
+        os.utime(clone / name, (later - 100, later - 100))
+
+
+def test_make_test_lints_and_tests_and_what_it_installs_serves_the_demo(clone):
+    code, ran, _ = make(clone, "test")
+    assert code == 0
+    assert installs(ran) == [".[dev]"]
+    assert [" ".join(line.split()[:2]) for line in ran[2:]] == [
+        "ruff check",
+        "ruff format",
+        "pyright",
+        "python -m",
+    ]
+    assert "-m not soak" in ran[-1]
+    assert not installs(make(clone, "test")[1])
+    assert make(clone, "demo")[1] == ["srm demo"]
+
+
+def test_a_failed_installation_is_tried_again(clone):
+    assert make(clone, "demo", FAIL="1")[0] != 0
+    assert installs(make(clone, "demo")[1]) == [".[demo]"]
+
+
+def test_an_old_python_is_refused_in_one_line(clone):
+    code, ran, said = make(clone, "demo", PYTHON="./python-old")
+    assert (code, ran) == (2, [])
+    assert said.splitlines()[0] == "make: ./python-old is Python 3.9.1, too old; needs Python 3.11 or newer"
+    code, ran, said = make(clone, "demo", PYTHON="")
+    assert (code, ran) == (2, [])
+    assert said.startswith("make: Python 3.11 or newer not found; install it")
+
+
+def test_make_help_lists_every_target(clone):
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = next(line for line in text.splitlines() if line.startswith(".PHONY:")).split()[1:]
+    out = subprocess.run(["make", "help"], cwd=clone, capture_output=True, text=True, check=True).stdout
+    assert [line.split()[1] for line in out.splitlines() if line.startswith("  make")] == targets
+
+
+@pytest.mark.parametrize("result", [0, 3])
+def test_ci_runs_make_test_and_fails_with_it(clone, result):
+    write_script(clone / "bin/make", 'echo "make $*" > log', f"exit {result}")
+    write_script(clone / "bin/chromium", "exit 0")
+    path = f"{clone / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        [clone / ".ci/run"], env=os.environ | {"PATH": path}, capture_output=True, timeout=30
+    )
+    assert done.returncode == result
+    assert (clone / "log").read_text() == "make test\n"
