@@ -86,7 +86,7 @@ def sample(
     return torch.multinomial(logits.softmax(-1), 1, generator=generator).squeeze(-1)
 
 
-@torch.inference_mode()
+@torch.no_grad()  # not inference_mode: the tokens returned may be used in training
 def generate(
     model: LanguageModel,
     tokens: Tensor,
