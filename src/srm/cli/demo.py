@@ -36,6 +36,7 @@ class Command:
     def run(self) -> None:
         if self.tokens < 1:
             raise UserError(f"--tokens {self.tokens}: must be at least 1")
+        torch.set_num_threads(1)  # a nano model is too small to share; threads would wait for each other
         model = build(self.preset)
         look(model)
         write(model, self.tokens, self.seed)
