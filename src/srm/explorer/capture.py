@@ -231,7 +231,7 @@ def _manifest(
     ticks = config.depth * config.calls_per_layer
     return {
         "format": FORMAT,
-        "prompt": tokenizer.decode(ids),
+        "prompt": tokenizer.decode([i for i in ids if i < tokenizer.vocab_size]),
         "strings": display_strings(tokenizer, ids),
         "vocabulary": dict(zip(map(str, sorted(used)), display_strings(tokenizer, sorted(used)), strict=True)),
         "model": {

@@ -7,6 +7,7 @@ ever sent. The size limit counts the bytes that arrive, whatever Content-Length 
 
 from __future__ import annotations
 
+import contextlib
 import json
 from urllib.parse import urlsplit
 
@@ -47,28 +48,30 @@ class Guard:
         if refusal is not None:
             await answer(send, *refusal)
             return
-        arrived, started = 0, False
+        arrived, started, overflow = 0, False, False
 
         async def counted() -> Message:
-            nonlocal arrived
+            nonlocal arrived, overflow
             message = await receive()
             arrived += len(message.get("body", b""))
             if arrived > MAX_BODY:
+                overflow = True
                 raise TooLarge
             return message
 
         async def with_headers(message: Message) -> None:
             nonlocal started
+            if overflow and not started:
+                return  # whatever the application makes of it, the answer is 413
             if message["type"] == "http.response.start":
                 started = True
                 message["headers"] = [*message.get("headers", []), *HEADERS.items()]
             await send(message)
 
-        try:
+        with contextlib.suppress(TooLarge):
             await self.app(scope, counted, with_headers)
-        except TooLarge:
-            if not started:
-                await answer(send, 413, _too_large())
+        if overflow and not started:
+            await answer(send, 413, _too_large())
 
     def refusal(self, headers: dict[bytes, str]) -> tuple[int, str] | None:
         """The status and line to refuse a request with, or None to let it pass."""

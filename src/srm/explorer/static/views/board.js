@@ -65,7 +65,7 @@ export const board = {
         const { outcome, trace } = ctx;
         const token = store.get("token");
         pen.text(`next token after ${token} “${short(trace.strings[token], 12)}”`, 0, 12, { color: theme.dim, size: 10 });
-        pen.rect(width - 118, 5, 8, 8, { fill: theme.line });
+        pen.rect(width - 118, 5, 8, 8, { fill: theme.dim });
         pen.text("before", width - 106, 12, { color: theme.dim, size: 10 });
         pen.rect(width - 56, 5, 8, 8, { fill: theme.warm });
         pen.text("after", width - 44, 12, { color: theme.dim, size: 10 });
@@ -76,7 +76,7 @@ export const board = {
         rows.forEach(([id, before, after], i) => {
           const y = 22 + i * 18;
           pen.text(short(outcome.vocabulary[id], 10), left - 8, y + 11, { color: theme.ink, size: 11, mono: true, align: "right" });
-          pen.rect(left, y + 1, Math.max(1, (before / most) * room), 6, { fill: theme.line });
+          pen.rect(left, y + 1, Math.max(1, (before / most) * room), 6, { fill: theme.dim, opacity: 0.75 });
           pen.rect(left, y + 8, Math.max(1, (after / most) * room), 6, { fill: theme.warm });
           pen.text(`${number(before * 100, 1)} → ${number(after * 100, 1)} %`, width, y + 11, { color: theme.dim, size: 10, align: "right" });
         });

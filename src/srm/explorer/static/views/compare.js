@@ -77,7 +77,7 @@ export const compare = {
         if (!prompt.hidden && document.activeElement !== prompt) prompt.value = chosen.slice(7);
         panel.note.textContent = ctx.other && store.get("against") === "intervention" && !ctx.isIntervening() ? "the board is empty: B is A" : "";
       },
-      height: (width) => Math.min(300, width / 3 + 20),
+      height: (width) => (ctx.other ? Math.min(300, width / 3 + 20) : 36),
       render(pen, width, height, theme) {
         const found = pair();
         if (!found) {

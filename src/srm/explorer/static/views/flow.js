@@ -59,7 +59,7 @@ export const flow = {
     }
 
     const drawn = {
-      height: () => Math.max(200, Math.min(420, ctx.trace.S * 26 + 46)),
+      height: () => Math.max(200, Math.min(460, ctx.trace.S * 33 + 46)),
       paint(width, height) {
         const pen = new SvgPen(width, height);
         drawn.render(pen, width, height, ink(panel.element));

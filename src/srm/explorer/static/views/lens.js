@@ -63,7 +63,7 @@ export const lens = {
         for (const button of kind.children) button.disabled = !ctx.trace.has("stream_lens_id") && button.dataset.value !== "tokens";
         panel.note.textContent = { tokens: "state after each layer, decoded", streams: `each stream alone, after ${store.get("token")} “${short(ctx.trace.strings[store.get("token")], 10)}”`, curves: "right token, mean over the prompt, nats" }[mode()];
       },
-      height: () => 40 + (ctx.trace.L + 1) * 21 + 24,
+      height: () => 60 + (ctx.trace.L + (ctx.trace.hasPost ? 1 : 0)) * 27,
       paint(width, height) {
         plot?.destroy();
         plot = null;

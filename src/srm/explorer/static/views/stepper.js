@@ -77,7 +77,7 @@ export const stepper = {
         const column = (width - left - 4) / columns;
         const values = [];
         for (let k = 0; k < rows; k++) for (let n = 0; n < columns; n++) values.push(trace.at("lens_logprob", n, token, k));
-        const colors = scale("sequential", Math.min(-6, ...[]), 0);
+        const colors = scale("sequential", -6, 0);
         for (let l = 0; l < L; l++) {
           const x = left + l * steps * column;
           pen.text(`L${l}`, x + (steps * column) / 2, 11, { color: l === store.get("layer") ? theme.ink : theme.dim, weight: l === store.get("layer") ? 700 : 400, size: 10, align: "middle" });

@@ -43,7 +43,6 @@ export const wall = {
         scope.show(store.get("scope"));
         slider.value = String(store.get("threshold"));
         value.textContent = number(store.get("threshold"));
-        slider.disabled = store.get("wall") === "mean" && false;
       },
       height(width) {
         const { gap, size, top, rows } = layout(width);

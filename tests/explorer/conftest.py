@@ -1,0 +1,95 @@
+"""What the explorer's tests share: a tiny model and a nano one, a live server, and a real browser."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from explorer_subjects import serving, tiny_model
+
+import srm
+from srm.data import byte_tokenizer
+from srm.explorer.opening import open_preset
+from srm.explorer.session import Session
+
+CHROMIUM = Path("/usr/bin/chromium")
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+).split()
+
+@pytest.fixture(scope="module")
+def tiny() -> srm.SRM:
+    return tiny_model()
+
+
+@pytest.fixture(scope="module")
+def session(tiny) -> Session:
+    return Session(tiny, byte_tokenizer(), name="tiny")
+
+
+@pytest.fixture(scope="module")
+def address(session) -> Iterator[str]:
+    with serving(session) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def nano_address() -> Iterator[str]:
+    with serving(open_preset("srm-nano")) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def browser():
+    if not CHROMIUM.exists():
+        if os.environ.get("CI"):
+            pytest.fail("chromium is missing: apt-get install chromium")
+        pytest.skip("chromium is missing: apt-get install chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@dataclass
+class Watched:
+    """A page, and what went wrong on it."""
+
+    page: object
+    errors: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+
+@pytest.fixture
+def watch(browser) -> Iterator[Callable[..., Watched]]:
+    """Open pages that note console errors and requests; at the end there must be none of the first, and none to other hosts."""
+    opened: list[tuple[Watched, str]] = []
+    contexts = []
+
+    def go(url: str, **options) -> Watched:
+        context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, "accept_downloads": True, **options})
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(30_000)
+        watched = Watched(page)
+        page.on("console", lambda message: message.type in ("error", "warning") and watched.errors.append(message.text))
+        page.on("pageerror", lambda error: watched.errors.append(str(error)))
+        page.on("request", lambda request: watched.requests.append(request.url))
+        page.goto(url)
+        page.wait_for_function("() => document.documentElement.dataset.ready === 'yes'")
+        opened.append((watched, url.split("#")[0].rstrip("/") if url.startswith("http") else url))
+        return watched
+
+    yield go
+    for watched, home in opened:
+        assert not watched.errors
+        outside = [url for url in watched.requests if not url.startswith((home, "blob:", "data:"))]
+        assert not outside
+    for context in contexts:
+        context.close()
