@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -158,7 +159,8 @@ class AblationSums(Accumulator):
         self, model: SRM, by: By, means: StateMeans | None, groups: Groups | None, points: Sequence[str]
     ) -> None:
         S = model.config.streams
-        self.model, self.by, self.means_at, self.points = model, by, means, tuple(points)
+        self.by: By = by
+        self.model, self.means_at, self.points = model, means, tuple(points)
         self.groups = tuple(groups) if groups is not None else tuple((s,) for s in range(S))
         for group in self.groups:
             if not group or len(set(group)) < len(group) or any(not 0 <= s < S for s in group):
@@ -306,16 +308,16 @@ def check_by(by: str) -> None:
 
 def _ablate_by_spool(model: SRM, batches: Batches, groups: Groups | None) -> Ablation:
     """One pass for the means, which keeps the final states on disk; then the ablations from those."""
-    spool = Spool(model)
-    means, _ = capture(model, batches, StateSums(model, last=True), spool)
-    sums = FinalAblation(model, "mean", means, groups)
-    if spool.full:
-        return capture(model, batches, sums)[0]
-    with evaluating(model), torch.inference_mode():
-        for batch in numbered(batches, model.device):
-            z = spool.read(batch.index, model.device)
-            if z is not None:
-                sums.replay(batch, z)
+    with closing(Spool(model)) as spool:
+        means, _ = capture(model, batches, StateSums(model, last=True), spool)
+        sums = FinalAblation(model, "mean", means, groups)
+        if spool.full:
+            return capture(model, batches, sums)[0]
+        with evaluating(model), torch.inference_mode():
+            for batch in numbered(batches, model.device):
+                z = spool.read(batch.index, model.device)
+                if z is not None:
+                    sums.replay(batch, z)
     share_sums([sums])
     return sums.result(means.evidence)
 

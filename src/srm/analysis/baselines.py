@@ -20,7 +20,7 @@ Routing, alignment, ablation and attribution need streams and a connection funct
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
@@ -30,14 +30,14 @@ from srm.models import GPT2, HRM, LanguageModel
 class NetContributions:
     """HRM: the low and the high net, over high cycles."""
 
-    groups = ("low", "high")
-    streams = ("z",)
+    groups: Sequence[str] = ("low", "high")
+    streams: Sequence[str] = ("z",)
 
     def __init__(self, model: HRM) -> None:
         config = model.config
         self.model = model
         self.layers = config.high_cycles
-        self.boundary = config.high_cycles - 1 or None  # gradient flows in the last cycle only
+        self.boundary: int | None = config.high_cycles - 1 or None  # gradient flows in the last cycle only
         self.roles: dict[
             str, tuple[int, int, bool]
         ] = {}  # site → group, cycle, whether it ends the group's cycle
@@ -45,7 +45,7 @@ class NetContributions:
             for l in range(config.low_cycles):
                 self.roles[f"cycles.{h}.low.{l}.out"] = (0, h, l == config.low_cycles - 1)
             self.roles[f"cycles.{h}.high.out"] = (1, h, True)
-        self.sites = list(self.roles)
+        self.sites: Sequence[str] = list(self.roles)
         self.start: list[Tensor] = []
 
     def see(self, name: str, value: Tensor) -> Iterator[tuple[int, int, Tensor | None]]:
@@ -60,16 +60,16 @@ class NetContributions:
 class BlockContributions:
     """GPT-2: what attention and MLP add, over blocks."""
 
-    groups = ("attn", "mlp")
-    streams = ("residual",)
-    boundary = None
+    groups: Sequence[str] = ("attn", "mlp")
+    streams: Sequence[str] = ("residual",)
+    boundary: int | None = None
 
     def __init__(self, model: GPT2) -> None:
         self.layers = model.config.blocks
         self.roles = {
             f"blocks.{b}.{kind}": (g, b) for b in range(self.layers) for g, kind in enumerate(self.groups)
         }
-        self.sites = list(self.roles)
+        self.sites: Sequence[str] = list(self.roles)
 
     def see(self, name: str, value: Tensor) -> Iterator[tuple[int, int, Tensor | None]]:
         yield *self.roles[name], value.float()[None]
@@ -87,6 +87,8 @@ class StateDecoder:
 
     def __init__(self, model: LanguageModel) -> None:
         self.norm = None
+        self.streams: Sequence[str]
+        self.points: Sequence[str]
         if isinstance(model, HRM):
             cycles = range(model.config.high_cycles)
             last = model.config.low_cycles - 1
@@ -100,7 +102,7 @@ class StateDecoder:
             self.streams = ("residual",)
             self.places = {f"blocks.{b}.out": (b, 0) for b in range(model.config.blocks)}
             self.points = list(self.places)
-        self.sites = list(self.places)
+        self.sites: Sequence[str] = list(self.places)
         self.unembedding = model.unembedding.detach().float()
 
     def decode(self, name: str, value: Tensor, chosen: Tensor) -> list[tuple[tuple[str, int, int], Tensor]]:

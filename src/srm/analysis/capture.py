@@ -312,7 +312,7 @@ def _resume(path: Path, identity: str, batches: Batches, books: Sequence[Accumul
             break
         if batch.index % world == rank:
             text.begin(batch)
-    if not all(np.array_equal(sums.numpy(), arrays.get(f"0.{name}")) for name, sums in text.state().items()):
+    if not all(np.array_equal(sums.numpy(), arrays[f"0.{name}"]) for name, sums in text.state().items()):
         return 0
     for i, book in enumerate(books):
         for name, sums in book.state().items():

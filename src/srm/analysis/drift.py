@@ -197,10 +197,10 @@ class StepContributions:
         config = model.config
         self.model = model
         self.orders = model.evaluation_orders
-        self.groups = LETTERS[: config.step_functions]
-        self.streams = [f"S{s}" for s in range(config.streams)]
+        self.groups: Sequence[str] = LETTERS[: config.step_functions]
+        self.streams: Sequence[str] = [f"S{s}" for s in range(config.streams)]
         self.layers = config.depth
-        self.boundary = config.depth - config.gradient_depth or None
+        self.boundary: int | None = config.depth - config.gradient_depth or None
         self.input_site = f"pre.{config.pre_steps - 1}.out" if config.pre_steps else "input.streams"
         self.last = config.calls_per_layer - 1
         self.roles = {
@@ -208,7 +208,7 @@ class StepContributions:
             for l in range(config.depth)
             for i in range(config.calls_per_layer)
         }
-        self.sites = [self.input_site, *self.roles]
+        self.sites: Sequence[str] = [self.input_site, *self.roles]
 
     def see(self, name: str, value: Tensor) -> Iterator[tuple[int, int, Tensor | None]]:
         value = stream_major(value)

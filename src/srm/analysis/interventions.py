@@ -194,7 +194,10 @@ def effect(
     """What hooks do to the predictions after `tokens` [B, T]."""
     batch = as_batch(tokens if targets is None else (tokens, targets), 0, model.device)
     with evaluating(model), torch.inference_mode():
-        before = model.hidden(batch.tokens)
+        with model.hooks(
+            [(name, _listen) for name, _ in hooks]
+        ):  # the same arithmetic as in the changed pass
+            before = model.hidden(batch.tokens)
         with model.hooks(hooks):
             after = model.hidden(batch.tokens)
         U = model.unembedding.float()
@@ -213,6 +216,10 @@ def effect(
         top_before=_array(p.gather(-1, ranked)),
         top_after=_array(q.gather(-1, ranked)),
     )
+
+
+def _listen(value: Tensor, hook: HookPoint) -> None:
+    """Changes nothing."""
 
 
 def _compare(before: Tensor, after: Tensor, U: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:

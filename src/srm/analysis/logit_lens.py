@@ -117,11 +117,11 @@ class Decoder(Protocol):
 
 class StreamDecoder:
     def __init__(self, model: SRM, means: StateMeans) -> None:
-        self.points = points_of(model)
+        self.points: Sequence[str] = points_of(model)
         if means.points != self.points:
             raise UserError("these state means are of another model; measure them on this one")
-        self.sites = self.points
-        self.streams = [f"S{s}" for s in range(model.config.streams)]
+        self.sites: Sequence[str] = self.points
+        self.streams: Sequence[str] = [f"S{s}" for s in range(model.config.streams)]
         self.readout = Readout(model)
         self.unembedding = self.readout.unembedding
         stacked = torch.stack([means.at(point, model.device) for point in self.points], dim=1)  # [S, P, D]

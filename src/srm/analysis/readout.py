@@ -32,7 +32,7 @@ from torch import Tensor
 from srm.analysis.capture import IGNORE
 from srm.models import SRM
 
-CHUNK_BYTES = 8 * 2**20  # of logits held at once, as long as a chunk has enough rows for an efficient matmul
+CHUNK_BYTES = 4 * 2**20  # of logits held at once, as long as a chunk has enough rows for an efficient matmul
 MIN_ROWS, MAX_ROWS = 256, 4096
 
 
@@ -88,7 +88,7 @@ def kl_of_changes(
         if buffer is None or buffer.shape != log_p.shape:
             buffer = torch.empty_like(log_p)
         expected = torch.exp(log_p, out=buffer) @ unembedding  # Σ p_v U_v, [n, E]
-        base = log_total_(buffer.copy_(log_p))  # 0 but for rounding, which it cancels
+        base = buffer.sum(-1).log_()  # 0 but for rounding, which it cancels
         for k in range(K):
             delta = changes[k, rows]
             growth = log_total_(torch.addmm(log_p, delta, unembedding.T, out=buffer)) - base

@@ -107,7 +107,7 @@ class Spool(Accumulator):
         self.means = {}
         self.limit = limit
         self.full = False
-        self.file = tempfile.TemporaryFile()  # noqa: SIM115  (has no name, and goes with this object)
+        self.file = tempfile.TemporaryFile()  # noqa: SIM115  (it has no name, and is gone when closed)
         self.shapes: dict[int, tuple[int, int, torch.Size]] = {}  # batch index → offset, count, shape
 
     def begin(self, batch: Batch) -> None:
@@ -133,6 +133,9 @@ class Spool(Accumulator):
     def result(self, evidence: Evidence) -> Spool:  # noqa: ARG002
         self.file.flush()
         return self
+
+    def close(self) -> None:
+        self.file.close()
 
 
 def state_means(model: LanguageModel, batches: Batches) -> StateMeans:

@@ -84,7 +84,11 @@ def survey(
     def run(name: str, runner: LanguageModel, books: dict[str, Accumulator]) -> None:
         if books:
             saved = None if checkpoint is None else f"{checkpoint}-{name}"
-            tell = None if progress is None else lambda done: progress(name, done)
+
+            def tell(done: int) -> None:
+                if progress is not None:
+                    progress(name, done)
+
             found = capture(runner, batches, *books.values(), checkpoint=saved, progress=tell)
             results.update(zip(books, found, strict=True))
 

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from constructed import build
+
+import srm
+import srm.analysis
+from srm.errors import UserError
+
+
+@pytest.mark.parametrize("post_steps", [0, 1])
+def test_with_no_stream_removed_the_last_point_is_the_models_own_loss(batches, post_steps):
+    model = build(post_steps=post_steps)
+    found = srm.analysis.logit_lens(model, batches, lens_tokens=None)
+    tokens = torch.cat(batches)
+    loss = model(tokens[:, :-1], tokens[:, 1:]).item()
+    assert found.full[-1] == pytest.approx(-loss, abs=1e-5)
+    assert len(found.points) == 4 + post_steps
+    assert found.sampled == 12 * 15
+
+
+def test_raw_and_corrected_are_decodings_of_hand_made_states(model, batches):
+    found = srm.analysis.logit_lens(model, batches, lens_tokens=None)
+    tokens = torch.cat(batches)
+    _, cache = model.run_with_cache(tokens, "layers.1.out")
+    z = cache["layers.1.out"]
+    for mode, others in (("raw", torch.zeros_like(z)), ("corrected", z.mean((0, 1)).expand_as(z))):
+        kept = others.clone()
+        kept[:, :, 2] = z[:, :, 2]
+        log_p = (model.output_function(kept.permute(2, 0, 1, 3)) @ model.unembedding.T).log_softmax(-1)
+        expected = log_p[:, :-1].gather(-1, tokens[:, 1:, None]).mean().item()
+        assert found.curves(mode)[1, 2] == pytest.approx(expected, abs=1e-5)
+
+
+def test_one_stream_alone_is_the_whole_model(batches):
+    found = srm.analysis.logit_lens(build(streams=1), batches, lens_tokens=None)
+    np.testing.assert_allclose(found.raw[:, 0], found.full, atol=1e-5)
+    np.testing.assert_allclose(found.corrected[:, 0], found.full, atol=1e-5)
+
+
+def test_a_sample_of_positions_is_the_same_every_time_and_about_as_large_as_asked(model, batches):
+    first, again = (srm.analysis.logit_lens(model, batches, lens_tokens=40) for _ in range(2))
+    np.testing.assert_array_equal(first.corrected, again.corrected)
+    assert first.sampled == 40
+    assert srm.analysis.logit_lens(model, batches, lens_tokens=40, seed=1).full[0] != first.full[0]
+
+
+def test_hrm_reads_its_two_states_and_gpt2_its_residual_stream(batches):
+    tokens = [batch % 64 for batch in batches]
+    both = torch.cat(tokens)
+    for name, streams, points in (("hrm-nano", ("L", "H"), 3), ("gpt2-nano", ("residual",), 6)):
+        model = srm.build(srm.preset(name)).eval()
+        found = srm.analysis.logit_lens(model, tokens, lens_tokens=None)
+        assert (found.streams, len(found.points)) == (streams, points)
+        assert found.full[-1] == pytest.approx(-model(both[:, :-1], both[:, 1:]).item(), abs=1e-5)
+        np.testing.assert_allclose(found.raw[:, -1], found.full, atol=1e-9)
+
+
+def test_the_cost_is_told_before_the_work(model):
+    cost = srm.analysis.lens_cost(model, 100)
+    assert str(cost).startswith("100 positions × 4 points × 9 decodings = 3,600 unembeddings")
+    assert cost.flops == 2 * 3600 * 97 * 24
+
+
+def test_means_of_another_model_are_refused(model, batches):
+    means = srm.analysis.state_means(build(depth=5), batches)
+    with pytest.raises(UserError, match="another model"):
+        srm.analysis.logit_lens(model, batches, means=means)
+
+
+def test_the_table_has_a_row_for_every_layer_and_stream(model, batches, tmp_path):
+    found = srm.analysis.logit_lens(model, batches)
+    table = np.genfromtxt(found.to_pgfplots(tmp_path, "x")[0], names=True)
+    assert len(table) == 16
+    np.testing.assert_allclose(table["corrected"], found.corrected.ravel(), rtol=1e-5)

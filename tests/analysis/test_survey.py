@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from constructed import build
+
+import srm
+import srm.analysis
+from srm.errors import UserError
+
+
+def test_a_survey_gives_what_the_analyses_give_one_by_one(model, batches):
+    found = srm.analysis.survey(model, batches, lens_tokens=40, max_depth=5)
+    assert list(found) == list(srm.analysis.ANALYSES)
+    single = {
+        "routing": srm.analysis.routing(model, batches),
+        "alignment": srm.analysis.alignment(model, batches),
+        "drift": srm.analysis.drift(model, batches),
+        "ablation": srm.analysis.ablation(model, batches),
+        "attribution": srm.analysis.attribution(model, batches),
+        "logit_lens": srm.analysis.logit_lens(model, batches, lens_tokens=40),
+        "interaction": srm.analysis.interaction(model, batches),
+        "depth": srm.analysis.depth(model, batches, max_depth=5),
+    }
+    for name, expected in single.items():
+        for field in expected.axes():
+            np.testing.assert_allclose(
+                getattr(found[name], field),
+                getattr(expected, field),
+                rtol=1e-4,
+                atol=1e-6,
+                err_msg=f"{name}.{field}",
+            )
+        assert found[name].evidence == expected.evidence
+
+
+def test_every_result_saves_loads_tells_and_names_itself(model, batches, tmp_path):
+    for name, result in srm.analysis.survey(model, batches, lens_tokens=20, max_depth=5).items():
+        again = srm.analysis.load(result.save(tmp_path / name))
+        assert again.summary() == result.summary()
+        assert again.headline() == result.headline()
+        for field in result.axes():
+            np.testing.assert_array_equal(getattr(again, field), getattr(result, field))
+        for path in result.to_pgfplots(tmp_path, "x"):
+            lines = path.read_text().splitlines()
+            assert len({len(line.split()) for line in lines}) == 1
+            assert len(lines) > 1
+
+
+def test_known_results_are_not_measured_again(model, batches):
+    first = srm.analysis.survey(model, batches, only=["routing"])
+    passes = []
+    model.sites["layers.0.out"].register_forward_hook(lambda *_: passes.append(1))
+    again = srm.analysis.survey(model, batches, only=["routing", "states"], known=first)
+    assert again["routing"] is first["routing"]
+    assert len(passes) == len(batches)
+
+
+def test_baselines_get_what_is_defined_on_them(batches):
+    model = srm.build(srm.preset("hrm-nano"))
+    found = srm.analysis.survey(model, [batch % 64 for batch in batches])
+    assert sorted(found) == ["depth", "drift", "logit_lens"]
+    with pytest.raises(UserError, match="routing is defined on streams; a HRM has drift, logit_lens, depth"):
+        srm.analysis.survey(model, batches, only=["routing"])
+
+
+def test_an_unknown_analysis_is_refused_with_the_nearest_name(model, batches):
+    with pytest.raises(UserError, match="did you mean 'routing'"):
+        srm.analysis.survey(model, batches, only=["roting"])
+
+
+def test_dynamics_hold_the_same_analyses_for_each_checkpoint(model, batches):
+    later = build(init_seed=5)
+    found = srm.analysis.dynamics([(0, model), (10, later)], batches)
+    assert found.steps.tolist() == [0, 10]
+    np.testing.assert_allclose(found.outgoing[1], srm.analysis.routing(later, batches).outgoing)
+    np.testing.assert_allclose(found.ablation[0], srm.analysis.ablation(model, batches).kl, rtol=1e-4)
+    np.testing.assert_allclose(found.drift[1], srm.analysis.drift(later, batches).quartiles()[1], rtol=1e-4)
+    assert found.boundary == 2
+    assert "transition 1→2 crosses its boundary" in found.summary()
+
+
+def test_dynamics_without_checkpoints_are_refused(batches):
+    with pytest.raises(UserError, match="no checkpoints"):
+        srm.analysis.dynamics([], batches)
