@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from explorer_subjects import serving, tiny_model
+from explorer_subjects import PROMPT, serving, tiny_model
 
 import srm
 from srm.data import byte_tokenizer
@@ -39,7 +39,9 @@ def address(session) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def nano_address() -> Iterator[str]:
-    with serving(open_preset("srm-nano")) as url:
+    nano = open_preset("srm-nano")
+    nano.prompts = (PROMPT,)
+    with serving(nano) as url:
         yield url
 
 
@@ -76,7 +78,7 @@ def watch(browser) -> Iterator[Callable[..., Watched]]:
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, "accept_downloads": True, **options})
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(30_000)
+        page.set_default_timeout(20_000)
         watched = Watched(page)
         page.on("console", lambda message: message.type in ("error", "warning") and watched.errors.append(message.text))
         page.on("pageerror", lambda error: watched.errors.append(str(error)))

@@ -71,11 +71,11 @@ def _body(path: str, source: str, names: Mapping[str, str]) -> str:
         wanted = f"default: {match['default']}" if match["default"] else match["names"].strip()
         return f"const {{ {wanted} }} = {names[_resolve(path, match['path'])]};"
 
-    exports = [match["name"] for match in EXPORT.finditer(source)]
     default = EXPORT_DEFAULT.search(source)
-    if default is not None:
-        exports.append(f"default: {default['name']}")
-    body = EXPORT_DEFAULT.sub("", EXPORT.sub(r"\g<kind> \g<name>", IMPORT.sub(imported, source)))
+    if default is not None:  # a library of one name; what else looks like an export is in its comments
+        return f"{EXPORT_DEFAULT.sub('', source)}\nreturn {{ default: {default['name']} }};"
+    exports = [match["name"] for match in EXPORT.finditer(source)]
+    body = EXPORT.sub(r"\g<kind> \g<name>", IMPORT.sub(imported, source))
     left = re.search(r"^(import|export)\b.*", body, re.MULTILINE)
     if left is not None:
         raise BundleError(f"{path}: cannot bundle {left[0]!r}")

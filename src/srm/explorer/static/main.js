@@ -102,6 +102,7 @@ async function start() {
   store.set({ prompt: $("prompt").value });
   await run({ prompt: $("prompt").value });
   if (app.trace && state.token === undefined) store.set({ token: Math.min(app.trace.T - 1, 12) });
+  if (app.trace && state.layer === undefined) store.set({ layer: Math.min(app.trace.L - 1, 2) }); // layer 0 routes every token alike
   document.documentElement.dataset.ready = "yes";
 }
 

@@ -14,7 +14,7 @@ export async function render({ model, el }) {
   setRoot(el);
   const app = new App(page, { python: model.get("python"), views: model.get("views") });
   const trace = await unpack(model.get("trace"));
-  app.store.set({ token: Math.min(trace.T - 1, 12) });
+  app.store.set({ token: Math.min(trace.T - 1, 12), layer: Math.min(trace.L - 1, 2) });
   app.show(trace);
   el.dataset.ready = "yes";
 }

@@ -21,7 +21,7 @@ export const routing = {
       update() {
         if (!ctx.trace) return;
         const { layer, head, token } = store.state;
-        panel.note.textContent = `L${layer} H${head} at ${token} “${short(ctx.trace.strings[token], 12)}”`;
+        panel.note.textContent = `L${layer} H${head} at ${token} “${short(ctx.trace.strings[token], 12)}”${layer === 0 && ctx.trace.manifest.model.config.z0 !== "input" ? " · the same at every token" : ""}`;
       },
       height: (width) => Math.min(width - 44, 300) + 58,
       render(pen, width, height, theme) {

@@ -1,0 +1,134 @@
+"""The report is one file that holds everything, says what it shows, and opens without a network."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+from explorer_subjects import tiny_model
+
+from srm.data import byte_tokenizer
+from srm.errors import UserError
+from srm.explorer.captions import captions, convergence, stage
+from srm.explorer.opening import open_preset
+from srm.explorer.report import training_curve, training_sentence, write_report
+from srm.explorer.session import Session
+
+VIEWS = "tokens wall flow lens routing ranked stepper align card drift".split()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    rows = [{"step": i, "loss": 8 * 0.99**i} for i in range(1, 301)] + [{"step": 100, "val_loss": 4.0}, {"step": 300, "val_loss": 3.5}]
+    (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)) + '\n{"step": 301, "lo')
+    (folder / "run.json").write_text(json.dumps({"versions": {"torch": "2.x"}, "training": {"lr": 1e-3}, "data": {"fingerprint": "abc123"}}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def report(run):
+    session = open_preset("srm-nano")
+    session.saved["routing"] = {"kind": "routing", "headline": "hubs S1 <b>", "summary": "all & more", "evidence": "64 tokens"}
+    prompts = ["The streams begin to talk.", "</script><script>alert(1)</script> & more"]
+    return write_report(session, run / "report.html", run=run, prompts=prompts)
+
+
+def test_the_file_is_small_and_refers_to_nothing_outside(report):
+    text = report.read_text()
+    assert len(text) < 5_000_000
+    assert not re.search(r'(?:src|href)\s*=\s*["\']', text.split("<script")[0])
+    assert "default-src 'none'" in text
+    assert "unsafe" not in text.split("<style>")[0]
+
+
+def test_it_opens_from_a_file_draws_every_view_and_asks_for_nothing(watch, report):
+    page = watch(report.as_uri()).page
+    for view in VIEWS:
+        page.locator(f"#panel-{view}").scroll_into_view_if_needed()
+        page.wait_for_function("(id) => Number(document.getElementById(`panel-${id}`).dataset.drawn) > 0", arg=view)
+        caption = page.locator(f"#panel-{view} .caption").inner_text()
+        assert re.search(r"\d", caption), view
+        assert caption.endswith("."), view
+    assert page.locator("#panel-board").count() == 0  # it needs the model
+    assert page.locator("#training canvas").count() == 1
+    assert "8." in page.locator(".report .caption").first.inner_text() or "7.9" in page.locator(".report .caption").first.inner_text()
+    assert "hubs S1 <b>" in page.locator(".report").first.inner_text()
+    before = page.locator("#panel-wall .caption").inner_text()
+    page.locator("#tabs button").nth(1).click()
+    page.wait_for_function("() => explorer.trace.manifest.prompt.startsWith('</script>')")
+    assert page.locator("#panel-wall .caption").inner_text() != before
+
+
+def test_in_the_report_traces_are_compared_with_each_other(watch, report):
+    page = watch(report.as_uri()).page
+    page.locator("#panel-compare").scroll_into_view_if_needed()
+    page.locator("#panel-compare select").select_option("trace:1")
+    page.wait_for_function("() => explorer.other !== null && explorer.panel('compare').pen?.regions.length === 3")
+
+
+def test_it_prints_without_its_controls(browser, report):
+    page = browser.new_page(viewport={"width": 1100, "height": 1400})
+    page.goto(report.as_uri())
+    page.wait_for_function("() => document.documentElement.dataset.ready === 'yes'")
+    page.emulate_media(media="print")
+    assert not page.locator("#panel-wall .controls").is_visible()
+    assert page.pdf()[:5] == b"%PDF-"
+    page.close()
+
+
+def test_the_same_session_gives_the_same_report(run, tmp_path):
+    session = Session(tiny_model(), byte_tokenizer(), name="tiny", prompts=("abc",))
+    first = write_report(session, tmp_path / "a.html", run=run).read_bytes()
+    assert write_report(session, tmp_path / "b.html", run=run).read_bytes() == first
+
+
+def test_the_training_curve_skips_a_torn_line_and_is_thinned(run, tmp_path):
+    curve = training_curve(run)
+    assert curve is not None
+    assert (curve["step"][-1], curve["val"][-1]) == (300, 3.5)
+    assert training_sentence(curve).endswith("validation loss is lowest at step 300, 3.500.")
+    long = tmp_path / "metrics.jsonl"
+    long.write_text("\n".join(json.dumps({"step": i, "loss": 2.0}) for i in range(1, 5001)))
+    thinned = training_curve(tmp_path)
+    assert thinned is not None
+    assert len(thinned["step"]) == 1000
+    assert set(thinned["loss"]) == {2.0}
+    assert training_curve(tmp_path / "nowhere") is None
+
+
+def test_a_folder_that_cannot_be_written_is_one_clear_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    session = Session(tiny_model(), byte_tokenizer(), prompts=("abc",))
+    with pytest.raises(UserError, match="choose another --out"):
+        write_report(session, tmp_path / "file" / "report.html")
+
+
+def test_captions_say_what_the_arrays_hold():
+    trace = Session(tiny_model(), byte_tokenizer()).trace([72, 101, 121])
+    said = captions(trace)
+    kl = trace["ablation_kl"].astype(float).mean(0)
+    assert f"Ablating S{kl.argmax()} costs most, {kl.max():.3f} bits" in said["ranked"]
+    worst = int(np.nanargmax(trace["surprisal"].astype(float)))
+    assert f"“{trace.token_strings[worst]}” at {worst} surprised most" in said["tokens"]
+    assert f"{trace['connection_cosine'].astype(float).mean():+.3f}" in said["align"]
+
+
+def test_captions_exist_for_the_smallest_prompt_and_the_smallest_model():
+    for model in (tiny_model(), tiny_model(depth=1, gradient_depth=1, streams=1)):
+        for sentence in captions(Session(model, byte_tokenizer()).trace([65])).values():
+            assert "nan" not in sentence
+            assert sentence.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("values", "transition"), [([1, 1, 1, 1], 0), ([1, 2, 2.1, 2.1], 1), ([1, 2, 1, 2], 3), ([1.0], 0), ([0, 0], 1)]
+)
+def test_convergence_is_the_earliest_transition_after_which_changes_stay_small(values, transition):
+    assert convergence(values) == transition
+
+
+def test_the_papers_classes_are_cut_at_0_1_2_3_and_4_6_of_seven_transitions():
+    assert [stage(i, 7) for i in range(7)] == ["early"] * 2 + ["middle"] * 2 + ["late"] * 3
