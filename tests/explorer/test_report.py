@@ -65,6 +65,8 @@ def test_it_opens_from_a_file_draws_every_view_and_asks_for_nothing(watch, repor
 def test_in_the_report_traces_are_compared_with_each_other(watch, report):
     page = watch(report.as_uri()).page
     page.locator("#panel-compare").scroll_into_view_if_needed()
+    page.locator("#panel-compare select").select_option("trace:0")
+    page.wait_for_function("() => explorer.other === explorer.traces[0]")
     page.locator("#panel-compare select").select_option("trace:1")
     page.wait_for_function("() => explorer.other !== null && explorer.panel('compare').pen?.regions.length === 3")
 

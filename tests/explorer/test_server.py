@@ -64,9 +64,9 @@ def test_an_intervention_tells_before_and_after_at_every_token(address):
     assert len(found["kl"]) == len(found["top_before"]) == len(found["top_after"]) == 3
     assert min(found["kl"]) > 0
     assert [one["stream"] for one in found["each"]] == [0, 1]
-    assert all(str(id) in found["vocabulary"] for row in found["top_after"] for id, _, _ in row)
-    before = [p for _, p, _ in found["top_before"][0]]
-    after = [q for _, _, q in found["top_after"][0]]
+    assert all(str(bar["id"]) in found["vocabulary"] for row in found["top_after"] for bar in row)
+    before = [bar["before"] for bar in found["top_before"][0]]
+    after = [bar["after"] for bar in found["top_after"][0]]
     assert before == sorted(before, reverse=True)
     assert after == sorted(after, reverse=True)
 
@@ -94,7 +94,7 @@ def test_a_sweep_is_a_job_that_ends_with_every_stream_at_every_layer(address):
         time.sleep(0.02)
         job = client.get(f"{address}/api/jobs/{job['id']}").json()
     assert job["status"] == "done"
-    assert [(layer, stream) for layer, stream, _ in job["pieces"]] == [(i // 3, i % 3) for i in range(9)]
+    assert [(piece["layer"], piece["stream"]) for piece in job["pieces"]] == [(i // 3, i % 3) for i in range(9)]
 
 
 def test_checkpoints_are_asked_for_by_name(session):

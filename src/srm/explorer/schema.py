@@ -111,12 +111,20 @@ class Single(BaseModel):
     kl: list[float]
 
 
+class Bar(BaseModel):
+    """One token and its probability before and after."""
+
+    id: int
+    before: float
+    after: float
+
+
 class Bars(BaseModel):
-    """Per token: (id, probability before, probability after), likeliest first; KL in bits."""
+    """At every token of the prompt: what may come next, likeliest before first and likeliest after first; KL in bits."""
 
     kl: list[float]
-    top_before: list[list[tuple[int, float, float]]]
-    top_after: list[list[tuple[int, float, float]]]
+    top_before: list[list[Bar]]
+    top_after: list[list[Bar]]
     vocabulary: dict[str, str]
     each: list[Single]
 
@@ -127,13 +135,21 @@ class Tokens(BaseModel):
     text: str
 
 
+class Piece(BaseModel):
+    """One stream ablated after one layer: KL in bits at every token."""
+
+    layer: int
+    stream: int
+    kl: list[float]
+
+
 class JobState(BaseModel):
     id: str
     status: Literal["running", "done", "stopped", "failed"]
     done: int
     total: int
     error: str
-    pieces: list[tuple[int, int, list[float]]]
+    pieces: list[Piece]
 
 
 class Error(BaseModel):

@@ -149,14 +149,14 @@ class Session:
         out = generate(self.srm, prompt, count, temperature=temperature, top_k=top_k, seed=seed)
         return out[0].tolist()
 
-    def sweep(self, tokens: Sequence[int], mode: Mode, checkpoint: str = "") -> Iterator[tuple[int, int, list[float]]]:
-        """Every stream ablated after every layer, one at a time: (layer, stream, KL in bits at each token)."""
+    def sweep(self, tokens: Sequence[int], mode: Mode, checkpoint: str = "") -> Iterator[dict[str, Any]]:
+        """Every stream ablated after every layer, one at a time: layer, stream, KL in bits at each token."""
         model = self.subject(checkpoint).model
         for layer in range(model.config.depth):
             for stream in range(model.config.streams):
                 ablation = Ablation(stream, mode, layer, layer)
                 outcome = evaluate(model, self.baseline(tokens, checkpoint), Intervention((ablation,)))
-                yield layer, stream, _rounded(outcome.kl)
+                yield {"layer": layer, "stream": stream, "kl": _rounded(outcome.kl)}
 
     # --- kept between questions ----------------------------------------------------------------------------------
 
@@ -186,10 +186,10 @@ def _rounded(values: Tensor) -> list[float]:
     return [round(value, 6) for value in values.tolist()]
 
 
-def _bars(ids: Tensor, before: Tensor, after: Tensor) -> list[list[tuple[int, float, float]]]:
-    """For every token its (id, probability before, after), likeliest first."""
+def _bars(ids: Tensor, before: Tensor, after: Tensor) -> list[list[dict[str, Any]]]:
+    """For every token the ids in their order, each with its probability before and after."""
     first, second = before.gather(-1, ids).tolist(), after.gather(-1, ids).tolist()
     return [
-        [(i, round(p, 6), round(q, 6)) for i, p, q in zip(*row, strict=True)]
+        [{"id": i, "before": round(p, 6), "after": round(q, 6)} for i, p, q in zip(*row, strict=True)]
         for row in zip(ids.tolist(), first, second, strict=True)
     ]

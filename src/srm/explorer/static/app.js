@@ -22,7 +22,8 @@ import { wall } from "./views/wall.js";
 
 export const VIEWS = [tokens, wall, flow, lens, routing, board, ranked, stepper, compare, align, card, drift];
 // Panels of one name stand in one column; the others take the whole width.
-const COLUMNS = { a: ["wall", "flow", "lens"], b: ["routing", "board", "ranked"], c: ["compare", "align"], d: ["card", "drift"] };
+const LIVE = { a: ["wall", "flow", "lens"], b: ["routing", "board", "ranked"], c: ["compare", "align"], d: ["card", "drift"] };
+const SAVED = { a: ["wall", "flow", "lens"], b: ["routing", "ranked", "card"], c: ["compare", "align"], d: ["drift"] };
 
 export class App {
   // host: where the panels go. options: client, info, traces (saved ones), python (how to get model and tokenizer), state, views (ids).
@@ -48,9 +49,10 @@ export class App {
   }
 
   arrange() {
+    const places = this.client ? LIVE : SAVED;
     const columns = new Map();
     for (const panel of this.panels) {
-      const name = Object.keys(COLUMNS).find((key) => COLUMNS[key].includes(panel.view.id));
+      const name = Object.keys(places).find((key) => places[key].includes(panel.view.id));
       if (!name) {
         this.grid.append(panel.element);
         continue;
@@ -179,7 +181,7 @@ export class App {
     if (this.job?.status === "done") {
       const { L, S } = this.trace;
       this.sweep = new Float32Array(L * S);
-      for (const [layer, stream, kl] of this.job.pieces) this.sweep[layer * S + stream] = kl.reduce((sum, value) => sum + value, 0) / kl.length;
+      for (const { layer, stream, kl } of this.job.pieces) this.sweep[layer * S + stream] = kl.reduce((sum, value) => sum + value, 0) / kl.length;
     }
     this.job = null;
     this.store.touch("sweep");

@@ -20,7 +20,7 @@ export async function start() {
       app.show(traces[i]);
     };
     document.getElementById("tabs").append(...tabs);
-    app.store.set({ token: Math.min(traces[0].T - 1, 12), layer: Math.min(traces[0].L - 1, 2) });
+    app.store.set({ token: Math.min(traces[0].T - 1, 12), layer: Math.min(traces[0].L - 1, 2), against: traces.length > 1 ? "trace:1" : "" });
     choose(0);
     addEventListener("beforeprint", () => app.panels.forEach((panel) => panel.draw()));
   }

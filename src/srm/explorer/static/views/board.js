@@ -43,7 +43,7 @@ export const board = {
       const { outcome } = ctx;
       const token = Math.min(store.get("token"), outcome.kl.length - 1);
       const rows = new Map();
-      for (const [id, before, after] of [...outcome.top_before[token], ...outcome.top_after[token]]) rows.set(id, [id, before, after]);
+      for (const { id, before, after } of [...outcome.top_before[token], ...outcome.top_after[token]]) rows.set(id, [id, before, after]);
       return [...rows.values()].sort((a, b) => Math.max(b[1], b[2]) - Math.max(a[1], a[2])).slice(0, 8);
     }
 
