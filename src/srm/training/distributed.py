@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -101,12 +102,30 @@ def open_world(config: TrainConfig) -> Iterator[World]:
         torch.cuda.set_device(device)
     ours = not dist.is_initialized()
     if ours:
-        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, **_store_of_this_attempt())
     try:
         yield World(dist.get_rank(), size, device, "ddp" if config.strategy == "auto" else config.strategy)
     finally:
         if ours:
             dist.destroy_process_group()
+
+
+def _store_of_this_attempt() -> dict[str, Any]:
+    """Where processes find each other, apart from those of an earlier attempt.
+
+    torchrun --max-restarts gives restarted processes the very store in which the dead ones left their
+    addresses (pytorch#135712). On one node the attempts can be told apart by their number. On several nodes it
+    is not the same everywhere, and TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 is the way (docs/cluster.md).
+    """
+    shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if not shared or os.environ.get("GROUP_WORLD_SIZE") != "1":
+        return {}
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store = dist.TCPStore(address, port, size, is_master=False)
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return {"store": dist.PrefixStore(f"srm-{attempt}", store), "rank": rank, "world_size": size}
 
 
 def device_of(name: str, local_rank: int = 0) -> torch.device:
@@ -134,15 +153,18 @@ def distribute(model: LanguageModel, world: World) -> nn.Module:
     """What to call for a forward pass: the model, or DDP's or FSDP2's form of it. Names stay the model's."""
     if world.strategy == "ddp":
         random_order = isinstance(model, SRM) and model.config.step_order.random
-        return DistributedDataParallel(
-            model,
-            device_ids=[world.device] if world.device.type == "cuda" else None,
-            broadcast_buffers=False,  # they are functions of the config
-            gradient_as_bucket_view=True,
-            find_unused_parameters=random_order,  # a draw may leave a step function out
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # broadcast_buffers has another name from 2.13 on
+            return DistributedDataParallel(
+                model,
+                device_ids=[world.device] if world.device.type == "cuda" else None,
+                broadcast_buffers=False,  # they are functions of the config
+                gradient_as_bucket_view=True,
+                find_unused_parameters=random_order,  # a draw may leave a step function out
+            )
     if world.strategy == "fsdp":
         mesh = init_device_mesh(world.device.type, (world.size,))
+        warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")  # nobody writes into it
 
         def placement(parameter: nn.Parameter) -> Shard:
             """The first axis that divides evenly: one or three streams do not divide among four GPUs."""

@@ -45,6 +45,7 @@ def seal(temporary: Path, target: Path) -> None:
     lines = [f"{digest(path)}  {path.relative_to(temporary).as_posix()}\n" for path in files]
     (temporary / SUMS).write_text("".join(lines), encoding="utf-8")
     for path in [*files, temporary / SUMS]:
+        path.chmod(0o666 & ~umask())  # safetensors makes its files private
         sync(path)
     for folder in {path.parent for path in files} | {temporary}:
         sync(folder)
@@ -113,3 +114,10 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def umask() -> int:
+    """The permissions that this process does not give; they can only be read by setting them."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -16,6 +16,7 @@ import fcntl
 import json
 import platform
 import shutil
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,7 +30,7 @@ from srm.data import TokenData
 from srm.errors import UserError
 from srm.models import ModelConfig, config_from_dict
 from srm.training.config import EXECUTION, TrainConfig, refuse_changes
-from srm.training.files import sync, write_file
+from srm.training.files import sync, umask, write_file
 
 FORMAT = 1
 
@@ -91,18 +92,23 @@ class RunDirectory:
             raise UserError(f"{self.path} exists and is not empty: choose another --out")
 
     def create(self, config: RunConfig, data: TokenData) -> None:
-        """Make the folder. `run.json` comes last: with it the run exists."""
+        """Make the folder, under another name until it is complete: half a run is never called a run."""
+        content = config.to_dict() | {"created": datetime.now(UTC).isoformat(timespec="seconds")}
+        temporary: Path | None = None
         try:
-            self.checkpoints.mkdir(parents=True, exist_ok=True)
-            shutil.copytree(data.path / "tokenizer", self.tokenizer, dirs_exist_ok=True)
-            self.metrics.touch()
-            content = config.to_dict() | {"created": datetime.now(UTC).isoformat(timespec="seconds")}
-            write_file(self.path / "run.json", json.dumps(content, indent=2) + "\n")
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = Path(tempfile.mkdtemp(prefix=f".writing-{self.path.name}-", dir=self.path.parent))
+            temporary.chmod(0o777 & ~umask())
+            (temporary / "checkpoints").mkdir()
+            shutil.copytree(data.path / "tokenizer", temporary / "tokenizer")
+            (temporary / "metrics.jsonl").touch()
+            write_file(temporary / "run.json", json.dumps(content, indent=2) + "\n")
+            temporary.rename(self.path)
             sync(self.path.parent)
         except OSError as error:
-            raise UserError(
-                f"cannot write {error.filename or self.path} ({error.strerror}): choose another --out"
-            ) from None
+            if temporary is not None:
+                shutil.rmtree(temporary, ignore_errors=True)
+            raise UserError(f"cannot write {self.path} ({error.strerror}): choose another --out") from None
 
     def read(self) -> RunConfig:
         file = self.path / "run.json"

@@ -1,0 +1,102 @@
+"""Several processes: the same global batches, the same losses, checkpoints that fit any number of them."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from small_runs import MODEL, RANDOM_ORDER, loss_log, losses, small_config, state, stop_after
+
+import srm
+from srm.training import read_metrics, resume, train
+from srm.training.checkpoint import verify
+
+HERE = Path(__file__).parent
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE)}
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def runs(data, tmp_path_factory) -> Path:
+    """The runs of world_runs.py, and beside them those of one process."""
+    folder = tmp_path_factory.mktemp("worlds")
+    train(small_config(), MODEL, data, folder / "single", show=False)
+    train(small_config(), RANDOM_ORDER, data, folder / "single-random", show=False)
+    with pytest.MonkeyPatch.context() as patch:
+        stop_after(patch, 3)
+        train(small_config(), MODEL, data, folder / "chain", show=False)
+    command = [*TORCHRUN, str(HERE / "world_runs.py"), str(data), str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, cwd=HERE)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+PAIRS = [("ddp", "single"), ("fsdp", "single"), ("random", "single-random")]
+
+
+@pytest.mark.parametrize(("name", "reference"), PAIRS)
+def test_two_processes_have_the_losses_of_one(runs, name, reference):
+    two, one = loss_log(runs / name), loss_log(runs / reference)
+    for key in ("loss", "val_loss", "grad_norm"):
+        values = [[row[key] for row in rows if key in row] for rows in (two, one)]
+        assert values[0] == pytest.approx(values[1], abs=1e-6 if "loss" in key else 1e-4)
+
+
+def test_a_run_may_change_its_world_at_every_stop(runs):
+    """One process to step 3, two with DDP to 6, two with FSDP2 to 9, one to the end."""
+    assert (runs / "chain/checkpoints/step-9/shards").is_dir()
+    assert resume(runs / "chain", strategy="auto", show=False).step == 12
+    assert losses(runs / "chain") == pytest.approx(losses(runs / "single"), abs=1e-6)
+
+
+def test_a_sharded_checkpoint_is_verified_and_loads_on_one_process(runs):
+    verify(runs / "fsdp/checkpoints/step-12")
+    sharded, whole = srm.load(runs / "fsdp"), srm.load(runs / "single")
+    for (name, a), b in zip(sharded.named_parameters(), whole.parameters(), strict=True):
+        assert (a - b).abs().max() < 1e-5, name
+
+
+def start(data: Path, run: Path, *options: str) -> subprocess.Popen:
+    command = [*TORCHRUN, *options, str(HERE / "world_train.py"), str(data), str(run)]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return subprocess.Popen(command, text=True, env=ENVIRONMENT, cwd=HERE, **streams)
+
+
+def pids_after_step(run: Path, step: int) -> list[int]:
+    """The processes of a run (they leave their numbers in its folder) once it has taken `step`."""
+    for _ in range(1200):
+        time.sleep(0.05)
+        metrics = run / "metrics.jsonl"
+        if metrics.exists() and any(row["step"] >= step for row in read_metrics(metrics)):
+            return [int(path.read_text()) for path in sorted(run.parent.glob("rank-*.pid"))]
+    raise AssertionError("the run did not start")
+
+
+def test_a_signal_to_one_process_was_heeded_by_both(runs):
+    """world_runs.py sends it, and finds that both leave with 143; here is what they left."""
+    assert (runs / "chain/checkpoints/step-9/training.json").exists()
+
+
+@pytest.mark.soak
+def test_a_signal_to_one_process_stops_all_of_them_within_a_step(data, tmp_path):
+    process = start(data, tmp_path / "run")
+    pids = pids_after_step(tmp_path / "run", 3)
+    os.kill(pids[1], signal.SIGTERM)
+    process.communicate(timeout=120)
+    assert sorted(path.read_text() for path in tmp_path.glob("rank-*.exit")) == ["143", "143"]
+    last = read_metrics(tmp_path / "run/metrics.jsonl")[-1]["step"]
+    verify(tmp_path / f"run/checkpoints/step-{last}")
+
+
+def test_a_killed_process_is_restarted_by_torchrun_and_the_run_ends_equal(runs, data, tmp_path):
+    process = start(data, tmp_path / "run", "--max-restarts", "2")
+    os.kill(pids_after_step(tmp_path / "run", 6)[1], signal.SIGKILL)
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, output
+    assert loss_log(tmp_path / "run") == loss_log(runs / "ddp")
+    assert state(tmp_path / "run") == state(runs / "ddp")

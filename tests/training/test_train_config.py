@@ -1,0 +1,70 @@
+"""A training config that exists can work; what cannot is refused with the field, its value and the fix."""
+
+import pytest
+
+from srm.errors import UserError
+from srm.models import PRESETS
+from srm.training import TrainConfig, recipe
+from srm.training.config import EXECUTION, changes_between
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"steps": 0}, "steps = 0: must be at least 1"),
+        ({"steps": 1.5}, "steps = 1.5: must be a whole number"),
+        ({"lr": "fast"}, "lr = 'fast': must be a number"),
+        ({"lr": 0.0}, "lr = 0.0: must be positive"),
+        ({"lr": float("nan")}, "lr = nan: must be a number"),
+        ({"warmup": 20, "steps": 10}, "warmup = 20: must be between 0 and steps = 10"),
+        ({"schedule": "linear"}, "schedule = 'linear': must be 'constant' or 'cosine'"),
+        ({"betas": [0.9]}, "betas = (0.9,): must be 2 values, each a number"),
+        ({"betas": [0.9, 1.0]}, r"betas = (0.9, 1.0): both must be in [0, 1)"),
+        ({"clip": -1.0}, "clip = -1.0: must be positive; leave it out for no clipping"),
+        ({"accumulate": 3, "batch_size": 8}, "accumulate = 3: must divide batch_size = 8"),
+        ({"compile": 1}, "compile = 1: must be true or false"),
+        ({"wandb": True}, "wandb = True: must be text or left out"),
+        ({"optimiser": "adamw"}, "optimiser: not a field of TrainConfig; did you mean 'optimizer'?"),
+    ],
+)
+def test_what_cannot_work_is_refused_in_one_line(fields, message):
+    with pytest.raises(UserError) as refused:
+        TrainConfig.from_dict(fields)
+    assert str(refused.value) == message
+
+
+def test_a_config_survives_its_dictionary():
+    config = TrainConfig(lr=3e-4, betas=(0.8, 0.9), clip=1.0, wandb="project")
+    assert TrainConfig.from_dict(config.to_dict()) == config
+
+
+def test_every_field_of_execution_exists():
+    assert set(TrainConfig().to_dict()) >= EXECUTION
+
+
+def test_changes_are_named_with_both_values():
+    old, new = TrainConfig().to_dict(), TrainConfig(lr=2e-3, seed=1).to_dict()
+    assert changes_between(old, new) == ["seed 0 → 1", "lr 0.001 → 0.002"]
+
+
+@pytest.mark.parametrize(
+    ("preset", "lr", "warmup"),
+    [
+        ("srm-base", 1e-3, 100),
+        ("srm-med", 1e-3, 200),
+        ("srm-large", 1e-3, 1000),
+        ("gpt2", 1e-3, 0),
+        ("hrm", 1e-4, 1000),
+    ],
+)
+def test_the_papers_recipes(preset, lr, warmup):
+    config = recipe(preset)
+    assert (config.lr, config.warmup, config.weight_decay) == (lr, warmup, 0.1)
+    assert config.steps * config.tokens_per_step(1024) == 10_000 * 512 * 1024
+    assert (config.optimizer, config.schedule, config.clip) == ("adam-atan2", "constant", None)
+
+
+def test_every_preset_has_a_recipe():
+    for preset in [*PRESETS, "srm-sweep-width-8"]:
+        assert recipe(preset).steps > 0
+    assert recipe("srm-sweep-width-8").steps == 1000

@@ -1,0 +1,51 @@
+"""A chain of training runs for several processes, started by torchrun: python world_runs.py DATA FOLDER.
+
+FOLDER then holds the runs `ddp`, `fsdp`, `random` (DDP, random order) and `chain`, which must exist, begun by
+one process, and is continued here with DDP and then with FSDP2, each stopped by a signal to one of the processes.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch.distributed as dist
+from small_runs import MODEL, RANDOM_ORDER, small_config
+
+from srm.training import resume, train
+from srm.training.loop import Trainer
+
+
+def stop_at(step: int):
+    """Send SIGTERM to the last process during `step`, and to no other."""
+    advance = Trainer.advance
+
+    def told(self: Trainer) -> int:
+        if self.step + 1 == step and self.world.rank == self.world.size - 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return advance(self)
+
+    Trainer.advance = told
+    return lambda: setattr(Trainer, "advance", advance)
+
+
+def main() -> None:
+    data, folder = Path(sys.argv[1]), Path(sys.argv[2])
+    dist.init_process_group("gloo")  # one group for all runs
+    configs = {
+        "ddp": (small_config(strategy="ddp"), MODEL),
+        "fsdp": (small_config(strategy="fsdp", accumulate=2), MODEL),
+        "random": (small_config(strategy="ddp"), RANDOM_ORDER),
+    }
+    for name, (config, model) in configs.items():
+        train(config, model, data, folder / name, show=False)
+    for strategy, step in (("ddp", 6), ("fsdp", 9)):
+        undo = stop_at(step)
+        result = resume(folder / "chain", strategy=strategy, show=False)
+        assert (result.step, result.exit_code) == (step, 143), result
+        undo()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
