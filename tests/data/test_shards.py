@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from srm.data import DataError, Document, PrepareConfig, Tokens, open_tokens, prepare, source_fingerprint
-from srm.data import shards as module
+from srm.data import preparation as module
 from srm.data.corpora import text_digest
 
 
@@ -167,8 +167,8 @@ def test_resuming_does_not_encode_again_what_is_done(tmp_path, monkeypatch):
 KILLER = """
 import os, random, signal, sys, time
 from pathlib import Path
-from srm.data import PrepareConfig, prepare, shards
-shards.GROUP_CHARS, shards.COMMIT_TOKENS = 2000, 4000
+from srm.data import PrepareConfig, preparation, prepare
+preparation.GROUP_CHARS, preparation.COMMIT_TOKENS = 2000, 4000
 
 def run(out):
     prepare(PrepareConfig(sys.argv[1], Path(out), tokenizer="bpe:290", workers=1, shard_tokens=9000,

@@ -12,17 +12,9 @@ What a user can cause is a `DataError`, one line that names the fix.
 from srm.data.batches import Batches, document_ids, evaluation_batches, num_windows
 from srm.data.corpora import Document, Source, open_source, source_fingerprint
 from srm.data.errors import DataError
+from srm.data.preparation import PrepareConfig, Progress, prepare
 from srm.data.references import ReferenceLosses, reference_losses
-from srm.data.shards import (
-    Manifest,
-    PrepareConfig,
-    Progress,
-    TokenData,
-    Tokens,
-    open_tokens,
-    prepare,
-    read_manifest,
-)
+from srm.data.shards import Manifest, TokenData, Tokens, open_tokens, read_manifest
 from srm.data.tokenizers import (
     Tokenizer,
     byte_tokenizer,
