@@ -139,7 +139,7 @@ class Ablation(Result):
             )
             lines.append(f"  tier {tier}: {listed} bits")
         worst = self.ranking[0]
-        lines.append(f"  without {self.names[worst]} the loss rises by {self.loss_change[worst]:.3f} nats")
+        lines.append(f"  without {self.names[worst]} the loss changes by {self.loss_change[worst]:+.3f} nats")
         return "\n".join(lines)
 
     def to_pgfplots(

@@ -20,8 +20,7 @@ lists can be added):
     True
 
 `interaction` asks of all pairs of streams whether ablating both costs more or less than the two alone: joint
-KL − (KL_i + KL_j). Positive: each covers for the other; negative: they do the same work, or undo each
-other's.
+KL − (KL_i + KL_j). Positive: each covers for the other; negative: without the one, the other was of less use.
 """
 
 from __future__ import annotations
@@ -266,7 +265,7 @@ class Interaction(Result):
         )
         lines = [
             f"Interaction of streams under joint ablation by {self.by} ({self.evidence})",
-            f"  positive (each covers for the other) in {positive:.0%} of {len(self.pairs)} pairs",
+            f"  positive, each covering for the other, in {positive:.0%} of {len(self.pairs)} pairs",
         ]
         for a, b in self.pairs[:6]:
             value, error = self.interaction[a, b], self.interaction_se[a, b]

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from srm.analysis.routing import Routing
-from srm.figures.style import PAGE, SHARE_MAP, bare, new_figure, sparse_ticks, styled
+from srm.figures.style import PAGE, SHARE_MAP, bare, footnote, new_figure, sparse_ticks, styled
 
 
 @styled
@@ -24,7 +24,7 @@ def routing_wall(
     layers, heads, streams, _ = maps.shape
     across, down = ("target", "source") if transpose else ("source", "target")
     panel = min(0.95, (PAGE - 1.15) / layers)
-    figure = new_figure(panel * layers + 1.15, panel * heads + 0.6, "compressed")
+    figure = new_figure(panel * layers + 1.15, panel * heads + 0.55, "compressed")
     grid = figure.subplots(heads, layers, squeeze=False)
     top = 1.0 if show == "frequency" else float(maps.max())
     image = None
@@ -49,7 +49,7 @@ def routing_wall(
     bar.set_label(unit)
     mark_on_bar(bar, result.uniform, f"1/S = {result.uniform:.3g}")
     if result.token_independent:
-        figure.text(0.005, 0.005, "* reads z₀: the same for every token", fontsize=5.5)
+        footnote(figure, "* reads z₀: the same for every token")
     return figure
 
 

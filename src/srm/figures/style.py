@@ -67,7 +67,7 @@ def styled(draw: Draw) -> Draw:
     def drawn(*arguments: Any, **options: Any) -> Figure:
         with mpl.rc_context():
             mpl.rcdefaults()
-            mpl.rcParams.update(STYLE)
+            mpl.rcParams.update(STYLE)  # pyright: ignore[reportCallIssue, reportArgumentType]
             return draw(*arguments, **options)
 
     return drawn  # pyright: ignore[reportReturnType]
@@ -94,12 +94,21 @@ def save(figure: Figure, stem: str | Path, formats: Iterable[str] = ("png", "svg
     }
     with mpl.rc_context():
         mpl.rcdefaults()
-        mpl.rcParams.update(STYLE)
+        mpl.rcParams.update(STYLE)  # pyright: ignore[reportCallIssue, reportArgumentType]
         for kind in formats:
             path = stem.with_name(f"{stem.name}.{kind}")
             figure.savefig(path, metadata=undated.get(kind))
             written.append(path)
     return written
+
+
+def footnote(figure: Figure, text: str) -> None:
+    """A line of small print under the figure, in a strip of its own."""
+    strip = 0.13 / figure.get_figheight()
+    engine = figure.get_layout_engine()
+    assert engine is not None
+    engine.set(rect=(0, strip, 1, 1 - strip))  # pyright: ignore[reportCallIssue]
+    figure.text(0.004, 0.1 * strip, text, va="bottom", fontsize=5.5, color="#555555")
 
 
 def sparse_ticks(count: int, at_most: int = 8) -> list[int]:

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import srm
+import srm.analysis
+import srm.figures
+from srm.figures.style import SIGNED_MAP
+from srm.models import SRMConfig
+
+CONFIG = SRMConfig(
+    vocab_size=61,
+    context=16,
+    embedding_dim=16,
+    streams=3,
+    stream_dim=8,
+    mlp_dim=8,
+    token_heads=1,
+    stream_heads=2,
+    head_dim=8,
+    order="ABC",
+    depth=4,
+    gradient_depth=2,
+)
+
+
+@pytest.fixture(scope="module")
+def results():
+    model = srm.build(CONFIG)
+    generator = torch.Generator().manual_seed(0)
+    batches = [torch.randint(0, 61, (2, 12), generator=generator) for _ in range(2)]
+    found = srm.analysis.survey(model, batches)
+    found["dynamics"] = srm.analysis.dynamics(
+        [(0, model), (5, srm.build(CONFIG.replace(init_seed=1)))], batches
+    )
+    return found
+
+
+def texts(figure) -> set[str]:
+    return {text.get_text() for text in figure.findobj(lambda artist: hasattr(artist, "get_text"))}
+
+
+def test_every_result_with_a_figure_draws_it(results):
+    assert set(srm.figures.FIGURES) == set(results) - {"states"}
+    for name in srm.figures.FIGURES:
+        assert results[name].figure().axes
+
+
+def test_figures_are_saved_as_png_svg_and_pdf_with_embedded_fonts(results, tmp_path):
+    paths = srm.figures.save_all(results["ablation"], tmp_path)
+    assert [path.name for path in paths] == ["ablation.png", "ablation.svg", "ablation.pdf"]
+    png, svg, pdf = (path.read_bytes() for path in paths)
+    assert png.startswith(b"\x89PNG")
+    assert b"<text" in svg
+    assert b"/FontFile2" in pdf
+    assert b"/Type3" not in pdf
+
+
+def test_the_same_result_gives_the_same_files(results, tmp_path):
+    for folder in ("a", "b"):
+        srm.figures.save_all(results["drift"], tmp_path / folder)
+    for path in (tmp_path / "a").iterdir():
+        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes(), path.name
+
+
+def test_the_routing_wall_names_source_and_target_and_marks_the_uniform_weight(results):
+    found = texts(results["routing"].figure())
+    assert {"source stream", "target stream", "1/S = 0.333", "layer 0*", "layer 3", "head 1"} <= found
+
+
+def test_a_transposed_wall_swaps_maps_and_labels_together(results):
+    plain, turned = (results["routing"].figure(transpose=flag) for flag in (False, True))
+    a, b = (figure.axes[5].images[0].get_array() for figure in (plain, turned))
+    np.testing.assert_array_equal(a, b.T)
+    assert plain.get_supxlabel() == turned.get_supylabel() == "source stream"
+
+
+def test_alignment_maps_keep_the_scale_from_minus_one_to_one(results):
+    for axes in results["alignment"].figure().axes[:2]:
+        (image,) = axes.images
+        assert image.get_clim() == (-1, 1)
+        assert image.get_cmap().name == SIGNED_MAP
+
+
+def test_the_ablation_figure_ends_at_one_hundred_percent_in_the_order_of_the_ranking(results):
+    figure = results["ablation"].figure()
+    bars, share = figure.axes
+    assert [label.get_text() for label in bars.get_xticklabels()] == [
+        str(s) for s in results["ablation"].ranking
+    ]
+    assert share.lines[0].get_ydata()[-1] == pytest.approx(1)
+
+
+def test_drawing_leaves_the_users_matplotlib_settings_alone(results):
+    import matplotlib
+
+    before = dict(matplotlib.rcParams)
+    results["depth"].figure()
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_training_curves_read_metrics_and_smooth_over_the_last_steps(tmp_path):
+    rows = [{"step": step, "loss": float(step)} for step in range(1, 6)]
+    lines = [json.dumps(row) for row in rows] + [
+        json.dumps({"step": 5, "val": {"loss": 1.0}}),
+        '{"step": 6, "lo',
+    ]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
+    steps, losses = srm.figures.read_losses(tmp_path / "metrics.jsonl")
+    assert steps.tolist() == [1, 2, 3, 4, 5]
+    np.testing.assert_allclose(srm.figures.rolling_mean(losses, 2), [1, 1.5, 2.5, 3.5, 4.5])
+    figure = srm.figures.training_curves({"nano": (steps, losses)})
+    assert figure.axes[0].get_xscale() == "log"
