@@ -26,7 +26,7 @@ export function lineChart(host, spec, { width, height, theme, onpick, log = fals
     padding: [10, 10, 0, 0],
     scales: { x: { time: false }, y: { distr: log ? 3 : 1 } },
     axes: [
-      { ...axis, size: 30, gap: 2, label: spec.xTitle, labelSize: 14, labelFont: "10px sans-serif", labelGap: 0, incrs: spec.whole ? [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000] : undefined },
+      { ...axis, size: 30, gap: 2, space: 26, label: spec.xTitle, labelSize: 14, labelFont: "10px sans-serif", labelGap: 0, incrs: spec.whole ? [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000] : undefined },
       { ...axis, size: 44, gap: 3, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : number(tick))) },
     ],
     cursor: { drag: { x: true, y: false }, focus: { prox: 12 }, points: { size: 5 }, sync: sync ? { key: sync } : undefined },

@@ -2,7 +2,7 @@
 //
 // A view is an object { id, title, about, full, uses, mount(panel, ctx) } whose mount returns
 //   render(pen, width, height)   draws the picture (required, also used for PNG and SVG)
-//   height(width)                the picture's natural height
+//   height(width)                the picture's natural height; a view that `stretches` may get more
 //   table()                      { columns, rows } for CSV
 //   python()                     the call that reproduces it
 //   tip(hit), hover(hit), click(hit, event), update()    all optional; a hit is a region with row and column
@@ -66,15 +66,23 @@ export class Panel {
     const width = Math.floor(this.body.clientWidth - 20);
     if (width < 40) return;
     this.dirty = false;
-    const natural = this.drawn.height?.(width) ?? 240;
-    const room = window.innerHeight - this.body.getBoundingClientRect().top - 24;
-    const height = this.big ? Math.max(natural, Math.min(room, width)) : natural;
+    const height = this.heightFor(width);
     const began = performance.now();
     this.size = [width, height];
     if (this.drawn.paint) this.drawn.paint(width, height);
     else this.drawOnCanvas(width, height);
     this.took = performance.now() - began;
     this.element.dataset.drawn = String(Number(this.element.dataset.drawn ?? 0) + 1);
+  }
+
+  // The picture's own height; more when it fills the page, or when its column has room to spare (up to half as much again).
+  heightFor(width) {
+    const natural = this.drawn.height(width);
+    if (this.big) return Math.max(natural, Math.min(window.innerHeight - this.body.getBoundingClientRect().top - 24, width));
+    if (!this.view.stretches || this.element.nextElementSibling) return natural;
+    const picture = this.drawn.stretched?.() ?? this.canvas;
+    picture.style.height = `${natural}px`;
+    return Math.min(natural * 1.6, Math.max(natural, this.body.clientHeight - 18));
   }
 
   drawOnCanvas(width, height) {

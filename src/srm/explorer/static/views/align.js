@@ -12,6 +12,7 @@ export const align = {
   id: "align",
   title: "Alignment",
   about: "Cosines, mean over tokens. Click a cell for its distribution over the prompt's tokens. Layer 0's connection is the same for every token.",
+  stretches: true,
   uses: ["align", "layer", "step", "stream", "token"],
 
   mount(panel, ctx) {

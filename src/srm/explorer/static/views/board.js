@@ -58,7 +58,7 @@ export const board = {
         for (const button of grid.querySelectorAll("button")) button.setAttribute("aria-pressed", String(on.has(Number(button.dataset.ablate))));
         cuts.replaceChildren(...store.get("cuts").map((cut, i) => h("button", { type: "button", title: "Restore this edge", onclick: () => store.set({ cuts: store.get("cuts").filter((_, j) => j !== i) }) }, `✕ L${cut[0]} H${cut[1]} S${cut[2]}←S${cut[3]}${cut[4] === null ? "" : ` @${cut[4]}`}`)));
         const active = store.get("ablated").length + store.get("cuts").length;
-        panel.note.textContent = !active ? "nothing ablated" : ctx.outcome ? `KL ${number(ctx.outcome.kl[Math.min(store.get("token"), ctx.outcome.kl.length - 1)], 3)} bits here, ${number(mean(ctx.outcome.kl), 3)} on average` : "…";
+        panel.note.textContent = !active ? "nothing ablated" : ctx.outcome ? `${number(ctx.outcome.kl[Math.min(store.get("token"), ctx.outcome.kl.length - 1)], 3)} bits here` : "…";
       },
       height: () => 214,
       render(pen, width, height, theme) {
@@ -104,7 +104,7 @@ export const board = {
       const w = width / kl.length;
       kl.forEach((value, t) => pen.rect(t * w, y - (value / most) * height, Math.max(1, w - 1), (value / most) * height, { fill: t === store.get("token") ? theme.mark : theme.warm, opacity: t === store.get("token") ? 1 : 0.6 }));
       pen.path(`M0 ${y + 0.5}H${width}`, { stroke: theme.line });
-      pen.text(`KL at every token, up to ${number(most, 3)} bits`, 0, y + 12, { color: theme.dim, size: 10 });
+      pen.text(`KL at every token: mean ${number(mean(kl), 3)}, up to ${number(most, 3)} bits`, 0, y + 12, { color: theme.dim, size: 10 });
       pen.region({ x: 0, y: y - height, w: width, h: height + 4, rows: 1, columns: kl.length, kind: "kl" });
     }
   },

@@ -10,6 +10,7 @@ export const drift = {
   id: "drift",
   title: "Drift",
   about: "Change of each step group's contribution between consecutive layers. Bold: median; shaded: quartiles; dashed: median convergence.",
+  stretches: true,
   uses: ["drift", "stream", "layer"],
 
   mount(panel, ctx) {
@@ -47,7 +48,9 @@ export const drift = {
         kind.show(store.get("drift"));
       },
       height: () => (ctx.trace.G > 3 ? 360 : 210),
+      stretched: () => host,
       paint(width, height) {
+        host.style.height = "";
         plots.forEach((plot) => plot.destroy());
         const { G } = ctx.trace;
         if (ctx.trace.L < 2) {

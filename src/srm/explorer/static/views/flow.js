@@ -6,6 +6,8 @@ import { h, number } from "../dom.js";
 import { tokenSpan } from "../measures.js";
 import { SvgPen } from "../pen.js";
 
+const MOST = 1500; // arcs drawn; past that the strongest
+
 export const flow = {
   id: "flow",
   title: "Stream flow",
@@ -78,7 +80,7 @@ export const flow = {
         const y = (s) => top + (s + 0.5) * lane;
         pen.rect(left + layer * step, top - 4, step, S * lane + 8, { fill: theme.faint, radius: 3 });
         for (let l = 0; l < L; l++) pen.text(`L${l}`, left + (l + 0.5) * step, 12, { color: l === layer ? theme.ink : theme.dim, weight: l === layer ? 700 : 400, size: 10, align: "middle" });
-        const list = edges();
+        const list = edges().sort((a, b) => a[4] - b[4]).slice(-MOST); // the strongest on top
         const strongest = Math.max(0.05, ...list.map((edge) => edge[4]));
         for (const [l, head, target, source, weight] of list) {
           const x0 = left + l * step, x1 = x0 + step;

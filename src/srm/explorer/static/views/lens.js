@@ -11,6 +11,7 @@ export const lens = {
   id: "lens",
   title: "Logit lens",
   about: "The likeliest token if the state were decoded after each layer; colour = its log-probability. Streams: each alone, the others at their mean.",
+  stretches: true,
   uses: ["token", "layer", "stream", "lens"],
 
   mount(panel, ctx) {

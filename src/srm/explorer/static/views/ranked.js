@@ -11,6 +11,7 @@ export const ranked = {
   id: "ranked",
   title: "Ranked ablation",
   about: "KL(full ‖ stream at its mean) in bits, mean over the prompt, and its cumulative share. Drag over bars to compare a group's joint effect with the sum.",
+  stretches: true,
   uses: ["stream", "ablated", "rank", "sweep"],
 
   mount(panel, ctx) {
