@@ -25,6 +25,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, Shard
@@ -115,17 +116,17 @@ def _store_of_this_attempt() -> dict[str, Any]:
     """Where processes find each other, apart from those of an earlier attempt.
 
     torchrun --max-restarts gives restarted processes the very store in which the dead ones left their
-    addresses (pytorch#135712). On one node the attempts can be told apart by their number. On several nodes it
-    is not the same everywhere, and TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 is the way (docs/cluster.md).
+    addresses (pytorch#135712). On one node the attempts can be told apart by their number. On several it is
+    not the same everywhere, and TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 is the way (docs/cluster.md).
     """
     shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if not shared or os.environ.get("GROUP_WORLD_SIZE") != "1":
         return {}
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    store = dist.TCPStore(address, port, size, is_master=False)
+    store = TCPStore(address, port, size, is_master=False)
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return {"store": dist.PrefixStore(f"srm-{attempt}", store), "rank": rank, "world_size": size}
+    return {"store": PrefixStore(f"srm-{attempt}", store), "rank": rank, "world_size": size}
 
 
 def device_of(name: str, local_rank: int = 0) -> torch.device:

@@ -1,0 +1,82 @@
+"""`srm.save` and `srm.load`: exports, checkpoints and runs."""
+
+import json
+
+import pytest
+import torch
+
+import srm
+from srm.data import byte_tokenizer
+from srm.errors import UserError
+from srm.storage import load_tokenizer
+
+SMALL = srm.SRMConfig(
+    vocab_size=257, context=8, embedding_dim=8, streams=2, stream_dim=8, mlp_dim=8, token_heads=1, head_dim=4,
+    stream_heads=1, depth=2, gradient_depth=1, init_seed=3,
+)  # fmt: skip
+CONFIGS = {
+    "SRM": SMALL,
+    "untied": SMALL.replace(tied=False, norm_affine=True),
+    "GPT-2": srm.GPT2Config(vocab_size=20, context=8, dim=8, heads=2, blocks=1, mlp_dim=8),
+    "TRM": srm.preset("trm-nano", vocab_size=20, dim=8, heads=2, head_dim=4, mlp_dim=8),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_saved_model_comes_back_the_same(name, tmp_path):
+    model = srm.build(CONFIGS[name]).eval()
+    with torch.no_grad():  # weights that the config alone does not give
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+    srm.save(model, tmp_path / "export")
+    loaded = srm.load(tmp_path / "export")
+    assert loaded.config == model.config
+    assert not loaded.training
+    tokens = torch.arange(8)[None]
+    assert torch.equal(loaded(tokens), model(tokens))
+
+
+def test_the_tokenizer_comes_along(tmp_path):
+    srm.save(srm.build(SMALL), tmp_path / "with", tokenizer=byte_tokenizer())
+    srm.save(srm.build(SMALL), tmp_path / "without")
+    tokenizer = load_tokenizer(tmp_path / "with")
+    assert tokenizer is not None
+    assert tokenizer.fingerprint == byte_tokenizer().fingerprint
+    assert load_tokenizer(tmp_path / "without") is None
+
+
+def test_nothing_is_overwritten(tmp_path):
+    srm.save(srm.build(SMALL), tmp_path / "export")
+    with pytest.raises(UserError, match="exists and is not overwritten"):
+        srm.save(srm.build(SMALL), tmp_path / "export")
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="cannot write"):
+        srm.save(srm.build(SMALL), tmp_path / "file/export")
+
+
+def test_a_changed_bit_is_noticed_unless_one_does_not_want_to_know(tmp_path):
+    srm.save(srm.build(SMALL), tmp_path / "export")
+    path = tmp_path / "export/model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"model\.safetensors is damaged"):
+        srm.load(tmp_path / "export")
+    srm.load(tmp_path / "export", verify=False)
+
+
+def test_what_is_no_model_is_refused_in_one_line(tmp_path):
+    with pytest.raises(UserError, match="does not exist"):
+        srm.load(tmp_path / "none")
+    with pytest.raises(UserError, match=r"neither run\.json nor config\.json"):
+        srm.load(tmp_path)
+    srm.save(srm.build(SMALL), tmp_path / "export")
+    config = json.loads((tmp_path / "export/config.json").read_text())
+    for change, message in (
+        ({"model": config["model"] | {"streams": 4}}, "config.json does not belong to these weights"),
+        ({"model": config["model"] | {"stream": 4}}, "stream: not a field of SRMConfig"),
+        ({"format": 99}, "format 99, this version reads up to 1: upgrade"),
+    ):
+        (tmp_path / "export/config.json").write_text(json.dumps(config | change))
+        with pytest.raises(UserError, match=message):
+            srm.load(tmp_path / "export", verify=False)
