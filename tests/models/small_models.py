@@ -62,8 +62,9 @@ def some_tokens(batch: int = 2, length: int = 7, seed: int = 0, vocab: int = VOC
 
 def gradients(model: torch.nn.Module, loss: Tensor) -> dict[str, Tensor]:
     """The gradient of every parameter; zeros where none arrives."""
-    named = dict(model.named_parameters())
-    given = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
     return {
-        n: torch.zeros_like(p) if g is None else g for (n, p), g in zip(named.items(), given, strict=True)
+        name: torch.zeros_like(p) if g is None else g
+        for (name, p), g in zip(named.items(), found, strict=True)
     }
