@@ -16,10 +16,17 @@ from srm.explorer.opening import open_preset
 from srm.explorer.session import Session
 
 CHROMIUM = Path("/usr/bin/chromium")
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
-).split()
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
 
 @pytest.fixture(scope="module")
 def tiny() -> srm.SRM:
@@ -70,17 +77,24 @@ class Watched:
 
 @pytest.fixture
 def watch(browser) -> Iterator[Callable[..., Watched]]:
-    """Open pages that note console errors and requests; at the end there must be none of the first, and none to other hosts."""
+    """Open pages that note console errors and requests; at the end there must be none of the first, and none
+    to other hosts.
+    """
     opened: list[tuple[Watched, str]] = []
     contexts = []
 
     def go(url: str, **options) -> Watched:
-        context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, "accept_downloads": True, **options})
+        context = browser.new_context(
+            **{"viewport": {"width": 1280, "height": 900}, "accept_downloads": True, **options}
+        )
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(20_000)
         watched = Watched(page)
-        page.on("console", lambda message: message.type in ("error", "warning") and watched.errors.append(message.text))
+        page.on(
+            "console",
+            lambda message: message.type in ("error", "warning") and watched.errors.append(message.text),
+        )
         page.on("pageerror", lambda error: watched.errors.append(str(error)))
         page.on("request", lambda request: watched.requests.append(request.url))
         page.goto(url)

@@ -19,7 +19,16 @@ PROMPT = "The streams begin to talk."
 
 def tiny_model(**changes) -> srm.SRM:
     config = srm.SRMConfig(
-        vocab_size=257, context=64, embedding_dim=16, streams=3, stream_dim=8, mlp_dim=16, token_heads=2, stream_heads=2, head_dim=4, depth=3,
+        vocab_size=257,
+        context=64,
+        embedding_dim=16,
+        streams=3,
+        stream_dim=8,
+        mlp_dim=16,
+        token_heads=2,
+        stream_heads=2,
+        head_dim=4,
+        depth=3,
         gradient_depth=2,
     ).replace(**changes)
     model = srm.build(config)
@@ -34,7 +43,9 @@ def serving(session: Session, **options) -> Iterator[str]:
         listener.bind(("127.0.0.1", 0))
         listener.listen(128)
         port = listener.getsockname()[1]
-        config = uvicorn.Config(create_app(session, **options), log_level="error", timeout_graceful_shutdown=3)
+        config = uvicorn.Config(
+            create_app(session, **options), log_level="error", timeout_graceful_shutdown=3
+        )
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()

@@ -11,7 +11,8 @@ def test_modules_come_after_what_they_import_and_only_once():
     script = bundle(
         "main.js",
         {
-            "main.js": 'import { a } from "./views/a.js";\nimport { c } from "./c.js";\nexport const all = a + c;',
+            "main.js": 'import { a } from "./views/a.js";\nimport { c } from "./c.js";\nexport const '
+            "all = a + c;",
             "views/a.js": 'import { c } from "../c.js";\nexport const a = c;\nconst hidden = 1;',
             "c.js": "export const c = 2;",
         },
@@ -22,7 +23,13 @@ def test_modules_come_after_what_they_import_and_only_once():
 
 
 def test_a_default_export_can_be_imported():
-    script = bundle("m.js", {"m.js": 'import U from "./u.js";\nexport function f() { return U; }', "u.js": "class X {}\nexport { X as default };"})
+    script = bundle(
+        "m.js",
+        {
+            "m.js": 'import U from "./u.js";\nexport function f() { return U; }',
+            "u.js": "class X {}\nexport { X as default };",
+        },
+    )
     assert "return { default: X };" in script
     assert "const { default: U } = module_0;" in script
 

@@ -43,15 +43,25 @@ def refused(capsys, *arguments: str) -> str:
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
 def test_explore_serves_what_it_printed_and_stops_cleanly(export, stop):
     code = f"from srm.cli import main; main(['explore', {str(export)!r}, '--port', '0', '--no-browser'])"
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as server:
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    ) as server:
         try:
             assert server.stdout is not None
             line = server.stdout.readline()
             url = re.search(r"http://localhost:\d+/", line)
             assert url is not None, line
-            with httpx.Client(trust_env=False, timeout=30, transport=httpx.HTTPTransport(retries=5)) as client:
+            with httpx.Client(
+                trust_env=False, timeout=30, transport=httpx.HTTPTransport(retries=5)
+            ) as client:
                 assert client.get(url[0].replace("localhost", "127.0.0.1")).status_code == 200
-                made = client.post(f"{url[0].replace('localhost', '127.0.0.1')}api/trace", json={"prompt": "abc"})
+                made = client.post(
+                    f"{url[0].replace('localhost', '127.0.0.1')}api/trace", json={"prompt": "abc"}
+                )
                 assert Trace.from_bytes(made.content).prompt == "abc"
             server.send_signal(stop)
             _, errors = server.communicate(timeout=20)
@@ -73,8 +83,14 @@ def test_an_export_opens_as_the_model_it_is(export):
 def test_a_run_opens_with_its_checkpoints_evaluation_text_and_analyses(tmp_path):
     (tmp_path / "text").mkdir()
     for i in range(40):
-        (tmp_path / "text" / f"{i}.txt").write_text(f"Stream {i} speaks and stream {i * 7 % 11} listens. " * 20)
-    prepare(PrepareConfig(source=str(tmp_path / "text"), out=tmp_path / "data", tokenizer="byte", val_fraction=0.3))
+        (tmp_path / "text" / f"{i}.txt").write_text(
+            f"Stream {i} speaks and stream {i * 7 % 11} listens. " * 20
+        )
+    prepare(
+        PrepareConfig(
+            source=str(tmp_path / "text"), out=tmp_path / "data", tokenizer="byte", val_fraction=0.3
+        )
+    )
     config = TrainConfig(steps=10, batch_size=2, warmup=0, checkpoint_every=5, eval_every=5, eval_tokens=128)
     train(config, tiny_model().config, tmp_path / "data", tmp_path / "run", show=False)
     model = srm.load(tmp_path / "run")

@@ -16,22 +16,34 @@ from srm.explorer.opening import open_preset
 from srm.explorer.report import training_curve, training_sentence, write_report
 from srm.explorer.session import Session
 
-VIEWS = "tokens wall flow lens routing ranked stepper align card drift".split()
+VIEWS = ["tokens", "wall", "flow", "lens", "routing", "ranked", "stepper", "align", "card", "drift"]
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
-    rows = [{"step": i, "loss": 8 * 0.99**i} for i in range(1, 301)] + [{"step": 100, "val_loss": 4.0}, {"step": 300, "val_loss": 3.5}]
+    rows = [{"step": i, "loss": 8 * 0.99**i} for i in range(1, 301)] + [
+        {"step": 100, "val_loss": 4.0},
+        {"step": 300, "val_loss": 3.5},
+    ]
     (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)) + '\n{"step": 301, "lo')
-    (folder / "run.json").write_text(json.dumps({"versions": {"torch": "2.x"}, "training": {"lr": 1e-3}, "data": {"fingerprint": "abc123"}}))
+    (folder / "run.json").write_text(
+        json.dumps(
+            {"versions": {"torch": "2.x"}, "training": {"lr": 1e-3}, "data": {"fingerprint": "abc123"}}
+        )
+    )
     return folder
 
 
 @pytest.fixture(scope="module")
 def report(run):
     session = open_preset("srm-nano")
-    session.saved["routing"] = {"kind": "routing", "headline": "hubs S1 <b>", "summary": "all & more", "evidence": "64 tokens"}
+    session.saved["routing"] = {
+        "kind": "routing",
+        "headline": "hubs S1 <b>",
+        "summary": "all & more",
+        "evidence": "64 tokens",
+    }
     prompts = ["The streams begin to talk.", "</script><script>alert(1)</script> & more"]
     return write_report(session, run / "report.html", run=run, prompts=prompts)
 
@@ -48,13 +60,18 @@ def test_it_opens_from_a_file_draws_every_view_and_asks_for_nothing(watch, repor
     page = watch(report.as_uri()).page
     for view in VIEWS:
         page.locator(f"#panel-{view}").scroll_into_view_if_needed()
-        page.wait_for_function("(id) => Number(document.getElementById(`panel-${id}`).dataset.drawn) > 0", arg=view)
+        page.wait_for_function(
+            "(id) => Number(document.getElementById(`panel-${id}`).dataset.drawn) > 0", arg=view
+        )
         caption = page.locator(f"#panel-{view} .caption").inner_text()
         assert re.search(r"\d", caption), view
         assert caption.endswith("."), view
     assert page.locator("#panel-board").count() == 0  # it needs the model
     assert page.locator("#training canvas").count() == 1
-    assert "8." in page.locator(".report .caption").first.inner_text() or "7.9" in page.locator(".report .caption").first.inner_text()
+    assert (
+        "8." in page.locator(".report .caption").first.inner_text()
+        or "7.9" in page.locator(".report .caption").first.inner_text()
+    )
     assert "hubs S1 <b>" in page.locator(".report").first.inner_text()
     before = page.locator("#panel-wall .caption").inner_text()
     page.locator("#tabs button").nth(1).click()
@@ -68,7 +85,9 @@ def test_in_the_report_traces_are_compared_with_each_other(watch, report):
     page.locator("#panel-compare select").select_option("trace:0")
     page.wait_for_function("() => explorer.other === explorer.traces[0]")
     page.locator("#panel-compare select").select_option("trace:1")
-    page.wait_for_function("() => explorer.other !== null && explorer.panel('compare').pen?.regions.length === 3")
+    page.wait_for_function(
+        "() => explorer.other !== null && explorer.panel('compare').pen?.regions.length === 3"
+    )
 
 
 def test_it_prints_without_its_controls(browser, report):
@@ -126,7 +145,8 @@ def test_captions_exist_for_the_smallest_prompt_and_the_smallest_model():
 
 
 @pytest.mark.parametrize(
-    ("values", "transition"), [([1, 1, 1, 1], 0), ([1, 2, 2.1, 2.1], 1), ([1, 2, 1, 2], 3), ([1.0], 0), ([0, 0], 1)]
+    ("values", "transition"),
+    [([1, 1, 1, 1], 0), ([1, 2, 2.1, 2.1], 1), ([1, 2, 1, 2], 3), ([1.0], 0), ([0, 0], 1)],
 )
 def test_convergence_is_the_earliest_transition_after_which_changes_stay_small(values, transition):
     assert convergence(values) == transition

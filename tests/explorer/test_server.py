@@ -19,8 +19,9 @@ from srm.explorer.guard import MAX_BODY
 from srm.explorer.server import static_files
 from srm.explorer.worker import Busy, Gone, Worker
 
-
-client = httpx.Client(timeout=30, trust_env=False)  # one for all: making one takes longer than most of the tests
+client = httpx.Client(
+    timeout=30, trust_env=False
+)  # one for all: making one takes longer than most of the tests
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -42,7 +43,13 @@ def ablate(*streams: int, last: int = 2) -> dict:
 
 def test_the_model_tells_its_shape(address):
     info = client.get(f"{address}/api/model").json()
-    assert (info["name"], info["streams"], info["layers"], info["heads"], info["max_tokens"]) == ("tiny", 3, 3, 2, 64)
+    assert (info["name"], info["streams"], info["layers"], info["heads"], info["max_tokens"]) == (
+        "tiny",
+        3,
+        3,
+        2,
+        64,
+    )
     assert info["order"] == [["A", "B", "C"]] * 3
 
 
@@ -60,7 +67,9 @@ def test_text_and_its_tokens_give_the_same_answer(address):
 
 
 def test_an_intervention_tells_before_and_after_at_every_token(address):
-    found = post(address, "/api/intervene", {"prompt": "abc", "intervention": ablate(0, 1), "each": True}).json()
+    found = post(
+        address, "/api/intervene", {"prompt": "abc", "intervention": ablate(0, 1), "each": True}
+    ).json()
     assert len(found["kl"]) == len(found["top_before"]) == len(found["top_after"]) == 3
     assert min(found["kl"]) > 0
     assert [one["stream"] for one in found["each"]] == [0, 1]
@@ -94,7 +103,9 @@ def test_a_sweep_is_a_job_that_ends_with_every_stream_at_every_layer(address):
         time.sleep(0.02)
         job = client.get(f"{address}/api/jobs/{job['id']}").json()
     assert job["status"] == "done"
-    assert [(piece["layer"], piece["stream"]) for piece in job["pieces"]] == [(i // 3, i % 3) for i in range(9)]
+    assert [(piece["layer"], piece["stream"]) for piece in job["pieces"]] == [
+        (i // 3, i % 3) for i in range(9)
+    ]
 
 
 def test_checkpoints_are_asked_for_by_name(session):
@@ -103,7 +114,9 @@ def test_checkpoints_are_asked_for_by_name(session):
     session.checkpoints["step-1"] = lambda: tiny_model(init_seed=1)
     with serving(session) as address:
         last = Trace.from_bytes(post(address, "/api/trace", {"prompt": "ab"}).content)
-        first = Trace.from_bytes(post(address, "/api/trace", {"prompt": "ab", "checkpoint": "step-1"}).content)
+        first = Trace.from_bytes(
+            post(address, "/api/trace", {"prompt": "ab", "checkpoint": "step-1"}).content
+        )
         assert (last["routing"] != first["routing"]).any()
         refused = post(address, "/api/trace", {"prompt": "ab", "checkpoint": "../../etc"})
         assert (refused.status_code, list(refused.json())) == (422, ["error"])
@@ -156,7 +169,14 @@ def test_a_bad_request_is_one_line_of_json(address, path, body, status, line):
 def test_broken_json_unknown_pages_and_wrong_verbs_are_json_too(address):
     broken = client.post(f"{address}/api/trace", content=b"{", headers={"content-type": "application/json"})
     assert (broken.status_code, broken.json()) == (400, {"error": "the request is no valid JSON"})
-    for path in ("/api/nothing", "/api/jobs/none", "/api/results/none", "/../../etc/passwd", "/%2e%2e/server.py", "/static/server.py"):
+    for path in (
+        "/api/nothing",
+        "/api/jobs/none",
+        "/api/results/none",
+        "/../../etc/passwd",
+        "/%2e%2e/server.py",
+        "/static/server.py",
+    ):
         answer = client.get(address + path)
         assert (answer.status_code, list(answer.json())) == (404, ["error"]), path
     assert client.get(f"{address}/api/trace").status_code == 405
@@ -174,15 +194,21 @@ def test_a_page_of_another_site_cannot_ask(address):
     for origin in ("http://evil.example", "null"):
         assert post(address, "/api/trace", {"prompt": "a"}, headers={"origin": origin}).status_code == 403
     assert post(address, "/api/trace", {"prompt": "a"}, headers={"origin": address}).status_code == 200
-    simple = client.post(f"{address}/api/trace", content=b'{"prompt":"a"}', headers={"content-type": "text/plain"})
+    simple = client.post(
+        f"{address}/api/trace", content=b'{"prompt":"a"}', headers={"content-type": "text/plain"}
+    )
     assert simple.status_code in (415, 422)
 
 
 def test_a_body_too_large_is_refused_whatever_its_length_claims(address):
-    announced = client.post(f"{address}/api/trace", content=b"x" * (MAX_BODY + 1), headers={"content-type": "application/json"})
+    announced = client.post(
+        f"{address}/api/trace", content=b"x" * (MAX_BODY + 1), headers={"content-type": "application/json"}
+    )
     assert announced.status_code == 413
     chunks = (b"x" * 65536 for _ in range(MAX_BODY // 65536 + 2))
-    unannounced = client.post(f"{address}/api/trace", content=chunks, headers={"content-type": "application/json"})
+    unannounced = client.post(
+        f"{address}/api/trace", content=chunks, headers={"content-type": "application/json"}
+    )
     assert (unannounced.status_code, list(unannounced.json())) == (413, ["error"])
 
 
@@ -207,7 +233,11 @@ def test_the_interventions_of_many_tabs_do_not_mix(address, session):
     request = lambda streams: {"prompt": "abcdef", "intervention": ablate(*streams)}  # noqa: E731
     expected = [post(address, "/api/intervene", request(streams)).json() for streams in cases]
     with ThreadPoolExecutor(12) as pool:
-        answers = list(pool.map(lambda i: (i % 6, post(address, "/api/intervene", request(cases[i % 6])).json()), range(60)))
+        answers = list(
+            pool.map(
+                lambda i: (i % 6, post(address, "/api/intervene", request(cases[i % 6])).json()), range(60)
+            )
+        )
     assert all(answer == expected[i] for i, answer in answers)
     assert not session.srm.listening
 
@@ -228,8 +258,12 @@ def test_requests_leave_the_weights_as_they_are(address, session):
 def test_a_withdrawn_question_gives_up_its_turn(session, monkeypatch):
     begun, release, asked = threading.Event(), threading.Event(), []
     trace = session.trace
-    monkeypatch.setattr(session, "trace", lambda tokens, *a: (asked.append(tuple(tokens)), trace(tokens, *a))[1])
-    monkeypatch.setattr(session, "generate", lambda tokens, *a: (begun.set(), release.wait(20), list(tokens))[2])
+    monkeypatch.setattr(
+        session, "trace", lambda tokens, *a: (asked.append(tuple(tokens)), trace(tokens, *a))[1]
+    )
+    monkeypatch.setattr(
+        session, "generate", lambda tokens, *_: (begun.set(), release.wait(20), list(tokens))[2]
+    )
     with serving(session) as address, ThreadPoolExecutor(1) as pool:
         first = pool.submit(post, address, "/api/generate", {"prompt": "a"})
         begun.wait(10)

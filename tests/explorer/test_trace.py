@@ -79,18 +79,21 @@ def test_ablation_kl_is_what_a_forward_pass_with_the_mean_gives(model, trace, pa
     full = torch.log_softmax(logits[0].float(), -1)
     tokens = torch.from_numpy(trace["tokens"]).long()[None]
     for stream in range(3):
-        def at_mean(z, hook, stream=stream):
+
+        def at_mean(z, _, stream=stream):
             z = z.clone()
             z[:, :, stream] = cache["layers.2.out"][0].mean(0)[stream]
             return z
 
         with torch.inference_mode():
-            ablated = torch.log_softmax(model.run_with_hooks(tokens, [("layers.2.out", at_mean)])[0].float(), -1)
+            ablated = torch.log_softmax(
+                model.run_with_hooks(tokens, [("layers.2.out", at_mean)])[0].float(), -1
+            )
         kl = (full.exp() * (full - ablated)).sum(-1) / np.log(2)
         assert trace["ablation_kl"][:, stream] == pytest.approx(kl.numpy(), rel=0.01, abs=1e-3)
 
 
-def test_cosines_and_drift_are_those_of_the_cached_states(model, trace, pass_):
+def test_cosines_and_drift_are_those_of_the_cached_states(trace, pass_):
     _, cache = pass_
     cosine = torch.nn.functional.cosine_similarity
     c, x = cache["layers.1.connection.out"][0], cache["input.streams"][0]
@@ -110,8 +113,12 @@ def test_the_stream_lens_decodes_one_stream_with_the_others_at_their_mean(model,
     mixed[:, 2] = z[:, 2]
     with torch.inference_mode():
         logits = model.output_function.from_streams(mixed.flatten(1)) @ model.unembedding.T
-    assert (trace["stream_lens_id"][1, :, 2] == logits.argmax(-1).numpy()).mean() > 0.9  # ties in float32 aside
-    assert trace["stream_lens_logprob"][1, :, 2] == pytest.approx(torch.log_softmax(logits, -1).max(-1).values.numpy(), abs=0.01)
+    assert (
+        trace["stream_lens_id"][1, :, 2] == logits.argmax(-1).numpy()
+    ).mean() > 0.9  # ties in float32 aside
+    assert trace["stream_lens_logprob"][1, :, 2] == pytest.approx(
+        torch.log_softmax(logits, -1).max(-1).values.numpy(), abs=0.01
+    )
 
 
 @pytest.mark.parametrize(
@@ -144,7 +151,9 @@ def test_a_trace_read_from_its_file_is_the_same(trace, tmp_path):
 
 
 def test_a_reference_from_other_text_changes_the_ablation_but_not_the_routing(model, trace):
-    reference = mean_states(model, [torch.randint(0, 256, (2, 20), generator=torch.Generator().manual_seed(1))])
+    reference = mean_states(
+        model, [torch.randint(0, 256, (2, 20), generator=torch.Generator().manual_seed(1))]
+    )
     other = capture(model, TOKENIZER, PROMPT, reference=reference)
     np.testing.assert_array_equal(other["routing"], trace["routing"])
     assert not np.array_equal(other["ablation_kl"], trace["ablation_kl"])
@@ -172,7 +181,9 @@ def test_a_token_beyond_the_tokenizers_table_shows_as_its_number():
 
 
 @pytest.mark.parametrize(
-    ("prompt", "complaint"), [("", "empty"), ("x" * 65, "65 tokens, the model reads 64")], ids=["empty", "too long"]
+    ("prompt", "complaint"),
+    [("", "empty"), ("x" * 65, "65 tokens, the model reads 64")],
+    ids=["empty", "too long"],
 )
 def test_a_prompt_the_model_cannot_read_is_refused_in_one_line(model, prompt, complaint):
     with pytest.raises(UserError, match=complaint):
@@ -186,7 +197,14 @@ def test_a_model_without_streams_is_refused():
 
 def test_damaged_bytes_are_no_trace(trace, tmp_path):
     data = trace.to_bytes()
-    for bad in (b"", b"\x00" * 8, data[:100], data[:-1], b"\xff" * 64, (10**6).to_bytes(8, "little") + data[8:]):
+    for bad in (
+        b"",
+        b"\x00" * 8,
+        data[:100],
+        data[:-1],
+        b"\xff" * 64,
+        (10**6).to_bytes(8, "little") + data[8:],
+    ):
         with pytest.raises(TraceError):
             Trace.from_bytes(bad)
     with pytest.raises(TraceError, match="cannot read"):

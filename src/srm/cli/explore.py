@@ -15,7 +15,8 @@ from srm.errors import UserError
 
 @dataclass
 class Command:
-    """Look at the streams of a model think, in your browser. Everything runs here; nothing is asked of any other machine.
+    """Look at the streams of a model think, in your browser. Everything runs here; nothing is asked of any
+    other machine.
 
     Example:
         srm explore runs/nano
@@ -62,7 +63,9 @@ def listen(host: str, port: int) -> socket.socket:
         listener.listen(128)
     except OSError as error:
         listener.close()
-        raise UserError(f"cannot listen on {host}:{port} ({error.strerror}): try --port {port + 1 if port < 65535 else 0}") from None
+        raise UserError(
+            f"cannot listen on {host}:{port} ({error.strerror}): try --port {port + 1 if port < 65535 else 0}"
+        ) from None
     return listener
 
 
@@ -77,7 +80,9 @@ def serve(session, listener: socket.socket, host: str, browser: bool) -> None:
     shown = "localhost" if host in LOOPBACK else host
     url = f"http://{f'[{shown}]' if ':' in shown else shown}:{port}/"
     app = create_app(session, hosts=tuple({*LOOPBACK, host, *names_of(host)}))
-    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5, server_header=False)
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, timeout_graceful_shutdown=5, server_header=False
+    )
     print(f"{session.name}: {url}   (Ctrl-C stops)", flush=True)
     if host not in LOOPBACK:
         print("listening beyond this machine: whoever reaches this address can use the model", flush=True)

@@ -13,7 +13,8 @@ from srm.errors import UserError
 
 @dataclass
 class Command:
-    """Write one HTML file about a run: its training, what the analyses found, and the explorer's views on a few prompts.
+    """Write one HTML file about a run: its training, what the analyses found, and the explorer's views on a
+    few prompts.
 
     The file holds everything, opens without a network, and can be sent to a colleague.
 

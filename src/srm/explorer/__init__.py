@@ -1,17 +1,17 @@
 """The explorer: look at the streams of one model think, in a browser, in one file, or in a notebook.
 
-    trace.py          the data contract: one prompt as named arrays and a manifest
-    readout.py        token distributions out of the streams: lens, attribution, ablation
-    capture.py        model + prompt → trace
-    interventions.py  ablations and edge cuts as hooks; before and after
-    session.py        one model, its tokenizer and checkpoints: what the server serves
-    worker.py         one thread around the model, with a bounded queue
-    jobs.py           long sweeps with progress
-    server.py         the web interface on loopback
-    static/           the front end: plain ES modules
-    bundle.py         those modules as one script, for the report and the notebook
-    report.py         one self-contained HTML file
-    widget.py         the same views in a notebook
+trace.py          the data contract: one prompt as named arrays and a manifest
+readout.py        token distributions out of the streams: lens, attribution, ablation
+capture.py        model + prompt → trace
+interventions.py  ablations and edge cuts as hooks; before and after
+session.py        one model, its tokenizer and checkpoints: what the server serves
+worker.py         one thread around the model, with a bounded queue
+jobs.py           long sweeps with progress
+server.py         the web interface on loopback
+static/           the front end: plain ES modules
+bundle.py         those modules as one script, for the report and the notebook
+report.py         one self-contained HTML file
+widget.py         the same views in a notebook
 """
 
 from srm.explorer.capture import capture, mean_states

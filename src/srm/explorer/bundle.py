@@ -1,12 +1,14 @@
 """The front end as one script, for pages that have no server behind them: the report and the notebook.
 
-The modules keep to a few forms of import and export, and this turns each into a function that returns its exports:
+The modules keep to a few forms of import and export, and this turns each into a function that returns its
+exports:
 
     import { a, b } from "./x.js";        →   const { a, b } = module_x;
     import uPlot from "./uPlot.esm.js";   →   const { default: uPlot } = module_uPlot;
     export const c = …                    →   const c = …    and   return { c };
 
-in the order of their dependence. Anything it does not know it refuses, so a module written otherwise fails loudly, in the tests.
+in the order of their dependence. Anything it does not know it refuses, so a module written otherwise fails
+loudly, in the tests.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from collections.abc import Mapping
 
 from srm.explorer.server import static_files
 
-IMPORT = re.compile(r'^import (?:(?P<default>\w+)|\{(?P<names>[^}]*)\}) from "(?P<path>\./[^"]+|\.\./[^"]+)";$', re.MULTILINE)
+IMPORT = re.compile(
+    r'^import (?:(?P<default>\w+)|\{(?P<names>[^}]*)\}) from "(?P<path>\./[^"]+|\.\./[^"]+)";$', re.MULTILINE
+)
 EXPORT = re.compile(r"^export (?P<kind>const|class|function|async function) (?P<name>\w+)", re.MULTILINE)
 EXPORT_DEFAULT = re.compile(r"^export \{ (?P<name>\w+) as default \};$", re.MULTILINE)
 
@@ -33,7 +37,9 @@ def bundle(entry: str, sources: Mapping[str, str] | None = None) -> str:
     order: list[str] = []
     _visit(entry, sources, order, ())
     names = {path: f"module_{i}" for i, path in enumerate(order)}
-    parts = [f"const {names[path]} = (() => {{\n{_body(path, sources[path], names)}\n}})();" for path in order]
+    parts = [
+        f"const {names[path]} = (() => {{\n{_body(path, sources[path], names)}\n}})();" for path in order
+    ]
     script = "\n".join([*parts, f"const entry_module = {names[entry]};"])
     return script.replace("</script", "<\\/script")
 

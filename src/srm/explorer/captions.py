@@ -1,4 +1,6 @@
-"""One sentence under each figure, about this trace and computed from it. A caption never says what a figure could show, only what it does."""
+"""One sentence under each figure, about this trace and computed from it. A caption never says what a figure
+could show, only what it does.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,8 @@ def _wall(trace: Trace) -> str:
     best, worst = int(out.argmax()), int(out.argmin())
     own = np.diagonal(maps, axis1=-2, axis2=-1).mean()
     return (
-        f"S{best} is read most, at {out[best]:.0%} of the edges it could have, S{worst} least ({out[worst]:.0%}); "
+        f"S{best} is read most, at {out[best]:.0%} of the edges it could have, S{worst} least "
+        f"({out[worst]:.0%}); "
         f"streams read themselves at {own:.0%}, and {maps.mean():.0%} of all edges exceed {THRESHOLD:.2f}."
     )
 
@@ -83,7 +86,8 @@ def _ranked(trace: Trace) -> str:
     half = int((share < 0.5).sum()) + 1
     ratio = kl[order[0]] / max(kl[order[-1]], 1e-9)
     return (
-        f"Ablating S{order[0]} costs most, {kl[order[0]]:.3f} bits a token, S{order[-1]} least, {kl[order[-1]]:.3f} "
+        f"Ablating S{order[0]} costs most, {kl[order[0]]:.3f} bits a token, S{order[-1]} least, "
+        f"{kl[order[-1]]:.3f} "
         f"({ratio:.1f} times less); {half} of {len(kl)} streams make half of the sum."
     )
 
@@ -95,8 +99,10 @@ def _lens(trace: Trace) -> str:
     settled = _first_settled(ids)
     right = trace["lens_target"][steps - 1 : axes["tick"] : steps].astype(float).mean(1)
     return (
-        f"The top token no longer changes after layer {np.median(settled):.0f} at half of the tokens; the right token's "
-        f"log-probability goes from {right[0]:.2f} after layer 0 to {right[-1]:.2f} nats after layer {axes['layer'] - 1}."
+        f"The top token no longer changes after layer {np.median(settled):.0f} at half of the tokens; "
+        f"the right token's "
+        f"log-probability goes from {right[0]:.2f} after layer 0 to {right[-1]:.2f} nats after layer "
+        f"{axes['layer'] - 1}."
     )
 
 
@@ -110,10 +116,16 @@ def _first_settled(ids: np.ndarray) -> np.ndarray:
 def _stepper(trace: Trace) -> str:
     change = trace["step_change"].astype(float).mean((1, 2))
     letters = [letter for layer in trace.manifest["order"] for letter in layer]
-    by_letter = {letter: np.mean([c for c, l in zip(change, letters, strict=True) if l == letter]) for letter in trace.manifest["letters"]}
+    by_letter = {
+        letter: np.mean([c for c, l in zip(change, letters, strict=True) if l == letter])
+        for letter in trace.manifest["letters"]
+    }
     most = max(by_letter, key=lambda letter: by_letter[letter])
     listed = ", ".join(f"{letter} {value:.2f}" for letter, value in by_letter.items())
-    return f"Step function {most} moves the state furthest relative to its length ({listed}); the first step of the pass moves it by {change[0]:.2f}, the last by {change[-1]:.2f}."
+    return (
+        f"Step function {most} moves the state furthest relative to its length ({listed}); the first "
+        f"step of the pass moves it by {change[0]:.2f}, the last by {change[-1]:.2f}."
+    )
 
 
 def _align(trace: Trace) -> str:
@@ -121,18 +133,25 @@ def _align(trace: Trace) -> str:
     update = trace["update_cosine"].astype(float).mean(1)
     negative = (connection < 0).mean()
     return (
-        f"Connection and token input are at cosine {connection.mean():+.3f} on average, {negative:.0%} of the layer–stream pairs "
-        f"negative; update and step output at {update.mean():+.3f}, from {update.min():+.2f} to {update.max():+.2f}."
+        f"Connection and token input are at cosine {connection.mean():+.3f} on average, {negative:.0%} "
+        f"of the layer–stream pairs negative; update and step output at {update.mean():+.3f}, "
+        f"from {update.min():+.2f} to {update.max():+.2f}."
     )
 
 
 def _drift(trace: Trace) -> str:
     drift = trace["drift_cosine"].astype(float).mean(2)  # [transition, group, stream]
     classes = Counter(
-        stage(convergence(drift[:, g, s]), len(drift)) for g in range(drift.shape[1]) for s in range(drift.shape[2])
+        stage(convergence(drift[:, g, s]), len(drift))
+        for g in range(drift.shape[1])
+        for s in range(drift.shape[2])
     )
     listed = ", ".join(f"{classes[name]} {name}" for name in ("early", "middle", "late"))
-    return f"Mean cosine distance falls from {drift[0].mean():.3f} to {drift[-1].mean():.3f} over the depth; of {sum(classes.values())} group–stream pairs, {listed}." if drift[-1].mean() < drift[0].mean() else f"Mean cosine distance rises from {drift[0].mean():.3f} to {drift[-1].mean():.3f} over the depth; of {sum(classes.values())} group–stream pairs, {listed}."
+    first, last = drift[0].mean(), drift[-1].mean()
+    return (
+        f"Mean cosine distance {'falls' if last < first else 'rises'} from {first:.3f} to {last:.3f} over "
+        f"the depth; of {sum(classes.values())} group–stream pairs, {listed}."
+    )
 
 
 def convergence(values: Sequence[float] | np.ndarray) -> int:
@@ -154,8 +173,13 @@ def stage(transition: int, transitions: int) -> str:
 def _card(trace: Trace) -> str:
     norms = trace["write_norm"][-1].astype(float)  # [token, stream]
     token, stream = np.unravel_index(int(norms.argmax()), norms.shape)
-    return f"The strongest single write is S{stream}'s at “{_word(trace, int(token))}” ({token}): {norms.max():.1f} beyond its mean, against {np.median(norms):.1f} in the middle."
+    return (
+        f"The strongest single write is S{stream}'s at “{_word(trace, int(token))}” ({token}): "
+        f"{norms.max():.1f} beyond its mean, against {np.median(norms):.1f} in the middle."
+    )
 
 
 def _word(trace: Trace, token: int) -> str:
-    return trace.token_strings[token].strip() or trace.token_strings[token].replace(" ", "·").replace("\n", "⏎")
+    return trace.token_strings[token].strip() or trace.token_strings[token].replace(" ", "·").replace(
+        "\n", "⏎"
+    )

@@ -46,7 +46,9 @@ class TextTokens(Protocol):
 
 def require_srm(model: LanguageModel) -> SRM:
     if not isinstance(model, SRM):
-        raise UserError(f"the explorer looks at streams, which {model.config.architecture} models lack: choose an SRM")
+        raise UserError(
+            f"the explorer looks at streams, which {model.config.architecture} models lack: choose an SRM"
+        )
     return model
 
 
@@ -64,15 +66,18 @@ def capture(
 ) -> Trace:
     """The trace of `prompt` (text or ids).
 
-    `hooks` intervene while it runs. `reference` [L, S, D] holds the mean state after every layer (`mean_states`); without it
-    the means are the prompt's own. `stream_lens` decodes every stream alone: by default when that takes seconds.
+    `hooks` intervene while it runs. `reference` [L, S, D] holds the mean state after every layer
+    (`mean_states`); without it the means are the prompt's own. `stream_lens` decodes every stream alone: by
+    default when that takes seconds.
     """
     model = require_srm(model)
     ids = tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
     if not ids:
         raise UserError("the prompt is empty: write at least one token")
     if len(ids) > model.config.context:
-        raise UserError(f"the prompt has {len(ids)} tokens, the model reads {model.config.context}: shorten it")
+        raise UserError(
+            f"the prompt has {len(ids)} tokens, the model reads {model.config.context}: shorten it"
+        )
     tokens = torch.tensor(ids, device=model.device)
     was_training = model.training
     model.eval()
@@ -83,8 +88,10 @@ def capture(
         model.train(was_training)
     states = States.of(model, cache)
     target = torch.cat((tokens[1:], logits[0, -1].argmax(-1, keepdim=True)))
-    arrays = _connection_arrays(cache, states) | _step_arrays(model, states) | _readout_arrays(
-        model, states, logits[0], tokens, target, reference, stream_lens
+    arrays = (
+        _connection_arrays(cache, states)
+        | _step_arrays(model, states)
+        | _readout_arrays(model, states, logits[0], tokens, target, reference, stream_lens)
     )
     arrays |= {"tokens": tokens.int(), "target": target.int()}
     return Trace(
@@ -94,7 +101,13 @@ def capture(
 
 
 def _wanted(model: SRM) -> list[str]:
-    names = ["input.streams", "layers.*.connection.*", "layers.*.update", "layers.*.steps.*.out", "layers.*.out"]
+    names = [
+        "input.streams",
+        "layers.*.connection.*",
+        "layers.*.update",
+        "layers.*.steps.*.out",
+        "layers.*.out",
+    ]
     names += ["pre.*.out"] if model.config.pre_steps else []
     return names + (["post.*.out"] if model.config.post_steps else [])
 
@@ -102,7 +115,9 @@ def _wanted(model: SRM) -> list[str]:
 class States:
     """The cached values of one prompt, stacked: what went into every step and what came out."""
 
-    def __init__(self, x: Tensor, update: Tensor, before: Tensor, after: Tensor, layers: Tensor, final: Tensor) -> None:
+    def __init__(
+        self, x: Tensor, update: Tensor, before: Tensor, after: Tensor, layers: Tensor, final: Tensor
+    ) -> None:
         self.x = x  # [T, S, D] the token input
         self.update = update  # [L, T, S, D]
         self.before = before  # [N, T, S, D]
@@ -126,7 +141,9 @@ class States:
             layers.append(z)
             update.append(cache[f"layers.{layer}.update"][0].float())
         final = cache[f"post.{config.post_steps - 1}.out"][0].float() if config.post_steps else z
-        return cls(x, torch.stack(update), torch.stack(before), torch.stack(after), torch.stack(layers), final)
+        return cls(
+            x, torch.stack(update), torch.stack(before), torch.stack(after), torch.stack(layers), final
+        )
 
     @property
     def outputs(self) -> Tensor:
@@ -136,7 +153,9 @@ class States:
 
 def _connection_arrays(cache: dict[str, Tensor], states: States) -> dict[str, Tensor]:
     depth = len(states.layers)
-    pattern = torch.stack([cache[f"layers.{i}.connection.pattern"][0].float() for i in range(depth)])  # [L, T, H, S, S]
+    pattern = torch.stack(
+        [cache[f"layers.{i}.connection.pattern"][0].float() for i in range(depth)]
+    )  # [L, T, H, S, S]
     c = torch.stack([cache[f"layers.{i}.connection.out"][0].float() for i in range(depth)])
     entropy = -(pattern * pattern.clamp_min(1e-12).log2()).sum(-1).mean(-1)
     return {
@@ -164,7 +183,9 @@ def _step_arrays(model: SRM, states: States) -> dict[str, Tensor]:
 
 
 def group_contributions(model: SRM, moved: Tensor) -> Tensor:
-    """What each step function added in each layer, summed over its calls: moved [N, T, S, D] → [L, G, T, S, D]."""
+    """What each step function added in each layer, summed over its calls: moved [N, T, S, D] → [L, G, T, S,
+    D].
+    """
     config = model.config
     total = moved.new_zeros(config.depth, config.step_functions, *moved.shape[1:])
     for layer, order in enumerate(model.evaluation_orders):
@@ -233,7 +254,9 @@ def _manifest(
         "format": FORMAT,
         "prompt": tokenizer.decode([i for i in ids if i < tokenizer.vocab_size]),
         "strings": display_strings(tokenizer, ids),
-        "vocabulary": dict(zip(map(str, sorted(used)), display_strings(tokenizer, sorted(used)), strict=True)),
+        "vocabulary": dict(
+            zip(map(str, sorted(used)), display_strings(tokenizer, sorted(used)), strict=True)
+        ),
         "model": {
             "name": name or "SRM",
             "config": config.to_dict(),
@@ -267,7 +290,9 @@ def display_strings(tokenizer: TextTokens, ids: Sequence[int]) -> list[str]:
 
 
 def layer_sites(model: SRM) -> list[str]:
-    """The site of each layer's result; the last is the state the output function reads, after the post-steps if there are any."""
+    """The site of each layer's result; the last is the state the output function reads, after the post-steps
+    if there are any.
+    """
     config = model.config
     names = [f"layers.{i}.out" for i in range(config.depth)]
     return [*names[:-1], f"post.{config.post_steps - 1}.out" if config.post_steps else names[-1]]
@@ -275,7 +300,9 @@ def layer_sites(model: SRM) -> list[str]:
 
 @torch.inference_mode()
 def mean_states(model: LanguageModel, batches: Iterable[Tensor]) -> Tensor:
-    """The mean state after every layer (see `layer_sites`) over all tokens of `batches`, each [B, T]: [L, S, D]."""
+    """The mean state after every layer (see `layer_sites`) over all tokens of `batches`, each [B, T]: [L, S,
+    D].
+    """
     model = require_srm(model)
     names, count = layer_sites(model), 0
     total = torch.zeros(len(names), model.config.streams, model.config.stream_dim)

@@ -1,8 +1,9 @@
 """What every request passes first: whom it is addressed to, where it comes from, how large it is.
 
-A server on loopback is still reachable from any page the browser has open. A foreign page that makes its own name resolve to
-127.0.0.1 (DNS rebinding) is stopped by the Host check, one that posts to us directly by the Origin check. No CORS headers are
-ever sent. The size limit counts the bytes that arrive, whatever Content-Length claims.
+A server on loopback is still reachable from any page the browser has open. A foreign page that makes its own
+name resolve to 127.0.0.1 (DNS rebinding) is stopped by the Host check, one that posts to us directly by the
+Origin check. No CORS headers are ever sent. The size limit counts the bytes that arrive, whatever
+Content-Length claims.
 """
 
 from __future__ import annotations
@@ -99,6 +100,10 @@ def _too_large() -> str:
 
 async def answer(send: Send, status: int, line: str) -> None:
     body = json.dumps({"error": line}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *HEADERS.items()]
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        *HEADERS.items(),
+    ]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -1,14 +1,17 @@
-"""Interventions: streams held at their mean, at zero or at another token's state, and edges between streams cut.
+"""Interventions: streams held at their mean, at zero or at another token's state, and edges between streams
+cut.
 
     >>> import srm, torch
     >>> model = srm.build(srm.preset("srm-nano", vocab_size=257)).eval()
     >>> baseline = Baseline.of(model, torch.arange(6))
-    >>> outcome = evaluate(model, baseline, Intervention(ablations=(Ablation(stream=5, mode="mean", first=7, last=7),)))
+    >>> silence = Ablation(stream=5, mode="mean", first=7, last=7)
+    >>> outcome = evaluate(model, baseline, Intervention(ablations=(silence,)))
     >>> outcome.kl.shape                          # KL(full ‖ changed) in bits, one a token
     torch.Size([6])
 
-An ablation replaces one stream's state after each layer of a range. A cut sets one weight of the connection's pattern to zero:
-the target then reads nothing from that source through that head (the other weights stay as they are).
+An ablation replaces one stream's state after each layer of a range. A cut sets one weight of the connection's
+pattern to zero: the target then reads nothing from that source through that head (the other weights stay as
+they are).
 
 Nothing here changes the model: an intervention is a list of hooks, open for one forward pass.
 """
@@ -164,7 +167,9 @@ def _cut(cuts: list[Cut]) -> HookFunction:
 
 
 def other_tokens(count: int) -> Tensor:
-    """For every token another one, by a fixed draw: token i of a random cycle gets the state of its successor."""
+    """For every token another one, by a fixed draw: token i of a random cycle gets the state of its
+    successor.
+    """
     cycle = torch.randperm(count, generator=torch.Generator().manual_seed(RESAMPLE_SEED))
     other = torch.empty_like(cycle)
     other[cycle] = cycle.roll(-1)

@@ -1,7 +1,7 @@
 """Long sweeps as jobs: started, watched and stopped from the page, without keeping anybody else waiting.
 
-A job is an iterator that yields after every piece of work. Each piece takes its turn in the worker's queue like any other
-question, so a click in another tab waits for one forward pass, not for the sweep.
+A job is an iterator that yields after every piece of work. Each piece takes its turn in the worker's queue
+like any other question, so a click in another tab waits for one forward pass, not for the sweep.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ class Jobs:
                 if len(self._jobs) > MAX_KEPT:
                     del self._jobs[name]
                     self._threads.pop(name, None)
-            thread = threading.Thread(target=self._run, args=(job, pieces), name=f"srm-job-{job.id}", daemon=True)
+            thread = threading.Thread(
+                target=self._run, args=(job, pieces), name=f"srm-job-{job.id}", daemon=True
+            )
             self._threads[job.id] = thread
         thread.start()
         return job
@@ -83,7 +85,9 @@ class Jobs:
                 job.done += 1
             job.status = "stopped"
         except Exception as error:  # a job must end with a word, whatever happened
-            job.status, job.error = ("stopped", "") if job.stop.is_set() else ("failed", str(error).split("\n")[0])
+            job.status, job.error = (
+                ("stopped", "") if job.stop.is_set() else ("failed", str(error).split("\n")[0])
+            )
 
     def _turn(self, job: Job, work: Callable[[], Any]) -> Any:
         while True:

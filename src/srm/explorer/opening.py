@@ -1,8 +1,8 @@
 """Opening a session: from a trained run, a checkpoint, an export, or an untrained preset.
 
-    >>> session = open_preset("srm-nano")
-    >>> session.name
-    'srm-nano (untrained)'
+>>> session = open_preset("srm-nano")
+>>> session.name
+'srm-nano (untrained)'
 """
 
 from __future__ import annotations
@@ -33,10 +33,22 @@ def open_preset(name: str) -> Session:
     """An untrained preset, reading bytes: enough to try the explorer."""
     config = srm.preset(name)
     if not isinstance(config, SRMConfig):
-        raise UserError(f"the explorer looks at streams, which {config.architecture} models lack: choose an SRM, such as srm-nano")
-    lines = f'model = srm.build(srm.preset("{name}", vocab_size=257)).eval()\ntokenizer = srm.data.byte_tokenizer()'
+        raise UserError(
+            f"the explorer looks at streams, which {config.architecture} models lack: choose an SRM, "
+            f"such as srm-nano"
+        )
+    lines = (
+        f'model = srm.build(srm.preset("{name}", vocab_size=257)).eval()\ntokenizer = '
+        f"srm.data.byte_tokenizer()"
+    )
     model = srm.build(config.replace(vocab_size=257))
-    return Session(model, byte_tokenizer(), name=f"{name} (untrained)", python=f"import srm.data\n{lines}", prompts=(EXAMPLE,))
+    return Session(
+        model,
+        byte_tokenizer(),
+        name=f"{name} (untrained)",
+        python=f"import srm.data\n{lines}",
+        prompts=(EXAMPLE,),
+    )
 
 
 def open_run(path: str | Path) -> Session:
@@ -45,10 +57,11 @@ def open_run(path: str | Path) -> Session:
     model = require_srm(load(path))
     tokenizer = _tokenizer(path)
     evaluation = _evaluation_text(path, model)
-    checkpoints = {
-        folder.name: partial(_load_srm, folder) for folder in _checkpoint_folders(path)
-    }
-    lines = f"from srm.storage import load_tokenizer\nmodel = srm.load({str(path)!r})\ntokenizer = load_tokenizer({str(path)!r})"
+    checkpoints = {folder.name: partial(_load_srm, folder) for folder in _checkpoint_folders(path)}
+    lines = (
+        f"from srm.storage import load_tokenizer\nmodel = srm.load({str(path)!r})\ntokenizer = "
+        f"load_tokenizer({str(path)!r})"
+    )
     prompts = [EXAMPLE]
     if evaluation:
         prompts = [tokenizer.decode(row[:EXCERPT].tolist()) for row in evaluation[0][:3]]
@@ -94,7 +107,9 @@ def _load_srm(folder: Path) -> SRM:
 
 
 def _checkpoint_folders(path: Path) -> list[Path]:
-    folders = [folder for folder in (path / "checkpoints").glob("step-*") if (folder / "config.json").is_file()]
+    folders = [
+        folder for folder in (path / "checkpoints").glob("step-*") if (folder / "config.json").is_file()
+    ]
     return sorted(folders, key=lambda folder: (len(folder.name), folder.name))
 
 

@@ -4,8 +4,8 @@ The output function is linear, so the output embedding is a sum with one part fo
 
     output embedding = Σ_s W_s z_s          W_s the columns of `from_streams` that belong to stream s
 
-Decoding one stream alone, ablating it or asking for its part in a logit is then arithmetic on S small vectors a token;
-the model need not run again.
+Decoding one stream alone, ablating it or asking for its part in a logit is then arithmetic on S small vectors
+a token; the model need not run again.
 
 Axes:  L layer   N tick   T token   S stream   D stream dim   E embedding   V vocabulary   K rank
 """
@@ -25,7 +25,9 @@ LOG2E = 1 / math.log(2)
 def stream_parts(model: SRM, z: Tensor) -> Tensor:
     """z [..., S, D] → what each stream writes to the output embedding, [..., S, E]."""
     config = model.config
-    weight = model.output_function.from_streams.weight.view(config.embedding_dim, config.streams, config.stream_dim)
+    weight = model.output_function.from_streams.weight.view(
+        config.embedding_dim, config.streams, config.stream_dim
+    )
     return torch.einsum("...sd,esd->...se", z, weight)
 
 
@@ -50,7 +52,9 @@ def top_lens(model: SRM, embedding: Tensor, target: Tensor, ranks: int) -> tuple
 
 
 def stream_lens(model: SRM, parts: Tensor, mean: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Each stream decoded alone, the others at their mean: parts [L, T, S, E], mean [L, S, E] → id, log-prob, target's; [L, T, S]."""
+    """Each stream decoded alone, the others at their mean: parts [L, T, S, E], mean [L, S, E] → id, log-prob,
+    target's; [L, T, S].
+    """
     alone = parts - mean[:, None] + mean.sum(1)[:, None, None]  # [L, T, S, E]
     rows = alone.permute(0, 2, 1, 3).flatten(0, 1)  # [L·S, T, E]
     ids, values, targets = top_lens(model, rows, target, ranks=1)
@@ -63,7 +67,8 @@ def stream_lens(model: SRM, parts: Tensor, mean: Tensor, target: Tensor) -> tupl
 
 
 def attribution(model: SRM, parts: Tensor, target: Tensor) -> Tensor:
-    """Each stream's part in the target's logit, less its part in the mean logit: parts [L, T, S, E] → [L, T, S].
+    """Each stream's part in the target's logit, less its part in the mean logit: parts [L, T, S, E] → [L, T,
+    S].
 
     Exact: over the streams these sum to the target's logit less the mean logit.
     """

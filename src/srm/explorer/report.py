@@ -3,9 +3,10 @@
     from srm.explorer.opening import open_run
     write_report(open_run("runs/nano"), "report.html", run="runs/nano")
 
-It carries the explorer's own views on a few traces, the training curve, what the analyses found, config and provenance, with a
-sentence under each figure that says what it shows for this run. It opens from a file, asks no network for anything, and its
-policy (`default-src 'none'`, scripts and styles by their hash) makes the browser hold it to that.
+It carries the explorer's own views on a few traces, the training curve, what the analyses found, config and
+provenance, with a sentence under each figure that says what it shows for this run. It opens from a file, asks
+no network for anything, and its policy (`default-src 'none'`, scripts and styles by their hash) makes the
+browser hold it to that.
 """
 
 from __future__ import annotations
@@ -31,9 +32,16 @@ CURVE_POINTS = 1000  # of the training curve; longer runs are averaged down
 
 
 def write_report(
-    session: Session, path: str | Path, *, run: str | Path | None = None, prompts: Sequence[str] = (), traces: Sequence[Trace] = ()
+    session: Session,
+    path: str | Path,
+    *,
+    run: str | Path | None = None,
+    prompts: Sequence[str] = (),
+    traces: Sequence[Trace] = (),
 ) -> Path:
-    """Write the report of a session. `prompts` are traced for it (by default the session's own); `run` adds its training curve."""
+    """Write the report of a session. `prompts` are traced for it (by default the session's own); `run` adds
+    its training curve.
+    """
     path = Path(path)
     made = list(traces) or [session.trace(session.encode(prompt)) for prompt in (prompts or session.prompts)]
     record = read_record(run)
@@ -46,7 +54,9 @@ def write_report(
     return path
 
 
-def page(session: Session, traces: Sequence[Trace], training: dict[str, Any] | None, record: dict[str, Any]) -> str:
+def page(
+    session: Session, traces: Sequence[Trace], training: dict[str, Any] | None, record: dict[str, Any]
+) -> str:
     data = {
         "python": session.python,
         "training": training,
@@ -67,7 +77,10 @@ def page(session: Session, traces: Sequence[Trace], training: dict[str, Any] | N
 </head>
 <body>
 {_head(session, training, record)}
-<div class="report"><h2>Inside {len(traces)} prompt{"s" if len(traces) != 1 else ""}</h2><div id="tabs"></div></div>
+<div class="report">
+<h2>Inside {len(traces)} prompt{"s" if len(traces) != 1 else ""}</h2>
+<div id="tabs"></div>
+</div>
 <main id="app"></main>
 <script type="application/json" id="data">{content}</script>
 <script>{script}</script>
@@ -85,7 +98,7 @@ def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-# --- the training curve -----------------------------------------------------------------------------------------------
+# the training curve
 
 
 def read_record(run: str | Path | None) -> dict[str, Any]:
@@ -123,7 +136,11 @@ def training_curve(run: str | Path | None) -> dict[str, Any] | None:
     steps, values = _thinned(sorted(loss.items()))
     known = sorted(set(steps) | set(val))
     by_step = dict(zip(steps, values, strict=True))
-    return {"step": known, "loss": [by_step.get(step) for step in known], "val": [val.get(step) for step in known]}
+    return {
+        "step": known,
+        "loss": [by_step.get(step) for step in known],
+        "val": [val.get(step) for step in known],
+    }
 
 
 def _thinned(points: list[tuple[int, float]]) -> tuple[list[int], list[float]]:
@@ -134,17 +151,28 @@ def _thinned(points: list[tuple[int, float]]) -> tuple[list[int], list[float]]:
 
 
 def training_sentence(training: dict[str, Any]) -> str:
-    losses = [(step, value) for step, value in zip(training["step"], training["loss"], strict=True) if value is not None]
+    losses = [
+        (step, value)
+        for step, value in zip(training["step"], training["loss"], strict=True)
+        if value is not None
+    ]
     tail = [value for _, value in losses[-max(1, len(losses) // 20) :]]
-    sentence = f"Training loss goes from {losses[0][1]:.2f} to {sum(tail) / len(tail):.2f} nats a token in {losses[-1][0]:,} steps"
-    measured = [(value, step) for step, value in zip(training["step"], training["val"], strict=True) if value is not None]
+    sentence = (
+        f"Training loss goes from {losses[0][1]:.2f} to {sum(tail) / len(tail):.2f} nats a token "
+        f"in {losses[-1][0]:,} steps"
+    )
+    measured = [
+        (value, step)
+        for step, value in zip(training["step"], training["val"], strict=True)
+        if value is not None
+    ]
     if measured:
         best, at = min(measured)
         sentence += f"; validation loss is lowest at step {at:,}, {best:.3f}"
     return sentence + "."
 
 
-# --- the head of the page -----------------------------------------------------------------------------------------------
+# the head of the page
 
 
 def _head(session: Session, training: dict[str, Any] | None, record: dict[str, Any]) -> str:
@@ -156,7 +184,10 @@ def _head(session: Session, training: dict[str, Any] | None, record: dict[str, A
     )
     parts = [f'<div class="report"><h1>{escape(session.name)}</h1><p class="lead">{escape(lead)}</p>']
     if training is not None:
-        parts.append(f'<h2>Training</h2><div id="training"></div><p class="caption">{escape(training_sentence(training))}</p>')
+        parts.append(
+            f'<h2>Training</h2><div id="training"></div><p '
+            f'class="caption">{escape(training_sentence(training))}</p>'
+        )
     if session.saved:
         rows = "".join(
             f"<tr><th>{escape(name)}</th><td>{escape(found['headline'])}<details><summary>{escape(found['evidence'])}</summary>"
@@ -175,6 +206,11 @@ def _provenance(info: dict[str, Any], record: dict[str, Any]) -> str:
         rows["begun"] = record["created"]
     if "data" in record:
         rows["data"] = record["data"].get("fingerprint", "")
-    table = "".join(f'<tr><td class="name">{escape(str(k))}</td><td>{escape(str(v))}</td></tr>' for k, v in rows.items())
+    table = "".join(
+        f'<tr><td class="name">{escape(str(k))}</td><td>{escape(str(v))}</td></tr>' for k, v in rows.items()
+    )
     configs = {"model": info["config"]} | ({"training": record["training"]} if "training" in record else {})
-    return f"<table>{table}</table><details><summary>config in full</summary><pre>{escape(json.dumps(configs, indent=1))}</pre></details>"
+    return (
+        f"<table>{table}</table><details><summary>config in "
+        f"full</summary><pre>{escape(json.dumps(configs, indent=1))}</pre></details>"
+    )

@@ -120,7 +120,9 @@ class Bar(BaseModel):
 
 
 class Bars(BaseModel):
-    """At every token of the prompt: what may come next, likeliest before first and likeliest after first; KL in bits."""
+    """At every token of the prompt: what may come next, likeliest before first and likeliest after first; KL
+    in bits.
+    """
 
     kl: list[float]
     top_before: list[list[Bar]]

@@ -8,8 +8,8 @@
     POST /api/sweep             every stream × every layer, as a job; GET and DELETE /api/jobs/{id}
     GET  /api/results/{name}    a saved analysis of the run
 
-`/openapi.json` describes them; every error is JSON with one line. The page's files are read once, at the start, by the server's
-own list: no name a client sends is ever opened.
+`/openapi.json` describes them; every error is JSON with one line. The page's files are read once, at the
+start, by the server's own list: no name a client sends is ever opened.
 """
 
 from __future__ import annotations
@@ -35,7 +35,13 @@ from srm.explorer.session import Session
 from srm.explorer.worker import Busy, Gone, Worker
 
 T = TypeVar("T")
-TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml", "LICENSE": "text/plain"}
+TYPES = {
+    "html": "text/html",
+    "js": "text/javascript",
+    "css": "text/css",
+    "svg": "image/svg+xml",
+    "LICENSE": "text/plain",
+}
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": schema.Error, "description": about}
     for status, about in {
@@ -64,7 +70,12 @@ def create_app(session: Session, *, hosts: tuple[str, ...] = LOOPBACK, queue: in
         worker.close()
 
     app = FastAPI(
-        title="SRM explorer", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None, responses=ERRORS
+        title="SRM explorer",
+        version=__version__,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        responses=ERRORS,
     )
     app.add_middleware(Guard, hosts=hosts)
     _add_errors(app)
@@ -82,7 +93,9 @@ def _add_questions(app: FastAPI, session: Session, worker: Worker) -> None:
     async def model() -> schema.Model:
         return schema.Model(**session.info())
 
-    @app.post("/api/trace", response_class=Response, responses={200: {"content": {"application/octet-stream": {}}}})
+    @app.post(
+        "/api/trace", response_class=Response, responses={200: {"content": {"application/octet-stream": {}}}}
+    )
     async def trace(body: schema.TraceRequest, request: Request) -> Response:
         def work() -> bytes:
             tokens = read(session, body)
@@ -94,14 +107,18 @@ def _add_questions(app: FastAPI, session: Session, worker: Worker) -> None:
     async def intervene(body: schema.InterveneRequest, request: Request) -> schema.Bars:
         def work() -> schema.Bars:
             tokens = read(session, body)
-            return schema.Bars(**session.intervene(tokens, body.intervention.plain(), body.checkpoint, body.each))
+            return schema.Bars(
+                **session.intervene(tokens, body.intervention.plain(), body.checkpoint, body.each)
+            )
 
         return await ask(request, work)
 
     @app.post("/api/generate")
     async def generate(body: schema.GenerateRequest, request: Request) -> schema.Tokens:
         def work() -> schema.Tokens:
-            tokens = session.generate(read(session, body), body.count, body.temperature, body.top_k, body.seed)
+            tokens = session.generate(
+                read(session, body), body.count, body.temperature, body.top_k, body.seed
+            )
             strings = display_strings(session.tokenizer, tokens)
             known = [token for token in tokens if token < session.tokenizer.vocab_size]
             return schema.Tokens(tokens=tokens, strings=strings, text=session.tokenizer.decode(known))
@@ -120,7 +137,9 @@ def _add_jobs(app: FastAPI, session: Session, jobs: Jobs, worker: Worker) -> Non
         if job is None:
             raise HTTPException(404, "no such job; it may have been long ago")
         pieces = list(job.pieces) if job.status != "running" else []
-        return schema.JobState(id=job.id, status=job.status, done=job.done, total=job.total, error=job.error, pieces=pieces)
+        return schema.JobState(
+            id=job.id, status=job.status, done=job.done, total=job.total, error=job.error, pieces=pieces
+        )
 
     @app.post("/api/sweep")
     async def sweep(body: schema.SweepRequest, request: Request) -> schema.JobState:
@@ -130,7 +149,9 @@ def _add_jobs(app: FastAPI, session: Session, jobs: Jobs, worker: Worker) -> Non
 
         tokens = await worker.run(prepare, request.is_disconnected)
         config = session.srm.config
-        return state(jobs.start(config.depth * config.streams, session.sweep(tokens, body.mode, body.checkpoint)))
+        return state(
+            jobs.start(config.depth * config.streams, session.sweep(tokens, body.mode, body.checkpoint))
+        )
 
     @app.get("/api/jobs/{id}")
     async def job(id: str) -> schema.JobState:
@@ -188,7 +209,9 @@ def _add_errors(app: FastAPI) -> None:
         first = error.errors()[0]
         if first["type"] == "json_invalid":
             return line(400, "the request is no valid JSON")
-        where = ".".join(str(part) for part in first["loc"][1:] if isinstance(part, int) or part.isidentifier())
+        where = ".".join(
+            str(part) for part in first["loc"][1:] if isinstance(part, int) or part.isidentifier()
+        )
         return line(422, f"{where or 'request'}: {first['msg'].removeprefix('Value error, ')}")
 
     @app.exception_handler(Busy)

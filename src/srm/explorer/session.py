@@ -2,7 +2,7 @@
 
     >>> import srm
     >>> from srm.data.tokenizers import byte_tokenizer
-    >>> session = Session(srm.build(srm.preset("srm-nano", vocab_size=257)), byte_tokenizer(), name="srm-nano")
+    >>> session = Session(srm.build(srm.preset("srm-nano", vocab_size=257)), byte_tokenizer(), name="nano")
     >>> tokens = session.encode("To be")
     >>> session.trace(tokens).token_strings
     ['T', 'o', ' ', 'b', 'e']
@@ -46,7 +46,9 @@ class Session:
     tokenizer: TextTokens
     name: str = "SRM"
     reference: Tensor | None = None
-    checkpoints: dict[str, Callable[[], SRM]] = field(default_factory=dict)  # by name; each loads when asked for
+    checkpoints: dict[str, Callable[[], SRM]] = field(
+        default_factory=dict
+    )  # by name; each loads when asked for
     saved: dict[str, Any] = field(default_factory=dict)  # results of the run's analyses, as plain data
     python: str = "model, tokenizer = ..."  # the lines that make both, for the page's "Python"
     prompts: Sequence[str] = ("The stream recursion model reads, and the streams begin to talk.",)
@@ -55,12 +57,13 @@ class Session:
         model = require_srm(self.model).eval()
         if self.tokenizer.vocab_size > model.config.vocab_size:
             raise UserError(
-                f"the tokenizer has {self.tokenizer.vocab_size} ids, the model {model.config.vocab_size}: they do not belong together"
+                f"the tokenizer has {self.tokenizer.vocab_size} ids, the model "
+                f"{model.config.vocab_size}: they do not belong together"
             )
         self._subjects: OrderedDict[str, Subject] = OrderedDict({"": Subject(model, self.reference)})
         self._baselines: OrderedDict[tuple[str, tuple[int, ...]], Baseline] = OrderedDict()
 
-    # --- what there is -----------------------------------------------------------------------------------------
+    # what there is
 
     @property
     def srm(self) -> SRM:
@@ -98,15 +101,19 @@ class Session:
         if not tokens:
             raise UserError("the prompt is empty: write at least one token")
         if len(tokens) > self.max_tokens:
-            raise UserError(f"the prompt has {len(tokens)} tokens, at most {self.max_tokens} are shown: shorten it")
+            raise UserError(
+                f"the prompt has {len(tokens)} tokens, at most {self.max_tokens} are shown: shorten it"
+            )
         vocabulary = self.srm.config.vocab_size
         if not all(0 <= token < vocabulary for token in tokens):
             raise UserError(f"a token id is not in 0…{vocabulary - 1}")
         return list(tokens)
 
-    # --- the questions ------------------------------------------------------------------------------------------
+    # the questions
 
-    def trace(self, tokens: Sequence[int], intervention: Intervention | None = None, checkpoint: str = "") -> Trace:
+    def trace(
+        self, tokens: Sequence[int], intervention: Intervention | None = None, checkpoint: str = ""
+    ) -> Trace:
         subject = self.subject(checkpoint)
         intervention = intervention or Intervention()
         intervention.check(subject.model, len(tokens))
@@ -115,10 +122,18 @@ class Session:
             hooks = hooks_of(subject.model, self.baseline(tokens, checkpoint), intervention)
         note = {"checkpoint": checkpoint, "intervention": intervention.to_dict()}
         return capture(
-            subject.model, self.tokenizer, tokens, hooks=hooks, reference=subject.reference, name=self.name, note=note
+            subject.model,
+            self.tokenizer,
+            tokens,
+            hooks=hooks,
+            reference=subject.reference,
+            name=self.name,
+            note=note,
         )
 
-    def intervene(self, tokens: Sequence[int], intervention: Intervention, checkpoint: str = "", each: bool = False) -> dict[str, Any]:
+    def intervene(
+        self, tokens: Sequence[int], intervention: Intervention, checkpoint: str = "", each: bool = False
+    ) -> dict[str, Any]:
         """Before and after at every token: likeliest tokens with both probabilities, and KL in bits.
 
         `each` also runs every ablation alone, to set their sum against the joint effect.
@@ -142,7 +157,9 @@ class Session:
             "each": alone,
         }
 
-    def generate(self, tokens: Sequence[int], count: int, temperature: float, top_k: int | None, seed: int) -> list[int]:
+    def generate(
+        self, tokens: Sequence[int], count: int, temperature: float, top_k: int | None, seed: int
+    ) -> list[int]:
         """The prompt and up to `count` tokens more, as many as still can be shown."""
         count = min(count, self.max_tokens - len(tokens))
         prompt = torch.tensor([list(tokens)], device=self.srm.device)
@@ -158,7 +175,7 @@ class Session:
                 outcome = evaluate(model, self.baseline(tokens, checkpoint), Intervention((ablation,)))
                 yield {"layer": layer, "stream": stream, "kl": _rounded(outcome.kl)}
 
-    # --- kept between questions ----------------------------------------------------------------------------------
+    # kept between questions
 
     def subject(self, checkpoint: str = "") -> Subject:
         """The weights of that name; besides the model itself the last checkpoint stays loaded."""

@@ -1,8 +1,8 @@
 """A trace: everything one prompt did inside one SRM, as named arrays and a manifest.
 
-The explorer, the report and the notebook read nothing else, so this file is the contract between the model's side and the
-page's. On disk and on the wire a trace is one safetensors file: named arrays with types and shapes, and the manifest as JSON
-in the file's metadata. No pickle; any safetensors reader opens it.
+The explorer, the report and the notebook read nothing else, so this file is the contract between the model's
+side and the page's. On disk and on the wire a trace is one safetensors file: named arrays with types and
+shapes, and the manifest as JSON in the file's metadata. No pickle; any safetensors reader opens it.
 
     >>> import srm
     >>> from srm.data.tokenizers import byte_tokenizer
@@ -14,8 +14,9 @@ in the file's metadata. No pickle; any safetensors reader opens it.
     >>> Trace.from_bytes(trace.to_bytes()).token_strings
     ['T', 'o', ' ', 'b', 'e']
 
-Values are float16, ids int32, routing weights uint8 (weight = value / 255: exact to 0.002, an eighth of a float32's size).
-A tick is one step of one layer, counted through the whole pass: tick = layer × steps a layer + step.
+Values are float16, ids int32, routing weights uint8 (weight = value / 255: exact to 0.002, an eighth of a
+float32's size). A tick is one step of one layer, counted through the whole pass: tick = layer × steps a layer
++ step.
 """
 
 from __future__ import annotations
@@ -55,28 +56,78 @@ def _field(dtype: str, axes: str, unit: str, about: str, optional: bool = False)
 
 FIELDS: dict[str, Field] = {
     "tokens": _field("int32", "token", "id", "the prompt"),
-    "routing": _field("uint8", "layer token head target source", "1/255", "the connection's pattern: weight = value / 255"),
-    "routing_entropy": _field("float16", "layer token head", "bits", "entropy over sources, mean over targets"),
-    "connection_cosine": _field("float16", "layer token stream", "cosine", "cos(c, x): connection against token input"),
+    "routing": _field(
+        "uint8", "layer token head target source", "1/255", "the connection's pattern: weight = value / 255"
+    ),
+    "routing_entropy": _field(
+        "float16", "layer token head", "bits", "entropy over sources, mean over targets"
+    ),
+    "connection_cosine": _field(
+        "float16", "layer token stream", "cosine", "cos(c, x): connection against token input"
+    ),
     "update_cosine": _field("float16", "tick token stream", "cosine", "cos(y, step output)"),
     "update_cosine_in": _field("float16", "tick token stream", "cosine", "cos(y, state before the step)"),
-    "state_norm": _field("float16", "tick token stream", "rms", "root mean square of the state after the step"),
+    "state_norm": _field(
+        "float16", "tick token stream", "rms", "root mean square of the state after the step"
+    ),
     "step_change": _field("float16", "tick token stream", "ratio", "‖state after − before‖ / ‖before‖"),
-    "drift_cosine": _field("float16", "transition group token stream", "1 − cosine", "contribution of a step group, between consecutive layers"),
-    "drift_kl": _field("float16", "transition group token stream", "nats", "KL of the softmaxed contributions, between consecutive layers"),
+    "drift_cosine": _field(
+        "float16",
+        "transition group token stream",
+        "1 − cosine",
+        "contribution of a step group, between consecutive layers",
+    ),
+    "drift_kl": _field(
+        "float16",
+        "transition group token stream",
+        "nats",
+        "KL of the softmaxed contributions, between consecutive layers",
+    ),
     "surprisal": _field("float16", "token", "bits", "of each token given those before; NaN for the first"),
-    "target": _field("int32", "token", "id", "the next token: the prompt's, and at the end the model's own choice"),
-    "lens_ids": _field("int32", "lens token rank", "id", "likeliest tokens if the state were decoded after this tick"),
+    "target": _field(
+        "int32", "token", "id", "the next token: the prompt's, and at the end the model's own choice"
+    ),
+    "lens_ids": _field(
+        "int32", "lens token rank", "id", "likeliest tokens if the state were decoded after this tick"
+    ),
     "lens_logprob": _field("float16", "lens token rank", "nats", "their log-probability"),
     "lens_target": _field("float16", "lens token", "nats", "log-probability of the target"),
-    "attribution": _field("float16", "layer token stream", "logits", "direct part of each stream in the target's logit, against the vocabulary's mean"),
-    "write_norm": _field("float16", "layer token stream", "norm", "what the stream writes to the output embedding, less its mean"),
+    "attribution": _field(
+        "float16",
+        "layer token stream",
+        "logits",
+        "direct part of each stream in the target's logit, against the vocabulary's mean",
+    ),
+    "write_norm": _field(
+        "float16",
+        "layer token stream",
+        "norm",
+        "what the stream writes to the output embedding, less its mean",
+    ),
     "ablation_kl": _field("float16", "token stream", "bits", "KL(full ‖ stream's final state at its mean)"),
-    "stream_lens_id": _field("int32", "layer token stream", "id", "likeliest token with this stream alone, the others at their mean", True),
+    "stream_lens_id": _field(
+        "int32",
+        "layer token stream",
+        "id",
+        "likeliest token with this stream alone, the others at their mean",
+        True,
+    ),
     "stream_lens_logprob": _field("float16", "layer token stream", "nats", "its log-probability", True),
-    "stream_lens_target": _field("float16", "layer token stream", "nats", "log-probability of the target, decoded likewise", True),
+    "stream_lens_target": _field(
+        "float16", "layer token stream", "nats", "log-probability of the target, decoded likewise", True
+    ),
 }
-MANIFEST_KEYS = ("format", "model", "prompt", "strings", "vocabulary", "order", "letters", "axes", "reference")
+MANIFEST_KEYS = (
+    "format",
+    "model",
+    "prompt",
+    "strings",
+    "vocabulary",
+    "order",
+    "letters",
+    "axes",
+    "reference",
+)
 
 
 class TraceError(UserError):
@@ -85,7 +136,9 @@ class TraceError(UserError):
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """One prompt through one model. `trace["routing"]` is an array, `trace.manifest` says what the arrays are about."""
+    """One prompt through one model. `trace["routing"]` is an array, `trace.manifest` says what the arrays are
+    about.
+    """
 
     arrays: Mapping[str, np.ndarray]
     manifest: Mapping[str, Any] = field(repr=False)
@@ -95,7 +148,10 @@ class Trace:
         if missing:
             raise TraceError(f"the manifest of this trace lacks {', '.join(missing)}: trace the prompt again")
         if self.manifest["format"] != FORMAT:
-            raise TraceError(f"trace format {self.manifest['format']!r}: this version reads {FORMAT}; trace the prompt again")
+            raise TraceError(
+                f"trace format {self.manifest['format']!r}: this version reads {FORMAT}; trace the "
+                f"prompt again"
+            )
         sizes: dict[str, int] = dict(self.manifest["axes"])
         for name, spec in FIELDS.items():
             array = self.arrays.get(name)
@@ -106,7 +162,8 @@ class Trace:
             expected = tuple(sizes.get(axis, -1) for axis in spec.axes)
             if array.shape != expected or array.dtype != np.dtype(spec.dtype):
                 raise TraceError(
-                    f"{name} is {array.dtype} {list(array.shape)}; a trace has {spec.dtype} {list(expected)} ({', '.join(spec.axes)})"
+                    f"{name} is {array.dtype} {list(array.shape)}; a trace has {spec.dtype} "
+                    f"{list(expected)} ({', '.join(spec.axes)})"
                 )
         unknown = sorted(set(self.arrays) - set(FIELDS))
         if unknown:

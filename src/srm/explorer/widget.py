@@ -1,7 +1,8 @@
 """A trace in a notebook: `trace.show()`.
 
-With anywidget (`pip install "stream-recursion[notebook]"`) the explorer's views appear in the cell and answer to the mouse. Without it the same
-call gives a drawing: the tokens by surprisal and the routing wall, as plain HTML that any notebook viewer shows.
+With anywidget (`pip install "stream-recursion[notebook]"`) the explorer's views appear in the cell and answer
+to the mouse. Without it the same call gives a drawing: the tokens by surprisal and the routing wall, as plain
+HTML that any notebook viewer shows.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ class Drawing:
         surprisal = np.nan_to_num(self.trace["surprisal"].astype(float))
         top = max(float(surprisal.max()), 1e-6)
         return "".join(
-            f'<span title="{bits:.2f} bits" style="background:rgba(52,135,166,{0.85 * bits / top:.2f});padding:2px 1px">'
+            f'<span title="{bits:.2f} bits" '
+            f'style="background:rgba(52,135,166,{0.85 * bits / top:.2f});padding:2px 1px">'
             f"{escape(string).replace(' ', '·')}</span>"
             for string, bits in zip(self.trace.token_strings, surprisal, strict=True)
         )
@@ -75,11 +77,20 @@ class Drawing:
         squares = []
         for (layer, head, target, source), weight in np.ndenumerate(mean):
             x, y = layer * (size + 6) + source * cell, 14 + head * (size + 6) + target * cell
-            squares.append(f'<rect x="{x}" y="{y}" width="{cell}" height="{cell}" fill="#134a66" fill-opacity="{weight / top:.2f}"/>')
-        names = "".join(f'<text x="{layer * (size + 6)}" y="10" font-size="10">L{layer}</text>' for layer in range(layers))
+            squares.append(
+                f'<rect x="{x}" y="{y}" width="{cell}" height="{cell}" fill="#134a66" '
+                f'fill-opacity="{weight / top:.2f}"/>'
+            )
+        names = "".join(
+            f'<text x="{layer * (size + 6)}" y="10" font-size="10">L{layer}</text>' for layer in range(layers)
+        )
         width, height = layers * (size + 6), 14 + heads * (size + 6)
-        caption = f"Routing, mean weight (up to {top:.2f}); row = target, column = source; heads below each other"
+        caption = (
+            f"Routing, mean weight (up to {top:.2f}); row = target, column = source; heads below each other"
+        )
         return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" role="img" aria-label="{caption}" '
-            f'style="background:#fff">{names}{"".join(squares)}</svg><div style="font-size:11px">{caption}</div>'
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" role="img" '
+            f'aria-label="{caption}" '
+            f'style="background:#fff">{names}{"".join(squares)}</svg><div '
+            f'style="font-size:11px">{caption}</div>'
         )

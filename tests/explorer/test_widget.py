@@ -1,0 +1,83 @@
+"""A trace in a notebook: the widget with anywidget, a drawing without, and the tutorial runs."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+from explorer_subjects import tiny_model
+
+from srm.data import byte_tokenizer
+from srm.errors import UserError
+from srm.explorer import Trace, capture
+from srm.explorer.widget import Drawing
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    return capture(tiny_model(), byte_tokenizer(), "a <b> & c")
+
+
+def test_without_anywidget_show_gives_a_drawing(trace, monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *a: None if name == "anywidget" else found(name, *a)
+    )
+    html = trace.show()._repr_html_()
+    assert "&lt;" in html
+    assert "<b>" not in html
+    wall = ElementTree.fromstring(html[html.index("<svg") : html.index("</svg>") + 6])
+    assert len(wall.findall("{http://www.w3.org/2000/svg}rect")) == 3 * 2 * 9
+
+
+def test_static_asks_for_the_drawing_and_an_unknown_view_is_refused(trace):
+    assert isinstance(trace.show(static=True), Drawing)
+    with pytest.raises(UserError, match="no view is called 'walls'"):
+        trace.show(views=["walls"])
+
+
+def test_with_anywidget_show_gives_a_widget_whose_views_a_browser_draws(trace, browser, tmp_path):
+    widget = trace.show(views=["tokens", "wall", "stepper"])
+    state = {name: getattr(widget, name) for name in ("trace", "views", "styles", "python")}
+    data = json.dumps(state).replace("<", "\\u003c")
+    module = widget._esm.replace("export default", "const widget =")
+    read = "const state = JSON.parse(document.getElementById('state').textContent);"
+    call = "widget.render({ model: { get: (name) => state[name] }, el: document.getElementById('cell') });"
+    (tmp_path / "widget.html").write_text(
+        f'<!doctype html><meta charset="utf-8"><div id="cell"></div>'
+        f'<script type="application/json" id="state">{data}</script>'
+        f'<script type="module">{module}\n{read}\n{call}</script>'
+    )
+    page = browser.new_page(viewport={"width": 1000, "height": 900})
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto((tmp_path / "widget.html").as_uri())
+    page.wait_for_function("() => document.getElementById('cell').dataset.ready === 'yes'")
+    page.wait_for_function(
+        """() => {
+          const panels = [...document.getElementById("cell").shadowRoot.querySelectorAll(".panel")];
+          return panels.every((panel) => panel.dataset.drawn > 0);
+        }"""
+    )
+    assert page.locator(".panel").count() == 3
+    assert page.locator(".token").count() == 9
+    assert errors == []
+    page.close()
+
+
+def test_the_tutorial_notebook_runs_from_start_to_end():
+    import nbformat
+    from nbclient import NotebookClient
+
+    notebook = nbformat.read(ROOT / "notebooks" / "explorer.ipynb", as_version=4)
+    NotebookClient(
+        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(ROOT)}}
+    ).execute()
+    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    assert not [output for output in outputs if output.output_type == "error"]
+    assert any("application/vnd.jupyter.widget-view+json" in output.get("data", {}) for output in outputs)
