@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
+import torch
+
 from srm.errors import UserError
 from srm.models.config import ConfigError, nearest, require
 from srm.training.schedule import Schedule
@@ -96,8 +98,8 @@ class TrainConfig:
     """cpu, cuda, cuda:1; auto takes a GPU if there is one."""
     strategy: Strategy = "auto"
     """With several processes: copies of the model (ddp) or shards of it (fsdp); auto is ddp."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """bfloat16: autocast of the matrix products; weights and optimizer stay in float32."""
+    dtype: Literal["float32", "bfloat16", "auto"] = "float32"
+    """Of the matrix products (autocast); weights and optimizer stay float32. auto: bfloat16 on a GPU."""
     compile: bool = False
     """torch.compile the step functions."""
     activation_checkpointing: bool = False
@@ -148,6 +150,11 @@ class TrainConfig:
     def from_dict(cls, fields: Mapping[str, Any]) -> TrainConfig:
         """The inverse of `to_dict`; fields that are left out have their defaults."""
         return cls(**known_fields(cls, fields))
+
+    def compute_dtype(self, device: torch.device) -> torch.dtype:
+        """What the matrix products are computed in."""
+        half = self.dtype == "bfloat16" or (self.dtype == "auto" and device.type == "cuda")
+        return torch.bfloat16 if half else torch.float32
 
     def tokens_per_step(self, context: int) -> int:
         return self.batch_size * (self.context or context)

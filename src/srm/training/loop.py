@@ -189,7 +189,7 @@ class Trainer:
 
     def run_to_the_end(self) -> TrainResult:
         config = self.config
-        dtype = getattr(torch, config.dtype)
+        dtype = config.compute_dtype(self.world.device)
         flops = self.model.flops_per_token(self.context).training
         self.peak = config.peak_flops or self.world.share(
             measure_peak(self.world.device, dtype) if self.world.main else None
@@ -276,7 +276,7 @@ class Trainer:
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         # no cache of cast weights: one filled by layers without gradient could serve those with
-        bf16 = self.config.dtype == "bfloat16"
+        bf16 = self.config.compute_dtype(self.world.device) == torch.bfloat16
         return torch.autocast(self.world.device.type, torch.bfloat16, enabled=bf16, cache_enabled=False)
 
     def set_rate(self, step: int) -> float:

@@ -7,10 +7,13 @@ bounded from below by the speed of one matrix product on this machine.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from srm.data import Batches, TokenData
@@ -47,7 +50,7 @@ class Plan:
             f"tokens       {self.tokens:,} ({self.tokens_per_step:,} a step, {self.epochs:.3g} epochs)",
             f"arithmetic   {self.flops:.3g} FLOP ({self.training_flops_per_token / 1e9:.3g} GFLOP a token)",
             f"memory       {size(memory)} per device: {size(self.state_bytes)} weights, gradients and "
-            f"optimizer, {size(self.activation_bytes)} activations",
+            f"optimizer, up to {size(self.activation_bytes)} activations",
             f"time         {duration(self.seconds_at_peak)} at the {self.peak_flops / 1e9:,.0f} GFLOP/s of a "
             f"matrix product on {self.devices} × this; {duration(2 * self.seconds_at_peak)} at half that",
         ]
@@ -60,7 +63,7 @@ def make_plan(run: RunConfig, data: TokenData, world: World) -> Plan:
     tokens = config.steps * config.batch_size * context
     flops = model.flops_per_token(context).training
     parameters = model.num_parameters()
-    peak = config.peak_flops or measure_peak(world.device, getattr(torch, config.dtype))
+    peak = config.peak_flops or measure_peak(world.device, config.compute_dtype(world.device))
     return Plan(
         parameters=parameters,
         context=context,
@@ -78,7 +81,10 @@ def make_plan(run: RunConfig, data: TokenData, world: World) -> Plan:
 
 
 def activation_bytes(run: RunConfig, rows: int) -> int:
-    """Bytes that one micro-batch of `rows` sequences keeps for its backward pass, weights not counted."""
+    """Bytes that one micro-batch of `rows` sequences keeps for its backward pass, weights not counted.
+
+    In float32; under bfloat16 it is less, but not half: norms and states are still computed in float32.
+    """
     model = build(run.model, device="meta").train()
     if run.training.activation_checkpointing:
         recompute_activations(model)
@@ -91,9 +97,32 @@ def activation_bytes(run: RunConfig, rows: int) -> int:
 
     alive: list[Tensor] = []
     tokens = torch.zeros(rows, run.training.context or run.model.context, dtype=torch.long, device="meta")
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), _fused_attention():
         model(tokens, tokens)
-    return sum(kept.values()) // (2 if run.training.dtype == "bfloat16" else 1)
+    return sum(kept.values())
+
+
+class _FusedAttention(torch.autograd.Function):
+    """What a fused kernel keeps: q, k, v, the output and one number a query. On meta there is none to ask."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        out = torch.empty_like(q)
+        ctx.save_for_backward(q, k, v, out, q.new_empty(q.shape[:-1]))
+        return out
+
+
+@contextlib.contextmanager
+def _fused_attention() -> Iterator[None]:
+    def attend(q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> Any:
+        return _FusedAttention.apply(q, k, v)
+
+    original = F.scaled_dot_product_attention
+    F.scaled_dot_product_attention = attend
+    try:
+        yield
+    finally:
+        F.scaled_dot_product_attention = original
 
 
 def size(count: float) -> str:

@@ -30,7 +30,11 @@ def duration(seconds: float) -> str:
     """
     >>> duration(3725)
     '1:02:05'
+    >>> duration(1e6)
+    '11.6 days'
     """
+    if seconds >= 48 * 3600:
+        return f"{seconds / 86400:,.1f} days"
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"

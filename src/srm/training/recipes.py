@@ -21,7 +21,7 @@ def paper(*, lr: float = 1e-3, warmup: int) -> TrainConfig:
         lr=lr,
         warmup=warmup,
         weight_decay=0.1,
-        dtype="bfloat16",
+        dtype="auto",
         eval_tokens=2_000_000,
     )
 

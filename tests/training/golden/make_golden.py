@@ -5,20 +5,17 @@ torchrun --nproc-per-node 2 make_golden.py                golden/format-1/sharde
 """
 
 import json
-import sys
 from pathlib import Path
 
 import torch
 
+from srm.data import byte_tokenizer
+from srm.models import SRMConfig, build
+from srm.training import AdamAtan2, TrainConfig
+from srm.training.checkpoint import FORMAT, save_checkpoint
+from srm.training.distributed import distribute, open_world
+
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent))
-
-from srm.data import byte_tokenizer  # noqa: E402
-from srm.models import SRMConfig, build  # noqa: E402
-from srm.training import AdamAtan2, TrainConfig  # noqa: E402
-from srm.training.checkpoint import FORMAT, save_checkpoint  # noqa: E402
-from srm.training.distributed import distribute, open_world  # noqa: E402
-
 MODEL = SRMConfig(
     vocab_size=257, context=8, embedding_dim=4, streams=2, stream_dim=4, mlp_dim=8, token_heads=1, head_dim=2,
     stream_heads=1, depth=2, gradient_depth=1, order="random:3",
