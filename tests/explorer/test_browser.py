@@ -12,8 +12,9 @@ import re
 import xml.etree.ElementTree as ElementTree
 from urllib.parse import parse_qs, quote
 
+import numpy as np
 import pytest
-from explorer_subjects import PROMPT
+from explorer_subjects import PROMPT, serving
 
 from srm.data import byte_tokenizer
 from srm.explorer.session import Session
@@ -182,6 +183,17 @@ def test_the_picture_changes_with_what_it_depends_on(page, view, change):
     before = picture(page, view)
     put(page, **change)
     assert picture(page, view) != before
+
+
+@pytest.mark.parametrize("threshold", [0, 0.05, 0.1, 0.125, 0.4999, 0.51, 0.7, 1])
+def test_the_walls_frequencies_are_those_of_the_weights(page, threshold):
+    put(page, threshold=threshold, wall="frequency")
+    shown = page.evaluate("() => explorer.panel('wall').drawn.table().rows.map((row) => Number(row[4]))")
+    code = page.evaluate("() => explorer.panel('wall').drawn.python()").splitlines()
+    names: dict = {}
+    exec("\n".join(code[:-1]), names)
+    frequency = (np.round(names["weights"] * 255) > np.floor(threshold * 255 + 1e-9)).mean(1)
+    assert frequency.ravel().tolist() == pytest.approx(shown, abs=1e-5)
 
 
 # Interactions
@@ -569,6 +581,17 @@ def test_a_stale_question_is_cancelled(watch, nano_address):
     assert page.evaluate("() => explorer.outcome.kl") == alone
 
 
+def test_the_results_of_a_runs_analyses_are_a_click_away(watch, session):
+    session.saved["routing"] = {"kind": "routing", "headline": "hubs S1", "summary": "all <of> it", "evidence": ""}
+    with serving(session) as address:
+        page = watch(address).page
+        page.locator("#results").click()
+        page.locator("dialog.results summary").click()
+        assert page.locator("dialog.results summary").inner_text() == "routing hubs S1"
+        assert page.locator("dialog.results pre").inner_text() == "all <of> it"
+    del session.saved["routing"]
+
+
 # Sizes and speed
 
 
@@ -590,8 +613,6 @@ def test_nothing_overflows_the_page_at_any_width(watch, nano_address, width, hei
 
 @pytest.fixture(scope="module")
 def wide_address():
-    from explorer_subjects import serving
-
     import srm
 
     config = srm.preset(

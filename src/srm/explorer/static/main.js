@@ -26,6 +26,17 @@ function showHelp() {
   dialog.showModal();
 }
 
+// What the run's saved analyses found, each in a line, with the rest folded away.
+async function showResults(names) {
+  const found = await Promise.all(names.map((name) => client.ask(`result ${name}`, `/api/results/${encodeURIComponent(name)}`)));
+  const dialog = h("dialog", { class: "results" }, h("h2", {}, "Measured over evaluation text"),
+    names.map((name, i) => h("details", {}, h("summary", {}, h("strong", {}, name), ` ${found[i].headline}`), h("pre", {}, found[i].summary))),
+    h("form", { method: "dialog" }, h("button", {}, "Close")));
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  dialog.showModal();
+}
+
 async function start() {
   const info = await client.ask("model", "/api/model");
   const state = fromHash(location.hash);
@@ -77,6 +88,8 @@ async function start() {
   $("generate").addEventListener("click", generate);
   $("theme").addEventListener("click", toggleTheme);
   $("help").addEventListener("click", showHelp);
+  $("results").hidden = !info.results.length;
+  $("results").addEventListener("click", () => showResults(info.results).catch((error) => say(error.message, true)));
   $("prompt").addEventListener("keydown", (event) => { if (event.key === "Enter") trace(); });
   bindKeys(app, { help: showHelp, focusPrompt: () => $("prompt").select(), toggleTheme, ablate: (stream) => toggleAblation(store, stream) });
 

@@ -19,16 +19,45 @@ export function wallMaps(trace, kind, threshold, first, last) {
   for (let l = 0; l < L; l++) {
     for (let head = 0; head < H; head++) {
       sum.fill(0);
-      for (let t = first; t <= last; t++) {
-        const base = ((l * T + t) * H + head) * cells;
-        if (kind === "mean") for (let i = 0; i < cells; i++) sum[i] += routing[base + i];
-        else for (let i = 0; i < cells; i++) sum[i] += routing[base + i] >= least ? 1 : 0;
+      if (kind !== "mean" && cells % 4 === 0) countByFours(trace, l, head, first, last, least, sum);
+      else {
+        for (let t = first; t <= last; t++) {
+          const base = ((l * T + t) * H + head) * cells;
+          if (kind === "mean") for (let i = 0; i < cells; i++) sum[i] += routing[base + i];
+          else for (let i = 0; i < cells; i++) sum[i] += routing[base + i] >= least ? 1 : 0;
+        }
       }
       const to = (l * H + head) * cells;
       for (let i = 0; i < cells; i++) out[to + i] = sum[i] * scale;
     }
   }
   return out;
+}
+
+// Counts, for each cell of one map, the tokens whose weight is at least `least`: four bytes at a time, so that the wall follows the slider.
+// In each byte, with its upper bit and the lower seven apart, "≥ least" is the upper bit of (lower + 128 − least), or'ed with the byte's own
+// upper bit (least ≤ 128), or the upper bit of (lower + 256 − least) and'ed with it. No sum leaves its byte.
+function countByFours(trace, layer, head, first, last, least, sum) {
+  const { T, H, S } = trace;
+  const words = (S * S) / 4;
+  const data = trace.once("routing words", () => new Uint32Array(trace.data("routing").buffer));
+  const low = least <= 128;
+  const add = Math.imul(Math.max(0, (low ? 128 : 256) - least), 0x01010101);
+  const lanes = new Uint32Array(words);
+  for (let from = first; from <= last; from += 255) { // a lane counts to 255
+    lanes.fill(0);
+    for (let t = from; t <= Math.min(last, from + 254); t++) {
+      const base = ((layer * T + t) * H + head) * words;
+      for (let i = 0; i < words; i++) {
+        const x = data[base + i] | 0;
+        const reached = ((x & 0x7f7f7f7f) + add) | 0;
+        lanes[i] += ((low ? x | reached : x & reached) & 0x80808080) >>> 7;
+      }
+    }
+    for (let i = 0; i < words; i++) {
+      for (let byte = 0; byte < 4; byte++) sum[i * 4 + byte] += (lanes[i] >>> (8 * byte)) & 255;
+    }
+  }
 }
 
 // One S×S map at one token, as weights.

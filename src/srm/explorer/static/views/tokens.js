@@ -33,8 +33,7 @@ export const tokens = {
           class: "token", role: "option", "data-token": String(t),
           onclick: (event) => store.set(event.shiftKey ? { rangeEnd: t } : { token: t, rangeEnd: null }),
           onmousemove: (event) => ctx.tooltip.show(expectation(trace, t, store.get("color")), event),
-          onmouseenter: () => store.set({ hover: { token: t } }),
-          onmouseleave: () => { ctx.tooltip.show(null); store.set({ hover: null }); },
+          onmouseleave: () => ctx.tooltip.show(null),
         }, visible(string).replace(/⏎/g, "⏎\u200b"));
         return span;
       });
