@@ -274,15 +274,19 @@ def share_sums(books: Sequence[Accumulator]) -> None:
             sums.copy_(shared)
 
 
-def _identity(model: LanguageModel, accumulators: Sequence[Accumulator]) -> str:
-    """What saved sums belong to: weights, accumulators and their settings."""
-    digest = hashlib.blake2b(digest_size=16)
+def model_fingerprint(model: LanguageModel) -> str:
+    """A hash of the config and of all weights."""
+    digest = hashlib.blake2b(json.dumps(model.config.to_dict()).encode(), digest_size=16)
     for name, value in model.state_dict().items():
         digest.update(name.encode())
         digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return json.dumps(
-        [digest.hexdigest(), [[type(a).__name__, dict(a.settings)] for a in accumulators]], default=str
-    )
+    return digest.hexdigest()
+
+
+def _identity(model: LanguageModel, accumulators: Sequence[Accumulator]) -> str:
+    """What saved sums belong to: the model, the accumulators and their settings."""
+    kinds = [[type(book).__name__, dict(book.settings)] for book in accumulators]
+    return json.dumps([model_fingerprint(model), kinds], default=str)
 
 
 def _save(path: Path, identity: str, done: int, books: Sequence[Accumulator]) -> None:

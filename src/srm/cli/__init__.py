@@ -25,6 +25,8 @@ COMMANDS = {  # name → one line for `srm --help`; the module is srm.cli.<name>
     "train": "train a model on prepared tokens",
     "resume": "go on with a stopped run, as if it had never stopped",
     "evaluate": "loss, perplexity and bits per byte on text the model has not seen",
+    "analyze": "look inside a model: routing, alignment, drift, ablation, logit lens, depth, with figures",
+    "paper": "write the data files that the paper's LaTeX figures read, from your runs",
     "generate": "continue a prompt, and show the text as it is made",
     "export": "write a model as a folder for Hugging Face and lm-evaluation-harness, or for srm.load",
     "info": "tell one model in full, with a drawing of its layer",

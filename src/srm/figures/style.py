@@ -95,6 +95,9 @@ def save(figure: Figure, stem: str | Path, formats: Iterable[str] = ("png", "svg
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(STYLE)  # pyright: ignore[reportCallIssue, reportArgumentType]
+        if figure.get_layout_engine() is not None:  # lay out once, not once a format
+            figure.draw_without_rendering()
+            figure.set_layout_engine("none")
         for kind in formats:
             path = stem.with_name(f"{stem.name}.{kind}")
             figure.savefig(path, metadata=undated.get(kind))

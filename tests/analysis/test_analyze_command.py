@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import srm
+import srm.analysis
+from srm.cli.analyze import Command
+from srm.cli.paper import Command as Paper
+from srm.data import PrepareConfig, prepare
+from srm.errors import UserError
+from srm.models import SRMConfig
+from srm.training import TrainConfig
+from srm.training.loop import train
+
+MODEL = SRMConfig(
+    vocab_size=257,
+    context=16,
+    embedding_dim=8,
+    streams=3,
+    stream_dim=8,
+    mlp_dim=16,
+    token_heads=2,
+    head_dim=4,
+    stream_heads=2,
+    depth=3,
+    gradient_depth=2,
+)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    """A run of a few steps on random words."""
+    folder = tmp_path_factory.mktemp("analyze")
+    words = np.random.default_rng(0).choice(["alpha", "beta", "stream", "layer"], 3000)
+    (folder / "words.txt").write_text("\n\n".join(" ".join(words[i : i + 40]) for i in range(0, 3000, 40)))
+    source = PrepareConfig(
+        source=str(folder / "words.txt"),
+        out=folder / "data",
+        tokenizer="byte",
+        section_chars=300,
+        val_fraction=0.2,
+    )
+    prepare(source)
+    config = TrainConfig(
+        steps=6,
+        batch_size=4,
+        lr=1e-2,
+        warmup=2,
+        eval_every=3,
+        eval_tokens=64,
+        checkpoint_every=3,
+        device="cpu",
+    )
+    train(config, MODEL, folder / "data", folder / "run")
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def analysed(trained) -> dict:
+    return Command(path=trained, tokens=256, lens_tokens=64, batch_size=4, formats=("png",)).analyze(
+        show=False
+    )
+
+
+def test_every_result_and_figure_is_written_into_the_run(trained, analysed):
+    assert set(analysed["results"]) == set(srm.analysis.ANALYSES)
+    for name, row in analysed["results"].items():
+        assert row["tokens"] == 256
+        assert srm.analysis.load(trained / "analysis" / name).headline() == row["finding"]
+        for figure in row["figures"]:
+            assert Path(figure).stat().st_size > 1000
+    assert (trained / "figures" / "training.png").exists()
+    assert "Routing" in (trained / "analysis" / "summary.txt").read_text()
+    assert not (trained / "analysis" / "partial").exists()
+
+
+def test_a_second_call_measures_nothing_again(trained, analysed, monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("measured again")
+
+    monkeypatch.setattr(sys.modules["srm.analysis.survey"], "capture", refuse)
+    again = Command(path=trained, tokens=256, lens_tokens=64, batch_size=4, formats=("png",)).analyze(
+        show=False
+    )
+    assert again == analysed
+    with pytest.raises(AssertionError, match="measured again"):
+        Command(path=trained, tokens=128, lens_tokens=64, batch_size=4, formats=("png",)).analyze(show=False)
+
+
+def test_a_text_file_is_read_with_the_runs_tokenizer(trained, tmp_path):
+    (tmp_path / "speech.txt").write_text("alpha beta stream layer " * 8)
+    command = Command(
+        path=trained, only=("routing",), text=tmp_path / "speech.txt", out=tmp_path / "out", formats=("svg",)
+    )
+    answer = command.analyze(show=False)
+    assert answer["results"]["routing"]["tokens"] == 191 // 16 * 16
+    assert (tmp_path / "out" / "figures" / "routing.svg").exists()
+
+
+def test_dynamics_run_over_the_checkpoints_when_asked_for(trained, tmp_path):
+    command = Command(path=trained, only=("dynamics",), tokens=64, out=tmp_path, formats=())
+    command.analyze(show=False)
+    assert srm.analysis.load(tmp_path / "analysis" / "dynamics").steps.tolist() == [3, 6]
+
+
+def test_a_checkpoint_is_analysed_beside_itself_and_left_untouched(trained):
+    checkpoint = trained / "checkpoints" / "step-6"
+    before = sorted(path.name for path in checkpoint.iterdir())
+    answer = Command(path=checkpoint, only=("alignment",), tokens=64, formats=()).analyze(show=False)
+    assert Path(answer["out"]) == trained / "checkpoints" / "step-6-analysis"
+    assert sorted(path.name for path in checkpoint.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"only": ("roting",)}, "did you mean 'routing'"),
+        ({"tokens": 0}, "--tokens 0"),
+        ({"text": Path("missing.txt")}, "cannot read missing.txt"),
+        ({"path": Path("nowhere")}, "nowhere does not exist"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(trained, tmp_path, options, message):
+    with pytest.raises(UserError, match=message) as caught:
+        Command(**{"path": trained, "out": tmp_path} | options).analyze(show=False)
+    assert "\n" not in str(caught.value)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.mark.slow
+def test_two_processes_find_what_one_finds(trained, tmp_path):
+    """As under torchrun, which sets these variables."""
+    names = ("routing", "drift", "ablation")
+    one = Command(path=trained, only=names, tokens=256, batch_size=2, out=tmp_path / "one", formats=())
+    expected = one.analyze(show=False)["results"]
+    run = "import sys; from srm.cli import main; main(sys.argv[1:])"
+    arguments = ["analyze", str(trained), "--only", *names, "--tokens", "256", "--batch-size", "2", "--json"]
+    arguments += ["--out", str(tmp_path / "two"), "--formats", "png"]
+    shared = {
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "OMP_NUM_THREADS": "1",
+    }
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", run, *arguments],
+            env=os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    first, second = (process.communicate(timeout=300)[0] for process in processes)
+    assert [process.returncode for process in processes] == [0, 0]
+    assert second == ""
+    found = json.loads(first)["results"]
+    for name in names:
+        assert found[name]["text"] == expected[name]["text"]
+        a, b = (srm.analysis.load(tmp_path / folder / "analysis" / name) for folder in ("one", "two"))
+        for field in a.axes():
+            np.testing.assert_allclose(
+                getattr(a, field), getattr(b, field), atol=1e-6, err_msg=f"{name}.{field}"
+            )
+
+
+def test_the_papers_files_have_its_names_and_columns(trained, analysed, tmp_path, capsys):  # noqa: ARG001
+    runs = (f"161m={trained}", f"gpt2={trained}", f"param:8={trained}", f"param:2={trained}")
+    Paper(runs=runs, out=tmp_path, tokens=128, json=True).run()
+    answer = json.loads(capsys.readouterr().out)
+    data = tmp_path / "data"
+    assert {path.name for path in data.iterdir()} >= {
+        "161m_ablation_ranked.dat",
+        "161m_attn_token_cos.dat",
+        "161m_update_state_cos.dat",
+        "loss_smoothed.csv",
+        "stream_size",
+    }
+    losses = (data / "loss_smoothed.csv").read_text().splitlines()
+    header = ["Step", "HRM - loss", "gpt2-test - loss", "161M parameters - loss", "479M parameters - loss"]
+    assert losses[0].split(",") == [*header, "4-Bl_3-Pg_6-Ls_1-Ps - loss"]
+    assert len(losses) == 7
+    assert losses[1].split(",")[1] == "nan"
+    assert float(losses[-1].split(",")[2]) > 0
+    sweep = np.genfromtxt(data / "stream_size" / "param.dat", names=True)
+    assert sweep["streams"].tolist() == [2, 8]
+    assert any(line.startswith("baseline") for line in answer["missing"])
+    assert (tmp_path / "figs" / "161m_routing.pdf").exists()
+
+
+def test_a_label_the_paper_does_not_have_is_refused(trained, tmp_path):
+    with pytest.raises(UserError, match="write LABEL=RUN"):
+        Paper(runs=(f"med={trained}",), out=tmp_path).run()
