@@ -1,0 +1,108 @@
+"""Loss, perplexity and bits per byte against their definitions; and what a person sees of a run."""
+
+import doctest
+import math
+import sys
+
+import numpy as np
+import pytest
+import torch
+from small_runs import GPT2, MODEL, small_config
+
+import srm.training.adam_atan2
+import srm.training.config
+import srm.training.plan
+import srm.training.progress
+import srm.training.recipes
+import srm.training.schedule
+from srm.data import open_tokens
+from srm.errors import UserError
+from srm.models import build
+from srm.training import evaluate, train
+from srm.training.evaluation import token_losses
+from srm.training.metrics import scalars
+from srm.training.progress import Progress
+
+
+def test_the_losses_of_tokens_are_those_of_the_logits():
+    model = build(MODEL).eval()
+    tokens = torch.randint(257, (2, 16), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        expected = torch.nn.functional.cross_entropy(model(tokens).transpose(1, 2), tokens, reduction="none")
+        torch.testing.assert_close(token_losses(model, tokens, tokens), expected)
+
+
+@pytest.mark.parametrize("config", [MODEL, GPT2], ids=["SRM", "GPT-2"])
+def test_an_evaluation_is_the_mean_over_windows_with_its_standard_error(config, data):
+    opened = open_tokens(data)
+    model = build(config).train()
+    result = evaluate(model, opened.val, tokenizer=opened.tokenizer, batch_size=3, limit_tokens=160)
+    assert model.training  # as it was
+    model.eval()
+    stream = torch.from_numpy(opened.val.read(0, 161))
+    windows = [(stream[i : i + 16], stream[i + 1 : i + 17]) for i in range(0, 160, 16)]
+    with torch.no_grad():
+        losses = np.array([float(model(inputs[None], targets[None])) for inputs, targets in windows])
+    assert (result.windows, result.tokens) == (10, 160)
+    assert result.loss.mean == pytest.approx(losses.mean(), rel=1e-6)
+    assert result.loss.standard_error == pytest.approx(losses.std(ddof=1) / math.sqrt(10), rel=1e-4)
+    assert result.perplexity.mean == pytest.approx(math.exp(losses.mean()), rel=1e-5)
+    assert result.bits_per_byte is not None
+    assert result.text_bytes == sum(int(token) != 256 for _, targets in windows for token in targets)
+    expected = losses.sum() * 16 / math.log(2) / result.text_bytes
+    assert result.bits_per_byte.mean == pytest.approx(expected, rel=1e-6)
+    assert result.bits_per_byte.standard_error > 0
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        srm.training.adam_atan2,
+        srm.training.config,
+        srm.training.plan,
+        srm.training.progress,
+        srm.training.recipes,
+        srm.training.schedule,
+    ],
+    ids=lambda module: module.__name__,
+)
+def test_the_examples_in_the_documentation_run(module):
+    results = doctest.testmod(module)
+    assert results.attempted > 0
+    assert results.failed == 0
+
+
+def test_without_a_terminal_there_are_plain_lines(capsys):
+    with Progress(steps=20, first=0, every=10) as progress:
+        for step in range(1, 21):
+            progress.row({"step": step, "loss": 5.0 / step, "tokens_per_second": 1234.5, "mfu": 0.5})
+        progress.row({"step": 20, "val_loss": 0.3})
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in lines] == ["1/20", "10/20", "20/20", "20"]
+    assert "1,234 tokens/s  50% of peak" in lines[1]
+    assert "\x1b" not in "".join(lines)
+
+
+def test_a_row_becomes_named_numbers_for_tensorboard():
+    row = {
+        "step": 3,
+        "loss": 2.0,
+        "event": "x",
+        "windows": [1, 2],
+        "state_norms": {"layers.7.out": [1.0, 2.0]},
+    }
+    assert scalars(row) == {"loss": 2.0, "state_norms/layers.7.out/0": 1.0, "state_norms/layers.7.out/1": 2.0}
+
+
+@pytest.mark.parametrize(
+    "changes", [{"wandb": "project"}, {"tensorboard": True}], ids=["wandb", "tensorboard"]
+)
+def test_a_writer_that_is_not_installed_is_named_before_anything_is_touched(
+    changes, data, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    name = next(iter(changes))
+    with pytest.raises(UserError, match=f"{name} is not installed: pip install {name}"):
+        train(small_config(**changes), MODEL, data, tmp_path / "run", show=False)
+    assert not (tmp_path / "run").exists()
