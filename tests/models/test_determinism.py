@@ -112,6 +112,14 @@ def test_a_fixed_order_draws_nothing():
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_a_model_first_used_in_inference_mode_can_still_be_trained(name):
+    model = build(ONE_OF_EACH[name])
+    with torch.inference_mode():
+        model(some_tokens())
+    model(some_tokens(), some_tokens()).backward()
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_a_model_that_has_generated_can_still_be_trained(name):
     model = build(ONE_OF_EACH[name]).train()
     generate(model, some_tokens(), max_new_tokens=2, seed=0)
