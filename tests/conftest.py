@@ -1,4 +1,4 @@
-"""What every test shares: one thread, for speed and for sums that always come out the same; and patient hypothesis."""
+"""What every test shares: one thread, for sums that always come out the same; and patient hypothesis."""
 
 import torch
 from hypothesis import settings

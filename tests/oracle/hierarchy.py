@@ -1,4 +1,4 @@
-"""HRM and TRM the long way: the oracle for `srm.models.HRM`. Loops over cycles, blocks and heads, and nothing clever."""
+"""HRM and TRM the long way: the oracle for `srm.models.HRM`. Loops over cycles, blocks and heads."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The paper's pseudocode as a model: the oracle for `srm.models.SRM`.
 
-Everything is written the long way: a loop over streams and over heads, weights of their own for each, softmax and
-rotation spelled out, one matrix product at a time, and no value ever overwritten. It is meant to be read beside the
-paper's figure "Pseudocode for SRM in PyTorch", and to be trusted because there is nothing in it to get wrong.
+Everything is written the long way: a loop over streams and over heads, weights of their own for each,
+softmax and rotation spelled out, one matrix product at a time, and no value ever overwritten. It is meant to
+be read beside the paper's figure "Pseudocode for SRM in PyTorch", and trusted because it hides nothing.
 
     oracle = Pseudocode(config)
     copy_weights(fast_model, oracle)
@@ -38,8 +38,8 @@ def gelu(x: Tensor) -> Tensor:
 
 
 def rope(x: Tensor, theta: float) -> Tensor:
-    """Rotate-half: at position p the pair (x_j, x_{j+K/2}) turns by the angle p · theta^(-2j/K). x is [B, T, K]."""
-    B, T, K = x.shape
+    """Rotate-half: at position p the pair (x_j, x_{j+K/2}) of x [B, T, K] turns by p · theta^(-2j/K)."""
+    _, T, K = x.shape
     tokens = []
     for p in range(T):
         turned = [torch.empty(0)] * K
@@ -53,7 +53,7 @@ def rope(x: Tensor, theta: float) -> Tensor:
 
 
 class RMSNorm(nn.Module):
-    """Each stream by itself: x / sqrt(mean(x²) + eps), times the stream's weight if there is one. x is [B, T, S, D]."""
+    """Each stream by itself: x / sqrt(mean(x²) + eps), times the stream's weight if it has one."""
 
     def __init__(self, config: SRMConfig) -> None:
         super().__init__()
@@ -240,7 +240,7 @@ def copy_weights(fast: SRM, oracle: Pseudocode) -> None:
 def as_oracle(fast: Mapping[str, Tensor], config: SRMConfig) -> dict[str, Tensor]:
     """Tensors of the fast model (weights, or their gradients) under the oracle's names and in its shapes.
 
-    This is the one place that knows how the fast model packs its weights: streams stacked, q|k|v side by side.
+    The one place that knows how the fast model packs its weights: streams stacked, q|k|v side by side.
     """
     out: dict[str, Tensor] = {}
     S, K = config.streams, config.head_dim
