@@ -43,6 +43,7 @@ function labels(pen, { x, y, w, h }, options) {
     for (let r = 0; r < rows; r++) {
       const chosen = mark?.row === r;
       if (r % every && !chosen) continue;
+      if (!chosen && mark?.row !== undefined && Math.abs(mark.row - r) < every) continue; // room for the chosen one
       pen.text(rowLabels[r], x - 5, y + (r + 0.5) * ch + labelSize * 0.36, { color: chosen ? theme.ink : theme.dim, weight: chosen ? 700 : 400, align: "right", size: labelSize, mono: options.monoRows });
     }
   }

@@ -6,7 +6,8 @@
 import { h, number } from "./dom.js";
 import uPlot from "./vendor/uPlot.esm.js";
 
-export function lineChart(host, spec, { width, height, theme, onpick, log = false, sync }) {
+export function lineChart(host, spec, { width, height, theme, onpick, log = false, sync, scale = 1 }) {
+  const font = `${10 * scale}px sans-serif`;
   const series = [{ label: spec.xTitle }];
   const data = [spec.x];
   const bands = [];
@@ -19,15 +20,15 @@ export function lineChart(host, spec, { width, height, theme, onpick, log = fals
     data.push(line.values);
     series.push({ label: line.label, stroke: line.color, width: line.width ?? 1, alpha: line.opacity ?? 1, dash: line.dash, points: { show: false } });
   }
-  const axis = { stroke: theme.dim, font: "10px sans-serif", grid: { stroke: theme.faint, width: 1 }, ticks: { show: false } };
+  const axis = { stroke: theme.dim, font, grid: { stroke: theme.faint, width: 1 }, ticks: { show: false } };
   const plot = new uPlot({
     width, height, series, bands, pxAlign: 0,
     legend: { show: false },
     padding: [10, 10, 0, 0],
     scales: { x: { time: false }, y: { distr: log ? 3 : 1 } },
     axes: [
-      { ...axis, size: 30, gap: 2, space: 26, label: spec.xTitle, labelSize: 14, labelFont: "10px sans-serif", labelGap: 0, incrs: spec.whole ? [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000] : undefined },
-      { ...axis, size: 44, gap: 3, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : number(tick))) },
+      { ...axis, size: 30 * scale, gap: 2, space: 26 * scale, label: spec.xTitle, labelSize: 14 * scale, labelFont: font, labelGap: 0, incrs: spec.whole ? [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000] : undefined },
+      { ...axis, size: 44 * scale, gap: 3, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : number(tick))) },
     ],
     cursor: { drag: { x: true, y: false }, focus: { prox: 12 }, points: { size: 5 }, sync: sync ? { key: sync } : undefined },
     focus: { alpha: 0.9 },

@@ -63,7 +63,8 @@ export class Panel {
 
   draw() {
     if (!this.ctx.trace) return;
-    const width = Math.floor(this.body.clientWidth - 20);
+    this.scale = window.innerWidth >= 3000 ? 1.5 : 1; // on a very large screen a picture is drawn as if on a smaller one, and enlarged
+    const width = Math.floor((this.body.clientWidth - 20) / this.scale);
     if (width < 40) return;
     this.dirty = false;
     const height = this.heightFor(width);
@@ -78,24 +79,24 @@ export class Panel {
   // The picture's own height; more when it fills the page, or when its column has room to spare (up to half as much again).
   heightFor(width) {
     const natural = this.drawn.height(width);
-    if (this.big) return Math.max(natural, Math.min(window.innerHeight - this.body.getBoundingClientRect().top - 24, width));
+    if (this.big) return Math.max(natural, Math.min((window.innerHeight - this.body.getBoundingClientRect().top - 24) / this.scale, width));
     if (!this.view.stretches || this.element.nextElementSibling) return natural;
     const picture = this.drawn.stretched?.() ?? this.canvas;
-    picture.style.height = `${natural}px`;
-    return Math.min(natural * 1.6, Math.max(natural, this.body.clientHeight - 18));
+    picture.style.height = `${natural * this.scale}px`;
+    return Math.min(natural * 1.6, Math.max(natural, (this.body.clientHeight - 18) / this.scale));
   }
 
   drawOnCanvas(width, height) {
-    this.canvas.style.width = `${width}px`;
-    this.canvas.style.height = `${height}px`;
-    this.pen = new CanvasPen(this.canvas, width, height);
+    this.canvas.style.width = `${width * this.scale}px`;
+    this.canvas.style.height = `${height * this.scale}px`;
+    this.pen = new CanvasPen(this.canvas, width, height, (window.devicePixelRatio || 1) * this.scale);
     this.drawn.render(this.pen, width, height, ink(this.element));
   }
 
   watchPointer() {
     const hit = (event) => {
       const box = this.canvas.getBoundingClientRect();
-      return this.pen?.find(event.clientX - box.left, event.clientY - box.top) ?? null;
+      return this.pen?.find((event.clientX - box.left) / this.scale, (event.clientY - box.top) / this.scale) ?? null;
     };
     this.canvas.addEventListener("mousemove", (event) => {
       const found = hit(event);

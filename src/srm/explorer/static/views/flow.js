@@ -66,9 +66,11 @@ export const flow = {
         const pen = new SvgPen(width, height);
         drawn.render(pen, width, height, ink(panel.element));
         host.innerHTML = pen.toString();
+        host.firstChild.setAttribute("width", width * panel.scale);
+        host.firstChild.setAttribute("height", height * panel.scale);
         host.onclick = (event) => {
           const box = host.getBoundingClientRect();
-          const hit = pen.find(event.clientX - box.left, event.clientY - box.top);
+          const hit = pen.find((event.clientX - box.left) / panel.scale, (event.clientY - box.top) / panel.scale);
           if (hit) store.set({ stream: hit.row, layer: Math.min(ctx.trace.L - 1, hit.column) });
         };
       },

@@ -71,7 +71,7 @@ export const lens = {
         const isChart = mode() === "curves";
         panel.canvas.hidden = isChart;
         if (isChart) {
-          plot = lineChart(chart, curves(), { width, height, theme: ink(panel.element), onpick: (x, near) => store.set({ ...(x !== null && x !== undefined ? { layer: x } : {}), ...(near !== null && near < ctx.trace.S ? { stream: near } : {}) }) });
+          plot = lineChart(chart, curves(), { width: width * panel.scale, height: height * panel.scale, scale: panel.scale, theme: ink(panel.element), onpick: (x, near) => store.set({ ...(x !== null && x !== undefined ? { layer: x } : {}), ...(near !== null && near < ctx.trace.S ? { stream: near } : {}) }) });
           return;
         }
         panel.drawOnCanvas(width, height);
