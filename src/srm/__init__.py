@@ -3,7 +3,7 @@
     >>> import srm, torch
     >>> model = srm.build(srm.preset("srm-nano"))
     >>> model(torch.zeros(1, 16, dtype=torch.long)).shape
-    torch.Size([1, 16, 4096])
+    torch.Size([1, 16, 512])
 """
 
 from srm.models import (

@@ -1,39 +1,49 @@
-"""`srm demo`: it runs, says what it does, and promises nothing of an untrained model."""
+"""`srm demo`: the whole path, by the commands a user would type."""
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
-import srm
-from srm import models
-from srm.cli.demo import PROMPT, Command
+from srm.cli import COMMANDS, main, parse
+from srm.cli.demo import Command
 
 
-@pytest.mark.parametrize("name", ["srm-nano", "hrm-nano", "gpt2-nano"])
-def test_the_demo_builds_looks_and_writes(capsys, name):
-    Command(preset=name, tokens=5).run()
-    out = capsys.readouterr().out
-    assert [line[:2] for line in out.splitlines() if re.match(r"\d\. ", line)] == ["1.", "2.", "3."]
-    assert f"{srm.build(srm.preset(name), device='meta').num_parameters():,} parameters" in out
-    assert "logits" in out
-    assert "noise" in out
-    assert max(map(len, out.splitlines())) <= 80
-    ids = out.splitlines()[-2].split()
-    assert len(ids) == 5
-    assert all(0 <= int(token) < 4096 for token in ids)
+def test_every_stage_is_a_command_with_options_that_exist(tmp_path):
+    for stage in Command(out=tmp_path).stages():
+        name, *arguments = stage.arguments
+        assert name in COMMANDS
+        module = __import__(f"srm.cli.{name}", fromlist=["Command"])
+        defaults = module.defaults(arguments) if hasattr(module, "defaults") else None
+        assert parse(module.Command, f"srm {name}", arguments, defaults) is not None
 
 
-def test_the_same_seed_writes_the_same_tokens(capsys):
-    written = []
-    for seed in (1, 1, 2):
-        Command(tokens=6, seed=seed).run()
-        written.append(capsys.readouterr().out.splitlines()[-2])
-    assert written[0] == written[1] != written[2]
+def test_the_tokenizer_of_the_text_fits_the_model():
+    import srm
+
+    prepare = Command().stages()[0].arguments
+    assert prepare[prepare.index("--tokenizer") + 1] == f"bpe:{srm.preset('srm-nano').vocab_size}"
 
 
-def test_the_demo_may_write_past_the_context(capsys, monkeypatch):
-    monkeypatch.setattr(srm, "preset", lambda _name: models.preset("gpt2-nano", context=len(PROMPT) + 4))
-    Command(preset="gpt2-nano", tokens=9).run()
-    assert len(capsys.readouterr().out.splitlines()[-2].split()) == 9
+def test_zero_steps_are_refused_in_one_line(capsys, tmp_path):
+    with pytest.raises(SystemExit) as stop:
+        main(["demo", "--steps", "0", "--out", str(tmp_path / "demo")])
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == "srm demo: --steps 0: must be at least 1\n"
+    assert not (tmp_path / "demo").exists()
+
+
+@pytest.mark.slow
+def test_a_short_demo_ends_with_a_report_and_a_second_one_keeps_what_is_there(tmp_path, capsys):
+    out = tmp_path / "demo"
+    Command(out=out, steps=2, tokens=512).run()
+    told = capsys.readouterr().out
+    report = out / "run" / "report.html"
+    assert str(report) in told
+    assert report.read_text(encoding="utf-8").lstrip().lower().startswith("<!doctype html>")
+    assert "bigram" in told
+    assert (out / "run" / "analysis").is_dir()
+    weights = sorted((out / "run" / "checkpoints").rglob("model*.safetensors"))
+    before = [path.read_bytes() for path in weights]
+    Command(out=out, steps=2, tokens=512).run()
+    assert "done before, kept" in capsys.readouterr().out
+    assert [path.read_bytes() for path in weights] == before

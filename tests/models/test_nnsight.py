@@ -19,7 +19,7 @@ def model():
     return build(preset("srm-nano")).eval()
 
 
-TOKENS = some_tokens(2, 6, vocab=4096)
+TOKENS = some_tokens(2, 6, vocab=512)
 
 
 def test_nnsight_reads_the_values_of_the_cache(model):

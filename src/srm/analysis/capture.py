@@ -22,8 +22,8 @@ is that of one batch.
     ...         return self.means["square"].mean
     >>> model = srm.build(srm.preset("srm-nano"))
     >>> (squares,) = capture(model, [torch.arange(64).view(2, 32)], Norms(model))
-    >>> squares.round().tolist()                             # 8 streams × 64 dims of unit mean square
-    [512.0, 512.0, 512.0, 512.0, 512.0, 512.0, 512.0, 512.0]
+    >>> squares.round().tolist()                             # 8 streams × 32 dims of unit mean square
+    [256.0, 256.0, 256.0, 256.0, 256.0, 256.0, 256.0, 256.0]
 
 All state is sums, so two halves of a text merge by addition (`merge`), processes under torchrun share the
 batches and add up their sums, and a run that is stopped picks up its saved sums (`checkpoint=`).

@@ -18,7 +18,7 @@ The lens costs 2·S + 1 unembeddings a token and point, so it reads a random sam
     >>> found.corrected.shape                                   # point, stream
     (8, 8)
     >>> print(lens_cost(model, 4096))
-    4,096 positions × 8 points × 17 decodings = 557,056 unembeddings, 0.584 TFLOP
+    4,096 positions × 8 points × 17 decodings = 557,056 unembeddings, 0.073 TFLOP
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ what the output function reads.
     >>> model = srm.build(srm.preset("srm-nano"))
     >>> found = srm.analysis.state_means(model, [torch.arange(64).view(2, 32)])
     >>> found.mean.shape, found.points[-1]                     # point, stream, dim
-    ((8, 8, 64), 'layers.7.out')
+    ((8, 8, 32), 'layers.7.out')
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Command:
         return [
             Stage(
                 "Text to tokens: 249 State of the Union speeches, and a vocabulary learned from them",
-                ("prepare", "sotu", "--out", str(data), "--tokenizer", "bpe:2048"),
+                ("prepare", "sotu", "--out", str(data), "--tokenizer", "bpe:512"),
                 done=(data / "manifest.json").is_file,
             ),
             Stage(
@@ -72,7 +72,7 @@ class Command:
             ),
             Stage(
                 "How good is it, beside counting tokens and pairs of tokens",
-                ("evaluate", str(trained)),
+                ("evaluate", str(trained), "--limit-tokens", "32768"),
             ),
             Stage(
                 "Let it write",

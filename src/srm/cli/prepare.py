@@ -25,7 +25,7 @@ class Command:
     files, folders and globs of .txt .md .jsonl .gz .zst .parquet.
 
     Example:
-        srm prepare sotu --out data/sotu --tokenizer bpe:4096
+        srm prepare sotu --out data/sotu --tokenizer bpe:512
         srm prepare 'notes/**/*.md' --out data/notes --tokenizer gpt2
         srm prepare hf:Skylion007/openwebtext --out data/openwebtext
     """

@@ -1,6 +1,6 @@
 """Text → tokens → batches. The whole way in five names:
 
-    manifest = prepare(PrepareConfig(source="sotu", out=Path("data/sotu"), tokenizer="bpe:4096"))
+    manifest = prepare(PrepareConfig(source="sotu", out=Path("data/sotu"), tokenizer="bpe:512"))
     data     = open_tokens("data/sotu")               # verified: a short or damaged shard is refused
     batches  = Batches(data.train, context=256, batch_size=32, seed=0)
     inputs, targets = batches.batch(step=0)           # a pure function of (seed, step)

@@ -12,7 +12,7 @@ back to the last progress and goes on, to the same bytes as if it had never stop
 up to that point and must give the same text. OUT appears by one rename when all is complete, and an
 existing OUT is never touched.
 
-    manifest = prepare(PrepareConfig(source="sotu", out=Path("data/sotu"), tokenizer="bpe:4096"))
+    manifest = prepare(PrepareConfig(source="sotu", out=Path("data/sotu"), tokenizer="bpe:512"))
 """
 
 import fcntl

@@ -10,7 +10,7 @@ layer, whatever weights made it.
     >>> tokens = torch.arange(8)[None]
     >>> logits, cache = model.run_with_cache(tokens, names_filter="layers.3.out")
     >>> cache["layers.3.out"].shape                     # [batch, token, stream, dim]
-    torch.Size([1, 8, 8, 64])
+    torch.Size([1, 8, 8, 32])
     >>> def silence(z, hook):
     ...     z = z.clone()
     ...     z[:, :, 5] = 0                                # stream 5
