@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from explorer_pages import put, settle
 from explorer_subjects import PROMPT, serving, tiny_model
 
 import srm
@@ -109,3 +110,30 @@ def watch(browser) -> Iterator[Callable[..., Watched]]:
         assert not outside
     for context in contexts:
         context.close()
+
+
+@pytest.fixture(scope="module")
+def shared(browser, nano_address):
+    """One page for the tests that only look; each starts from a known state."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.set_default_timeout(30_000)
+    errors, requests = [], []
+    page.on("console", lambda message: message.type in ("error", "warning") and errors.append(message.text))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(nano_address)
+    page.wait_for_function("() => document.documentElement.dataset.ready === 'yes'")
+    settle(page)
+    start = page.evaluate("() => structuredClone(explorer.store.state)")
+    yield page, start
+    assert not errors
+    assert not [url for url in requests if not url.startswith((nano_address, "blob:", "data:"))]
+    context.close()
+
+
+@pytest.fixture
+def page(shared):
+    page, start = shared
+    put(page, **start)
+    return page

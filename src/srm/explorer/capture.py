@@ -3,8 +3,8 @@
     >>> import srm
     >>> from srm.data.tokenizers import byte_tokenizer
     >>> model = srm.build(srm.preset("srm-nano", vocab_size=257))
-    >>> capture(model, byte_tokenizer(), "A stream").save("/tmp/a-stream.trace") is not None
-    True
+    >>> capture(model, byte_tokenizer(), "A stream")["ablation_kl"].shape       # token, stream
+    (8, 8)
 
 Axes:  L layer   N tick   T token   S stream   D stream dim   H head   G step group
 """

@@ -1,0 +1,77 @@
+"""Driving the page: what a panel looks like, waiting until it is at rest, clicking a cell of a heat map."""
+
+from __future__ import annotations
+
+VIEWS = [
+    "tokens",
+    "wall",
+    "flow",
+    "lens",
+    "routing",
+    "board",
+    "ranked",
+    "stepper",
+    "compare",
+    "align",
+    "card",
+    "drift",
+]
+
+# The picture of a panel: canvases by their pixels, the rest by its text and SVG.
+PICTURE = """(id) => {
+  const panel = document.getElementById(`panel-${id}`);
+  const visible = [...panel.querySelectorAll(".body canvas")].filter((c) => c.offsetParent !== null);
+  const look = (t) => t.style.background + t.getAttribute("aria-selected") + t.textContent;
+  const tokens = [...panel.querySelectorAll(".token")].map(look).join();
+  return visible.map((c) => c.toDataURL()).join() + tokens + (panel.querySelector(".flow")?.innerHTML ?? "");
+}"""
+COLORS = """(id) => {
+  const panel = document.getElementById(`panel-${id}`);
+  const found = new Set();
+  for (const canvas of panel.querySelectorAll(".body canvas")) {
+    if (canvas.offsetParent === null) continue;
+    const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+    const color = (i) => (data[i] << 16) | (data[i + 1] << 8) | data[i + 2];
+    for (let i = 0; i < data.length; i += 4) if (data[i + 3]) found.add(color(i));
+  }
+  return found.size;
+}"""
+SETTLED = "() => !explorer.store.frame && explorer.client.running.size === 0"
+
+
+def settle(page) -> None:
+    """Wait until nothing is asked, nothing is about to be drawn, and two frames have passed."""
+    page.wait_for_function(SETTLED)
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    page.wait_for_function(SETTLED)
+
+
+def picture(page, view: str) -> str:
+    page.locator(f"#panel-{view}").scroll_into_view_if_needed()
+    settle(page)
+    return page.evaluate(PICTURE, view)
+
+
+def state(page) -> dict:
+    settle(page)
+    return page.evaluate("() => explorer.store.state")
+
+
+def put(page, **changes) -> None:
+    page.evaluate("(changes) => explorer.store.set(changes)", changes)
+    settle(page)
+
+
+def click_region(page, view: str, row: int, column: int, which: int = 0, **options) -> None:
+    """Click the cell of a heat map, by the regions the panel's pen has remembered."""
+    page.locator(f"#panel-{view}").scroll_into_view_if_needed()
+    settle(page)
+    x, y = page.evaluate(
+        """([view, row, column, which]) => {
+          const panel = explorer.panel(view), r = panel.pen.regions[which];
+          return [r.x + ((column + 0.5) / r.columns) * r.w, r.y + ((row + 0.5) / r.rows) * r.h];
+        }""",
+        [view, row, column, which],
+    )
+    page.locator(f"#panel-{view} canvas.picture").click(position={"x": x, "y": y}, **options)
+    settle(page)

@@ -1,0 +1,279 @@
+"""What a hand can do on the page, in a real browser, and what follows from it; exports."""
+
+from __future__ import annotations
+
+import csv
+import io
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+from explorer_pages import PICTURE, VIEWS, click_region, picture, put, settle, state
+
+# Interactions
+
+
+def test_clicking_a_token_selects_it_everywhere_and_shift_click_a_range(page):
+    tokens = page.locator("#panel-tokens .token")
+    tokens.nth(7).click()
+    assert state(page)["token"] == 7
+    assert "token 7 " in page.locator("#selection").inner_text()
+    assert "at 7" in page.locator("#panel-routing .note").inner_text()
+    tokens.nth(10).click(modifiers=["Shift"])
+    assert (state(page)["token"], state(page)["rangeEnd"]) == (7, 10)
+    assert page.locator("#panel-tokens .token[aria-selected=true]").count() == 4
+
+
+def test_hovering_a_token_shows_five_expected_tokens(page):
+    page.locator("#panel-tokens .token").nth(5).hover()
+    lines = page.locator(".tooltip").inner_text().splitlines()
+    assert len(lines) == 7
+    assert all("%" in line for line in lines[2:])
+
+
+def test_clicking_the_wall_opens_that_map_in_the_routing_lens(page):
+    before = picture(page, "routing")
+    click_region(page, "wall", 2, 5, which=7)  # regions go layer by layer: 7 is layer 3, head 1
+    found = state(page)
+    assert (found["layer"], found["head"], found["stream"], found["source"]) == (3, 1, 2, 5)
+    assert picture(page, "routing") != before
+    assert "L3 H1" in page.locator("#panel-routing .note").inner_text()
+
+
+def test_hovering_the_wall_moves_the_cross_hair_in_the_routing_lens(page):
+    before = picture(page, "routing")
+    page.locator("#panel-wall").scroll_into_view_if_needed()
+    page.locator("#panel-wall canvas.picture").hover(position={"x": 60, "y": 40})
+    assert page.evaluate(PICTURE, "routing") == before or state(page)["hover"] is not None
+    assert state(page)["hover"]["target"] >= 0
+    assert page.evaluate(PICTURE, "routing") != before
+
+
+def test_alt_click_cuts_an_edge_and_runs_again(page):
+    click_region(page, "routing", 3, 1, modifiers=["Alt"])
+    found = state(page)
+    assert found["cuts"] == [[found["layer"], found["head"], 3, 1, found["token"]]]
+    kl = page.evaluate("() => explorer.outcome.kl")
+    assert max(kl) > 0
+    assert max(kl[: found["token"]]) < 1e-5  # what comes before cannot know
+    assert page.locator(".cuts button").count() == 1
+    page.locator(".cuts button").click()
+    assert state(page)["cuts"] == []
+    assert max(page.evaluate("() => explorer.outcome.kl")) < 1e-5
+
+
+def test_the_board_ablates_a_stream_and_draws_new_bars(page):
+    before = picture(page, "board")
+    page.locator('[data-ablate="6"]').click()  # stream 2, mean
+    settle(page)
+    assert state(page)["ablated"] == [6]
+    assert picture(page, "board") != before
+    mean_kl = page.evaluate("() => explorer.outcome.kl")
+    assert min(mean_kl) > 0
+    assert "bits here" in page.locator("#panel-board .note").inner_text()
+    page.locator('[data-ablate="7"]').click()  # the same stream at zero instead
+    assert state(page)["ablated"] == [7]
+    assert page.evaluate("() => explorer.outcome.kl") != mean_kl
+    page.locator("#panel-board select").first.select_option("0")
+    assert page.evaluate("() => explorer.intervention().ablations[0]") == {
+        "stream": 2,
+        "mode": "zero",
+        "first": 0,
+        "last": 7,
+    }
+    page.locator("#panel-board button", has_text="clear").click()
+    assert state(page)["ablated"] == []
+
+
+def test_the_boards_kl_is_the_traces_for_the_final_state_at_its_mean(page):
+    put(page, ablated=[3 * 4])
+    kl = page.evaluate("() => explorer.outcome.kl")
+    traced = page.evaluate(
+        "() => Array.from({ length: explorer.trace.T }, (_, t) => explorer.trace.at('ablation_kl', t, 4))"
+    )
+    assert kl == pytest.approx(traced, rel=0.01, abs=1e-3)
+
+
+def test_clicking_a_ranked_bar_toggles_its_stream_on_the_board(page):
+    click_region(page, "ranked", 0, 1)
+    stream = page.evaluate("() => explorer.store.get('stream')")
+    assert state(page)["ablated"] == [stream * 3]
+    click_region(page, "ranked", 0, 1)
+    assert state(page)["ablated"] == []
+
+
+def test_brushing_bars_sets_the_joint_effect_against_the_sum(page):
+    panel = page.locator("#panel-ranked")
+    panel.scroll_into_view_if_needed()
+    settle(page)
+    box = page.locator("#panel-ranked canvas.picture").bounding_box()
+    region = page.evaluate(
+        "() => { const r = explorer.panel('ranked').pen.regions[0]; return [r.x, r.y, r.w, r.h]; }"
+    )
+    y = box["y"] + region[1] + region[3] / 2
+    at = lambda i: box["x"] + region[0] + (i + 0.5) * region[2] / 8  # noqa: E731
+    page.mouse.move(at(0), y)
+    page.mouse.down()
+    page.mouse.move(at(1), y)
+    page.mouse.move(at(3), y)
+    page.mouse.up()
+    settle(page)
+    assert "4 together" in page.evaluate("() => explorer.panel('ranked').svg()")
+    assert state(page)["ablated"] == []
+
+
+def test_a_sweep_runs_as_a_job_and_fills_the_map(page):
+    page.locator("#panel-ranked").scroll_into_view_if_needed()
+    page.locator("#panel-ranked button", has_text="by layer").click()
+    settle(page)
+    before = page.evaluate(PICTURE, "ranked")
+    page.locator("#panel-ranked button", has_text="sweep").click()
+    page.wait_for_function("() => explorer.sweep !== null", timeout=60_000)
+    assert page.evaluate("() => explorer.sweep.length") == 64
+    assert picture(page, "ranked") != before
+
+
+def test_space_plays_the_recursion_and_clicking_a_column_goes_there(page):
+    put(page, layer=0, step=0)
+    page.evaluate("() => document.activeElement.blur()")
+    page.keyboard.press(" ")
+    page.wait_for_function("() => explorer.tick() >= 2")
+    page.keyboard.press(" ")
+    at = page.evaluate("() => explorer.tick()")
+    page.wait_for_timeout(500)
+    assert page.evaluate("() => explorer.tick()") == at
+    click_region(page, "stepper", 0, 17)
+    assert (state(page)["layer"], state(page)["step"]) == (5, 2)
+
+
+def test_flow_plays_through_depth_and_stops_at_the_last_layer(page):
+    page.locator("#panel-flow").scroll_into_view_if_needed()
+    page.locator("#panel-flow button", has_text="depth").click()
+    page.wait_for_function("() => explorer.store.get('layer') >= 1")
+    page.locator("#panel-flow button", has_text="depth").click()
+    assert state(page)["layer"] < 7
+
+
+def test_clicking_an_alignment_cell_selects_it(page):
+    click_region(page, "align", 6, 3)
+    assert (state(page)["layer"], state(page)["stream"]) == (6, 3)
+    page.locator("#panel-align button", has_text="update – output").click()
+    click_region(page, "align", 10, 1)
+    assert (state(page)["layer"], state(page)["step"], state(page)["stream"]) == (3, 1, 1)
+
+
+def test_clicking_the_lens_selects_layer_and_token_or_stream(page):
+    put(page, token=24)
+    click_region(page, "lens", 4, 0)
+    assert state(page)["layer"] == 4
+    assert state(page)["token"] < 24
+    page.locator("#panel-lens button", has_text="streams").click()
+    click_region(page, "lens", 5, 6)
+    assert (state(page)["layer"], state(page)["stream"]) == (5, 6)
+
+
+def test_the_cards_strongest_token_can_be_gone_to(page):
+    put(page, stream=3)
+    click_region(page, "card", 0, 0)
+    strongest = page.evaluate(
+        """() => {
+          const norms = explorer.trace.strings.map((_, t) => explorer.trace.at("write_norm", 7, t, 3));
+          return norms.indexOf(Math.max(...norms));
+        }"""
+    )
+    assert state(page)["token"] == strongest
+
+
+@pytest.mark.parametrize("against", ["intervention", "prompt:Another prompt of another length."])
+def test_compare_shows_both_and_their_difference(page, against):
+    put(page, ablated=[0, 4], first=0, against=against)
+    page.wait_for_function("() => explorer.other !== null")
+    page.locator("#panel-compare").scroll_into_view_if_needed()
+    settle(page)
+    assert page.evaluate("() => explorer.panel('compare').pen.regions.length") == 3
+    assert (
+        page.evaluate("() => Math.max(...explorer.panel('compare').pen.regions[2].grid.values.map(Math.abs))")
+        > 0
+    )
+    before = picture(page, "compare")
+    put(page, measure="connection")
+    assert picture(page, "compare") != before
+    put(page, measure="lens")  # tokens differ for another prompt: then there is no difference to draw
+    assert page.evaluate("() => explorer.panel('compare').pen.regions.length") == (
+        3 if against == "intervention" else 2
+    )
+
+
+def test_keys_move_the_selection(page):
+    put(page, token=5, layer=2, stream=1, head=0)
+    page.evaluate("() => document.activeElement.blur()")
+    for key in ("ArrowRight", "ArrowDown", "]", "h", "a"):
+        page.keyboard.press(key)
+        settle(page)
+    found = state(page)
+    assert [found[name] for name in ("token", "layer", "stream", "head", "ablated")] == [6, 3, 2, 1, [6]]
+    for key in ("ArrowLeft", "ArrowUp", "[", ","):
+        page.keyboard.press(key)
+    found = state(page)
+    assert [found[name] for name in ("token", "stream")] == [5, 1]
+    page.keyboard.press("?")
+    assert page.locator("dialog.help").is_visible()
+    page.keyboard.press("Escape")
+    page.keyboard.press("t")
+    assert state(page)["theme"] in ("dark", "light")
+    page.keyboard.press("/")
+    assert page.evaluate("() => document.activeElement.id") == "prompt"
+
+
+def test_a_panel_can_fill_the_page_and_go_back(page):
+    small = page.locator("#panel-wall canvas.picture").bounding_box()["width"]
+    page.locator("#panel-wall button[title^=Maximise]").click()
+    settle(page)
+    assert page.locator("#panel-wall canvas.picture").bounding_box()["width"] > 1.4 * small
+    assert not page.locator("#panel-card").is_visible()
+    page.keyboard.press("Escape")
+    settle(page)
+    assert page.locator("#panel-card").is_visible()
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_panel_exports_svg_csv_and_python_that_are_well_formed(page, view):
+    page.locator(f"#panel-{view}").scroll_into_view_if_needed()
+    settle(page)
+    svg = page.evaluate("(id) => explorer.panel(id).svg()", view)
+    assert ElementTree.fromstring(svg).tag == "{http://www.w3.org/2000/svg}svg"
+    assert "NaN" not in svg
+    rows = list(csv.reader(io.StringIO(page.evaluate("(id) => explorer.panel(id).csv()", view))))
+    assert len({len(row) for row in rows}) == 1
+    assert len(rows) > (0 if view in ("compare", "board") else 4)
+    compile(page.evaluate("(id) => explorer.panel(id).drawn.python()", view), view, "exec")
+
+
+def test_the_python_of_a_panel_gives_the_numbers_on_the_screen(page):
+    put(page, wall="mean")
+    code = page.evaluate("() => explorer.panel('wall').drawn.python()").splitlines()
+    names: dict = {}
+    exec("\n".join(code[:-1]), names)
+    mean = eval(code[-1].split("#")[0], names)
+    shown = page.evaluate(
+        "() => Array.from(explorer.panel('wall').drawn.table().rows.slice(0, 64), (row) => Number(row[4]))"
+    )
+    assert mean[0, 0].ravel().tolist() == pytest.approx(shown, abs=1e-4)
+
+
+def test_the_export_menu_downloads_files(watch, nano_address):
+    page = watch(nano_address).page
+    settle(page)
+    for kind, start in (
+        ("png", b"\x89PNG"),
+        ("svg", b"<svg"),
+        ("csv", b"layer,head,target,source,frequency"),
+    ):
+        page.locator("#panel-wall button[title=Export]").click()
+        with page.expect_download() as download:
+            page.locator(f"#panel-wall [data-export={kind}]").click()
+        assert download.value.suggested_filename == f"wall.{kind}"
+        with open(download.value.path(), "rb") as file:
+            assert file.read(len(start)) == start
+    page.locator("#panel-wall button[title=Export]").click()
+    page.locator("#panel-wall [data-export=python]").click()
+    assert "capture(model, tokenizer, prompt)" in page.locator("dialog.python textarea").input_value()
