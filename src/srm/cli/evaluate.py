@@ -9,7 +9,6 @@ from typing import Any
 
 import tyro
 
-from srm.data import DataError
 from srm.errors import UserError
 
 
@@ -41,10 +40,7 @@ class Command:
     """Print JSON, for a program to read."""
 
     def run(self) -> None:
-        try:
-            answer = self.evaluate()
-        except DataError as error:
-            raise UserError(str(error)) from None
+        answer = self.evaluate()
         print(json.dumps(answer, indent=2) if self.json else "\n".join(lines(answer)))
 
     def evaluate(self) -> dict[str, Any]:

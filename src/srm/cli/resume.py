@@ -9,8 +9,6 @@ from typing import Literal
 import tyro
 
 from srm.cli.train import finish
-from srm.data import DataError
-from srm.errors import UserError
 
 
 @dataclass
@@ -45,8 +43,4 @@ class Command:
 
         options = {name: value for name, value in vars(self).items() if name not in ("run_directory", "data")}
         changes = {name: value for name, value in options.items() if value is not None}
-        try:
-            result = resume(self.run_directory, data_dir=self.data, **changes)
-        except DataError as error:
-            raise UserError(str(error)) from None
-        finish(result)
+        finish(resume(self.run_directory, data_dir=self.data, **changes))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tomllib
 from dataclasses import dataclass, field
@@ -12,7 +13,6 @@ from typing import Any
 import tyro
 
 import srm
-from srm.data import DataError
 from srm.errors import UserError
 from srm.models import ModelConfig
 from srm.models.config import nearest
@@ -65,16 +65,11 @@ class Command:
     def run(self) -> None:
         from srm.training.loop import train
 
-        try:
-            if self.dry_run:
-                self.show_plan()
-                return
-            result = train(
-                self.training, self.model, self.data, self.out, resume=self.resume, preset=self.preset
-            )
-        except DataError as error:
-            raise UserError(str(error)) from None
-        finish(result)
+        if self.dry_run:
+            self.show_plan()
+            return
+        how = {"resume": self.resume, "preset": self.preset}
+        finish(train(self.training, self.model, self.data, self.out, **how))
 
     def show_plan(self) -> None:
         from srm.data import open_tokens
@@ -83,19 +78,24 @@ class Command:
         from srm.training.plan import make_plan
         from srm.training.run import RunConfig, RunDirectory
 
-        RunDirectory(self.out).refuse_occupied()
+        if not self.resume:
+            RunDirectory(self.out).refuse_occupied()
         data = open_tokens(self.data)
         run = RunConfig(self.model, self.training, data.path, data.fingerprint, self.preset)
         with open_world(self.training) as world:
             check_plan(run, data, world)
             plan = make_plan(run, data, world)
-        print(json.dumps(plan.to_dict(), indent=2) if self.json else "\n".join(plan.lines()))
+            if world.main:
+                print(json.dumps(plan.to_dict(), indent=2) if self.json else "\n".join(plan.lines()))
 
 
 def finish(result: Any) -> None:
     """The last line of a run, and the exit code that a shell expects after a signal."""
     if result.signal:
-        print(f"stopped after step {result.step} and saved; `srm resume {result.run}` goes on", flush=True)
+        if os.environ.get("RANK", "0") == "0":  # one of torchrun's processes speaks for all
+            print(
+                f"stopped after step {result.step} and saved; `srm resume {result.run}` goes on", flush=True
+            )
         sys.exit(result.exit_code)
     if result.loss is not None:
         validation = f", validation loss {result.val_loss:.4f}" if result.val_loss is not None else ""
