@@ -130,7 +130,7 @@ def test_a_layer_without_gradient_costs_a_third_of_one_with():
 def test_longer_contexts_cost_more_per_token(name):
     model = build(preset(name), device="meta")
     assert model.flops_per_token(256).forward > model.flops_per_token(128).forward
-    assert math.isclose(model.flops_per_token(1).forward, 2 * _matmul_parameters(name), rel_tol=0.02)
+    assert math.isclose(model.flops_per_token(1).forward, 2 * _matmul_parameters(name), rel_tol=0.05)
 
 
 def _matmul_parameters(name: str) -> float:
