@@ -1,7 +1,7 @@
 """`srm demo`: from text to a page about a trained model, by the same commands a user would type.
 
-Every stage is one of the other commands, shown as it would be typed and then run. A demo that was stopped goes
-on where it was: what is there already is kept.
+Every stage is one of the other commands, shown as it would be typed and then run. A demo that was stopped
+goes on where it was: what is there already is kept.
 """
 
 from __future__ import annotations

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
+from srm.errors import UserError
+
 if TYPE_CHECKING:
     from srm.models.model import LanguageModel
 
@@ -62,7 +64,7 @@ class DecodingCache:
 
     def room_for(self, tokens: int) -> None:
         if self.length + tokens > self.capacity:
-            raise ValueError(
+            raise UserError(
                 f"{self.length} cached + {tokens} new tokens exceed the context of {self.capacity}; "
                 'shorten the prompt, or generate with overflow="slide"'
             )
@@ -111,9 +113,9 @@ def generate(
     check_sampling(tokens, max_new_tokens, temperature, top_k, top_p)
     context = model.config.context
     if overflow not in ("refuse", "slide"):
-        raise ValueError(f'overflow = {overflow!r}: must be "refuse" or "slide"')
+        raise UserError(f'overflow = {overflow!r}: must be "refuse" or "slide"')
     if tokens.shape[1] + max_new_tokens > context and overflow == "refuse":
-        raise ValueError(
+        raise UserError(
             f"{tokens.shape[1]} prompt + {max_new_tokens} new tokens exceed the context of {context}; "
             'ask for fewer, or pass overflow="slide"'
         )
@@ -157,14 +159,12 @@ def check_sampling(
     tokens: Tensor, max_new_tokens: int, temperature: float, top_k: int | None, top_p: float | None
 ) -> None:
     if tokens.ndim != 2 or tokens.shape[1] == 0:
-        raise ValueError(
-            f"tokens of shape {tuple(tokens.shape)}: need [batch, token] with at least one token"
-        )
+        raise UserError(f"tokens of shape {tuple(tokens.shape)}: need [batch, token] with at least one token")
     if max_new_tokens < 0:
-        raise ValueError(f"max_new_tokens = {max_new_tokens}: must be 0 or more")
+        raise UserError(f"max_new_tokens = {max_new_tokens}: must be 0 or more")
     if temperature < 0:
-        raise ValueError(f"temperature = {temperature}: must be 0 (greedy) or more")
+        raise UserError(f"temperature = {temperature}: must be 0 (greedy) or more")
     if top_k is not None and top_k < 1:
-        raise ValueError(f"top_k = {top_k}: must be at least 1, or None for all tokens")
+        raise UserError(f"top_k = {top_k}: must be at least 1, or None for all tokens")
     if top_p is not None and not 0 < top_p <= 1:
-        raise ValueError(f"top_p = {top_p}: must be in (0, 1], or None for all tokens")
+        raise UserError(f"top_p = {top_p}: must be in (0, 1], or None for all tokens")

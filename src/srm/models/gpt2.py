@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from srm.errors import UserError
 from srm.models.attention import causal_attention
 from srm.models.config import GPT2Config
 from srm.models.decoding import DecodingCache, KeyValues
@@ -151,7 +152,7 @@ def _from_huggingface(state: Mapping[str, Tensor], tied: bool) -> dict[str, Tens
             continue
         match = re.fullmatch(r"(h\.\d+\.)?(.+)\.(weight|bias)", name)
         if match is None or match[2] not in _HUGGINGFACE:
-            raise ValueError(f"{name!r} is not a weight of GPT2LMHeadModel; pass its state_dict()")
+            raise UserError(f"{name!r} is not a weight of GPT2LMHeadModel; pass its state_dict()")
         block, part, kind = match.groups()
         if part == "lm_head" and tied:
             continue

@@ -17,6 +17,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
+from srm.errors import UserError
 from srm.models.config import ModelConfig
 from srm.models.decoding import DecodingCache
 from srm.models.loss import chunked_cross_entropy, cross_entropy
@@ -103,7 +104,7 @@ class LanguageModel(Instrumented, Generic[Config]):
         """An empty cache for decoding, by default as long as the context."""
         context = self.config.context
         if capacity is not None and not 1 <= capacity <= context:
-            raise ValueError(f"capacity = {capacity}: must be between 1 and the context of {context}")
+            raise UserError(f"capacity = {capacity}: must be between 1 and the context of {context}")
         return DecodingCache(self.attention_calls, context if capacity is None else capacity)
 
     def num_parameters(self) -> int:
@@ -122,18 +123,18 @@ class LanguageModel(Instrumented, Generic[Config]):
     ) -> None:
         """Shapes only: nothing here reads a value, so nothing waits for a GPU or breaks a graph."""
         if tokens.ndim != 2:
-            raise ValueError(f"tokens of shape {tuple(tokens.shape)}: need [batch, token]")
+            raise UserError(f"tokens of shape {tuple(tokens.shape)}: need [batch, token]")
         for name, like in (("targets", targets), ("documents", documents)):
             if like is not None and like.shape != tokens.shape:
-                raise ValueError(
+                raise UserError(
                     f"{name} of shape {tuple(like.shape)}: need the shape of tokens, {tuple(tokens.shape)}"
                 )
         if cache is not None:
             if documents is not None:
-                raise ValueError("documents and cache do not go together; decode one document at a time")
+                raise UserError("documents and cache do not go together; decode one document at a time")
             cache.room_for(tokens.shape[1])
         elif tokens.shape[1] > self.config.context:
-            raise ValueError(
+            raise UserError(
                 f"{tokens.shape[1]} tokens exceed the context of {self.config.context}; cut the input"
             )
 

@@ -120,11 +120,11 @@ class LiveTap(Tap):
         shown = value.permute(1, 2, 0, 3) if site.layout == "streams" else value
         given = site(shown)
         if given.shape != shown.shape:
-            raise ValueError(
+            raise UserError(
                 f"a hook at {self.prefix + name} returned shape {tuple(given.shape)}; "
                 f"the site's value has shape {tuple(shown.shape)}"
             )
-        # What was shown goes on, even unchanged: so the gradient with respect to a cached value is the site's.
+        # What was shown goes on, even unchanged: the gradient of a cached value is then the site's.
         given = given.to(value.dtype)
         return given.permute(2, 0, 1, 3).contiguous() if site.layout == "streams" else given
 
