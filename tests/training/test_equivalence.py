@@ -35,8 +35,8 @@ def test_the_losses_are_the_same(changes, tolerance, plain, data, tmp_path):
     assert losses(tmp_path / "run") == pytest.approx(plain, abs=tolerance)
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # its compiler imports its own old modules
+@pytest.mark.soak
+@pytest.mark.filterwarnings("ignore")  # torch's compiler warns about its own doings
 def test_compiling_changes_no_loss(plain, data, tmp_path):
     train(small_config(compile=True), MODEL, data, tmp_path / "run", show=False)
     assert losses(tmp_path / "run") == pytest.approx(plain, abs=1e-4)

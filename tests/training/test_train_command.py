@@ -12,7 +12,7 @@ import pytest
 from small_runs import VOCAB, write_data
 
 from srm.cli import main
-from srm.training import read_metrics
+from srm.training import read_metrics, recipe
 from srm.training.checkpoint import verify
 
 SMALL = f"""
@@ -56,7 +56,8 @@ def test_train_resume_evaluate(data, tmp_path, toml, capsys):
     about = json.loads((run / "run.json").read_text())
     assert about["training"]["lr"] == 0.002  # the command line …
     assert about["training"]["steps"] == 6  # … before the file …
-    assert about["training"]["schedule"] == "cosine"  # … before the preset's recipe
+    assert about["training"]["seed"] == recipe("srm-nano").seed  # … before the preset's recipe
+    assert about["training"]["schedule"] == recipe("srm-nano").schedule
     assert about["model"]["streams"] == 3
     assert about["preset"] == "srm-nano"
 
@@ -195,7 +196,7 @@ def test_an_existing_run_or_folder_is_not_touched(data, tmp_path, toml, capsys):
 
 def test_an_edited_run_json_is_noticed(data, tmp_path, toml, capsys):
     run = tmp_path / "run"
-    assert srm("train", "srm-nano", "--data", data, "--out", run, "--config", toml) == 0
+    assert srm("train", "srm-nano", "--data", data, "--out", run, "--config", toml, "--lr", "0.003") == 0
     about = (run / "run.json").read_text()
     (run / "run.json").write_text(about.replace('"lr": 0.003', '"lr": 0.004'))
     capsys.readouterr()
