@@ -307,7 +307,7 @@ def test_a_gone_asker_frees_its_place():
     with (
         pytest.raises(Gone),
         ThreadPoolExecutor(1) as elsewhere,
-    ):  # this thread may have the browser's event loop
+    ):  # here the browser may run its loop
         elsewhere.submit(ask).result()
     release.set()
     worker.close()

@@ -40,7 +40,7 @@ class Clients:
         first: dict[str, bytes] = {}
         try:
             with httpx.Client(base_url=self.address, timeout=60, trust_env=False) as client:
-                while not self.stop.is_set():
+                while self.answers[number] == 0 or not self.stop.is_set():  # on a slow machine at least once
                     for path, body in questions:
                         answer = client.post(path, json=body)
                         if answer.status_code != 200:
