@@ -19,20 +19,20 @@ from typing import Any, NoReturn
 from srm.errors import UserError
 
 COMMANDS = {  # name → one line for `srm --help`; the module is srm.cli.<name>
-    "demo": "the whole path once, small: build a model, look inside, write tokens",
+    "demo": "the whole path once, small: text, training, analyses, a report",
     "presets": "list the models by name: sizes, exact parameters, arithmetic",
-    "prepare": "turn text into token shards: a named corpus, your own files, a Hugging Face dataset",
+    "info": "tell one model in full, with a drawing of its layer",
+    "prepare": "turn text into token shards: a corpus by name, or your own files",
     "train": "train a model on prepared tokens",
     "resume": "go on with a stopped run, as if it had never stopped",
-    "evaluate": "loss, perplexity and bits per byte on text the model has not seen",
-    "analyze": "look inside a model: routing, alignment, drift, ablation, logit lens, depth, with figures",
-    "paper": "write the data files that the paper's LaTeX figures read, from your runs",
+    "evaluate": "loss, perplexity and bits per byte on unseen text",
     "generate": "continue a prompt, and show the text as it is made",
-    "export": "write a model as a folder for Hugging Face and lm-evaluation-harness, or for srm.load",
-    "info": "tell one model in full, with a drawing of its layer",
-    "bench": "time the models side by side with Hugging Face GPT-2 and the pseudocode",
-    "explore": "look at the streams think, in a browser",
+    "analyze": "look inside a model: routing, alignment, drift, ablation, lens",
+    "paper": "write the data files that the paper's own LaTeX figures read",
     "report": "write one self-contained HTML file about a run",
+    "explore": "look at the streams think, in a browser",
+    "export": "write a model for Hugging Face tools, or for srm.load",
+    "bench": "time the models beside Hugging Face GPT-2 and the pseudocode",
 }
 
 

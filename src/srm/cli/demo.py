@@ -45,6 +45,8 @@ class Command:
 
         if self.steps is not None and self.steps < 1:
             raise UserError(f"--steps {self.steps}: must be at least 1")
+        if self.tokens < 2:
+            raise UserError(f"--tokens {self.tokens}: must be at least 2")
         started = time.monotonic()
         stages = self.stages()
         for number, stage in enumerate(stages, start=1):
@@ -59,7 +61,9 @@ class Command:
 
     def stages(self) -> list[Stage]:
         data, trained = self.out / "data", self.out / "run"
-        steps = () if self.steps is None else ("--steps", str(self.steps))
+        steps = ()
+        if self.steps is not None:  # a short training has a short warm-up
+            steps = ("--steps", str(self.steps), "--warmup", str(min(20, self.steps // 10)))
         return [
             Stage(
                 "Text to tokens: 249 State of the Union speeches, and a vocabulary learned from them",
