@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from timing import Row, compare, take_turns
 
@@ -9,12 +11,11 @@ import srm
 from srm.models import LanguageModel
 
 
-def run(rounds: int, presets: tuple[str, ...] = ("srm-med", "srm-base")) -> list[Row]:
-    rows = []
+def run(rounds: int, presets: tuple[str, ...] = ("srm-med", "srm-base")) -> Iterator[Row]:
     for name in presets:
         model = srm.build(srm.preset(name)).eval()
-        rows += [cached_against_recomputed(model, name, rounds), long_against_short(model, name, rounds)]
-    return rows
+        yield cached_against_recomputed(model, name, rounds)
+        yield long_against_short(model, name, rounds)
 
 
 def cached_against_recomputed(

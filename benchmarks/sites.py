@@ -4,6 +4,8 @@ out.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from timing import Row, compare, take_turns
 
@@ -11,8 +13,7 @@ import srm
 from srm.models.sites import SILENT, Instrumented
 
 
-def run(rounds: int) -> list[Row]:
-    rows = []
+def run(rounds: int) -> Iterator[Row]:
     for name, context in (("srm-nano", 256), ("srm-base", 128)):
         model = srm.build(srm.preset(name)).eval()
         tokens = torch.randint(
@@ -33,13 +34,10 @@ def run(rounds: int) -> list[Row]:
                 Instrumented.tap = looking
 
         seconds = take_turns({"with sites": with_sites, "without": without_sites}, rounds * 5)
-        rows.append(
-            compare(
-                f"forward, sites nobody listens to ÷ none, {name}",
-                seconds,
-                "with sites",
-                "without",
-                asked="≤ 1.01",
-            )
+        yield compare(
+            f"forward, sites nobody listens to ÷ none, {name}",
+            seconds,
+            "with sites",
+            "without",
+            asked="≤ 1.01",
         )
-    return rows

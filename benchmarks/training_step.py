@@ -4,6 +4,8 @@ pseudocode's loop.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from paper_loop import PaperLoop
 from timing import Row, compare, gemm_peak, take_turns
@@ -17,7 +19,7 @@ ASKED = {"srm-base": "≤ 4.0", "srm-med": "≤ 5.0"}
 
 def run(
     rounds: int, context: int = 512, batch: int = 1, presets: tuple[str, ...] = ("srm-base", "srm-med")
-) -> list[Row]:
+) -> Iterator[Row]:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     tokens = torch.randint(50257, (batch, context + 1), generator=torch.Generator().manual_seed(0))
@@ -31,7 +33,7 @@ def run(
         out = model(**kwargs)
         (out if isinstance(out, torch.Tensor) else out.loss).backward()
 
-    rows, peak = [], gemm_peak()
+    peak = gemm_peak()
     for name in presets:
         model = srm.build(srm.preset(name))
         assert isinstance(model, SRM)
@@ -47,20 +49,15 @@ def run(
         seconds = take_turns(candidates, rounds)
         tokens_per_step = batch * context
         limits = (flops * tokens_per_step / peak, their_flops * tokens_per_step / peak)
-        rows.append(
-            compare(
-                f"training step, {name} ÷ Hugging Face GPT-2",
-                seconds,
-                name,
-                "gpt2",
-                asked=ASKED[name],
-                limit=flops / their_flops,
-                limit_seconds=limits,
-                note=f"batch {batch} × {context}, GEMM peak {peak / 1e9:.0f} GFLOP/s",
-            )
+        yield compare(
+            f"training step, {name} ÷ Hugging Face GPT-2",
+            seconds,
+            name,
+            "gpt2",
+            asked=ASKED[name],
+            limit=flops / their_flops,
+            limit_seconds=limits,
+            note=f"batch {batch} × {context}, GEMM peak {peak / 1e9:.0f} GFLOP/s",
         )
         if "pseudocode" in seconds:
-            rows.append(
-                compare(f"training step, pseudocode ÷ {name}", seconds, "pseudocode", name, asked="≥ 2.2")
-            )
-    return rows
+            yield compare(f"training step, pseudocode ÷ {name}", seconds, "pseudocode", name, asked="≥ 2.2")

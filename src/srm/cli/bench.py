@@ -60,7 +60,9 @@ class Command:
         rows: list[Any] = []
         for bench in self.benches:
             print(f"{bench} …", file=sys.stderr, flush=True)
-            rows += importlib.import_module(bench).run(self.rounds)
+            for row in importlib.import_module(bench).run(self.rounds):
+                print(f"  {row.name}: {row.ratio:.2f}", file=sys.stderr, flush=True)
+                rows.append(row)
         _print_table(rows)
         if self.json is not None:
             self.json.write_text(json.dumps(report(rows, self.threads, self.rounds), indent=2) + "\n")

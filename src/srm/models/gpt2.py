@@ -24,7 +24,7 @@ from srm.errors import UserError
 from srm.models.attention import causal_attention
 from srm.models.config import GPT2Config
 from srm.models.decoding import DecodingCache, KeyValues
-from srm.models.model import Flops, LanguageModel, document_mask
+from srm.models.model import Flops, LanguageModel, document_mask, expect_recompiles
 from srm.models.sites import SILENT, Tap, callable_of
 
 
@@ -93,6 +93,7 @@ class GPT2(LanguageModel[GPT2Config]):
         return self.config.blocks
 
     def compile(self, **options) -> None:
+        expect_recompiles()
         for block in self.blocks:
             block.compile(**options)
 

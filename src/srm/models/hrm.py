@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from srm.models.attention import Rotary, causal_attention
 from srm.models.config import HRMConfig
 from srm.models.decoding import DecodingCache, KeyValues
-from srm.models.model import Flops, LanguageModel, document_mask
+from srm.models.model import Flops, LanguageModel, document_mask, expect_recompiles
 from srm.models.sites import SILENT, Tap, callable_of
 from srm.models.streams import RMSNorm, init_linear_
 
@@ -124,6 +124,7 @@ class HRM(LanguageModel[HRMConfig]):
 
     def compile(self, **options) -> None:
         """Compile the blocks, each once for all cycles."""
+        expect_recompiles()
         for module in self.modules():
             if isinstance(module, Block):
                 module.compile(**options)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import torch
+import torch._dynamo
 from torch import Tensor
 
 from srm.errors import UserError
@@ -137,6 +138,13 @@ class LanguageModel(Instrumented, Generic[Config]):
             raise UserError(
                 f"{tokens.shape[1]} tokens exceed the context of {self.config.context}; cut the input"
             )
+
+
+def expect_recompiles(limit: int = 64) -> None:
+    """Let one function be compiled often enough: with and without gradient, for the first layer, for every
+    batch shape and for every model of the process. Past torch's own limit of 8 it would run uncompiled.
+    """
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, limit)
 
 
 def document_mask(documents: Tensor) -> Tensor:

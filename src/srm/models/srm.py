@@ -28,7 +28,7 @@ from srm.models.config import SRMConfig
 from srm.models.connection import Connection
 from srm.models.decoding import DecodingCache
 from srm.models.layer import Layer
-from srm.models.model import Flops, LanguageModel, document_mask
+from srm.models.model import Flops, LanguageModel, document_mask, expect_recompiles
 from srm.models.ordering import LayerOrder
 from srm.models.sites import SILENT, Tap, callable_of
 from srm.models.step import Step
@@ -160,6 +160,7 @@ class SRM(LanguageModel[SRMConfig]):
         """Compile the step and connection functions, each once for all layers: far quicker than one graph
         of everything.
         """
+        expect_recompiles()
         for module in self.modules():
             if isinstance(module, Step | Connection):
                 module.compile(**options)
