@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +43,7 @@ from srm.training.distributed import World, distribute, gradient_sync, open_worl
 from srm.training.evaluation import can_evaluate, check_vocabulary, state_norms, validation_loss
 from srm.training.files import sweep_leftovers
 from srm.training.memory import keep_buffers
-from srm.training.metrics import MetricsLog, check_writers, open_log, read_metrics
+from srm.training.metrics import MetricsLog, check_writers, iter_metrics, open_log
 from srm.training.peak import measure_peak
 from srm.training.progress import Progress
 from srm.training.recompute import recompute_activations
@@ -391,7 +392,7 @@ class Trainer:
         due = self.step > 0 and (self.step % config.eval_every == 0 or self.step == config.steps)
         if not (due and can_evaluate(val, self.context)):
             return 0
-        if self.world.share(self.log.evaluated(self.step) if self.log is not None else None):
+        if self.world.share(self.log is not None and self.log.evaluated == self.step):
             return 0
         signals: list[float] = []
 
@@ -418,11 +419,14 @@ class Trainer:
         return 0
 
     def result(self, signal: int) -> TrainResult:
-        rows = read_metrics(self.directory.metrics) if self.world.main else []
-        losses = [row["loss"] for row in rows if "loss" in row and "event" not in row][-TRAINING_LOSS_STEPS:]
-        val = [row["val_loss"] for row in rows if "val_loss" in row]
+        losses: deque[float] = deque(maxlen=TRAINING_LOSS_STEPS)
+        val_loss = None
+        for row in iter_metrics(self.directory.metrics) if self.world.main else ():
+            val_loss = row.get("val_loss", val_loss)
+            if "loss" in row and "event" not in row:
+                losses.append(row["loss"])
         loss = sum(losses) / len(losses) if losses else None
-        return TrainResult(self.directory.path, self.step, loss, val[-1] if val else None, signal)
+        return TrainResult(self.directory.path, self.step, loss, val_loss, signal)
 
 
 def build_optimizer(config: TrainConfig, model: torch.nn.Module) -> torch.optim.Optimizer:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,11 +35,14 @@ class MetricsLog:
 
     def __init__(self, path: Path, others: list[Writer], every: int = 1) -> None:
         self.path, self.others, self.every = path, others, every
+        self.evaluated = self._last_evaluation()
         self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115  (open as long as the run)
 
     def write(self, row: Row) -> None:
         self._file.write(json.dumps({name: _plain(value) for name, value in row.items()}) + "\n")
         self._file.flush()  # in the system's hands: a killed process loses no line
+        if "val_loss" in row:
+            self.evaluated = row["step"]
         if "val_loss" in row or row["step"] % self.every == 0:
             for writer in self.others:
                 writer.write(row)
@@ -51,10 +54,13 @@ class MetricsLog:
         ]
         self._file.close()
         write_file(self.path, "".join(json.dumps(row) + "\n" for row in kept))
+        self.evaluated = self._last_evaluation()
         self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115
 
-    def evaluated(self, step: int) -> bool:
-        return any(row["step"] == step and "val_loss" in row for row in read_metrics(self.path))
+    def _last_evaluation(self) -> int:
+        """The last step with a validation loss."""
+        rows = iter_metrics(self.path) if self.path.exists() else ()
+        return max((row["step"] for row in rows if "val_loss" in row), default=0)
 
     def close(self) -> None:
         self._file.close()
@@ -62,15 +68,20 @@ class MetricsLog:
             writer.close()
 
 
+def iter_metrics(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a `metrics.jsonl` one by one; a last line that was cut short by a crash is left out."""
+    with open(path, encoding="utf-8") as file:
+        for line in file:
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue
+            yield row
+
+
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of a `metrics.jsonl`; a last line that was cut short by a crash is left out."""
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            continue
-    return rows
+    """All rows of a `metrics.jsonl`."""
+    return list(iter_metrics(path))
 
 
 def open_log(run: Path, config: TrainConfig, name: str) -> MetricsLog:
