@@ -30,7 +30,8 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def fenced(text: str, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [block for kind, block in blocks if kind == language]
 
 
 # The documents

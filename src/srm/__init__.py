@@ -1,9 +1,9 @@
 """SRM: the reference implementation of the Stream Recursion Model, and the instrument for looking inside it.
 
-    >>> import srm, torch
-    >>> model = srm.build(srm.preset("srm-nano"))
-    >>> model(torch.zeros(1, 16, dtype=torch.long)).shape
-    torch.Size([1, 16, 512])
+>>> import srm, torch
+>>> model = srm.build(srm.preset("srm-nano"))
+>>> model(torch.zeros(1, 16, dtype=torch.long)).shape
+torch.Size([1, 16, 512])
 """
 
 from srm.models import (
