@@ -204,8 +204,7 @@ class Trainer:
             if signal or self.step % config.checkpoint_every == 0 or self.step == config.steps:
                 self.save()
             signal = signal or self.evaluate_if_due()
-        if self.saved_step != self.step:
-            self.save()
+        self.save()
         return self.result(signal)
 
     def advance(self) -> int:
@@ -300,8 +299,7 @@ class Trainer:
     # --- when something is not finite ---------------------------------------------------------------------
 
     def stop_nonfinite(self, row: dict[str, Any]) -> None:
-        if self.saved_step != self.step:
-            self.save()
+        self.save()
         shown = ", ".join(map(str, row["windows"][:4])) + (" …" if len(row["windows"]) > 4 else "")
         raise NonfiniteLoss(
             f"step {row['step']}: loss {row['loss']}, gradient norm {row['grad_norm']} on windows {shown}; "
@@ -326,6 +324,9 @@ class Trainer:
     # --- checkpoints --------------------------------------------------------------------------------------
 
     def save(self) -> None:
+        """Write a checkpoint of this step, unless there is one: a good checkpoint is never replaced."""
+        if self.saved_step == self.step:
+            return
         save_checkpoint(
             self.directory.checkpoints / f"step-{self.step}",
             self.model,
