@@ -226,20 +226,31 @@ class FinalAblation(AblationSums):
         self.sites = self.points
 
     def see(self, name: str, value: Tensor) -> None:  # noqa: ARG002
-        self.z = stream_major(value)
+        self.parts = self.readout.parts(stream_major(value))  # [S, B, T, E]
 
     def end(self, batch: Batch, embedding: Tensor) -> None:
-        changes = self.readout.parts(self.replacement(self.z, self.points[0], batch) - self.z)  # [S, B, T, E]
+        changes = self.replaced_parts(batch) - self.parts
         if any(len(group) > 1 for group in self.groups):
             changes = torch.stack([changes[list(group)].sum(0) for group in self.groups])
         elif self.groups != tuple((s,) for s in range(len(changes))):
             changes = changes[[group[0] for group in self.groups]]
         self.add(batch, embedding, changes)
 
+    def replaced_parts(self, batch: Batch) -> Tensor | float:
+        """What the streams add to the embedding when replaced. It is linear, so parts are replaced like
+        states."""
+        if self.by == "zero":
+            return 0.0
+        if self.by == "mean":
+            assert self.means_at is not None
+            mean = self.means_at.at(self.points[0], self.parts.device)
+            return self.readout.parts(mean[:, None])[:, :, None]  # [S, 1, 1, E]
+        return self.replacement(self.parts, self.points[0], batch)
+
     def replay(self, batch: Batch, z: Tensor) -> None:
         """As after a pass, from the final states kept of it."""
-        self.z = z
-        self.end(batch, self.readout.parts(z).sum(0))
+        self.parts = self.readout.parts(z)
+        self.end(batch, self.parts.sum(0))
 
 
 class RerunAblation(AblationSums):

@@ -42,7 +42,9 @@ class Readout:
     def __init__(self, model: SRM) -> None:
         config = model.config
         weight = model.output_function.from_streams.weight.detach().float()  # [E, S·D]
-        self.weight = weight.view(-1, config.streams, config.stream_dim).permute(1, 2, 0)  # [S, D, E]
+        self.weight = (
+            weight.view(-1, config.streams, config.stream_dim).permute(1, 2, 0).contiguous()
+        )  # [S, D, E]
         self.unembedding = model.unembedding.detach().float()
 
     def parts(self, z: Tensor) -> Tensor:
@@ -93,14 +95,18 @@ def kl_of_changes(
             buffer = torch.empty_like(log_p)
         expected = torch.exp(log_p, out=buffer) @ unembedding  # Σ p_v U_v, [n, E]
         base = buffer.sum(-1).log_()  # 0 but for rounding, which it cancels
+        wanted = None if targets is None else unembedding[targets[rows].clamp(min=0)]
+        product = torch.empty_like(
+            expected
+        )  # small tensors again and again: their memory is used anew each time
         for k in range(K):
-            moved = torch.addmm(log_p, changes[k, rows], unembedding.T, out=buffer)
-            kl[k, rows] = log_total_(moved, bounded) - base
-        if targets is not None:
-            target = targets[rows]
-            gain = torch.linalg.vecdot(changes[:, rows], unembedding[target.clamp(min=0)])
-            loss[:, rows] = (kl[:, rows] - gain) * (target != IGNORE)
-        kl[:, rows] -= torch.linalg.vecdot(changes[:, rows], expected)
+            delta = changes[k, rows]
+            moved = torch.addmm(log_p, delta, unembedding.T, out=buffer)
+            growth = log_total_(moved, bounded) - base
+            kl[k, rows] = growth - torch.mul(expected, delta, out=product).sum(-1)
+            if targets is not None and wanted is not None:
+                gain = torch.mul(wanted, delta, out=product).sum(-1)
+                loss[k, rows] = (growth - gain) * (targets[rows] != IGNORE)
     return kl.clamp_(min=0), loss
 
 

@@ -6,7 +6,7 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import tyro
@@ -143,17 +143,16 @@ def write_sweep(folder: Path, curves: dict[str, tuple[np.ndarray, np.ndarray]]) 
 
 def missing(labels: set[str]) -> list[str]:
     """What the paper's figures need that was not given."""
-    lines: list[Any] = []
+    lines: list[str] = []
     for label in ANALYSED:
         if label not in labels:
             lines.append(
                 f"{label} (data/{label}_ablation_ranked.dat, _attn_token_cos.dat, _update_state_cos.dat)"
             )
-    lines += [
-        f"{label} (a column of data/loss_smoothed.csv, now nan)"
-        for label in ("gpt2", "hrm")
-        if label not in labels
-    ]
+    columns = [label for label in LOSS_COLUMNS if label not in labels]
+    if columns:
+        named = ", ".join(columns)
+        lines.append(f"{named} in data/loss_smoothed.csv: nan, and LaTeX's legend skips an empty plot")
     for name in ("param", "width", "stream"):
         cells = [s for s in (1, 2, 4, 8, 16, 32, 64) if f"{name}:{s}" not in labels]
         if cells:
