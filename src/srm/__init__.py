@@ -6,6 +6,8 @@
 torch.Size([1, 16, 512])
 """
 
+import importlib
+
 from srm.models import (
     GPT2,
     HRM,
@@ -44,3 +46,10 @@ __all__ = [
     "preset",
     "save",
 ]
+
+
+def __getattr__(name: str):
+    """`srm.analysis`, `srm.data` and `srm.figures` without an import of their own, on first use."""
+    if name in ("analysis", "data", "figures"):
+        return importlib.import_module(f"srm.{name}")
+    raise AttributeError(f"module 'srm' has no attribute {name!r}")
