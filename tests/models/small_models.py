@@ -44,6 +44,7 @@ SMALL: dict[str, ModelConfig] = {
     ),
     "srm in random order": SRM_TINY.replace(order="random:4"),
     "srm from x": SRM_TINY.replace(z0="input", norm_affine=True, order="ABCCBA"),
+    "srm with addition": SRM_TINY.replace(connection="addition", z0="input"),
     "srm with one stream": SRM_TINY.replace(streams=1, order="A", step_functions=1),
     "hrm": HRM_TINY,
     "trm": TRM_TINY,

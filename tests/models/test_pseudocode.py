@@ -34,6 +34,7 @@ def srm_configs(draw) -> SRMConfig:
         streams=draw(st.integers(1, 4)),
         stream_dim=draw(st.integers(1, 6)),
         z0=draw(z0),
+        connection=draw(st.sampled_from(["attention", "attention", "addition", "none"])),
         stream_heads=draw(st.integers(1, 3)),
         step_functions=functions,
         order=draw(st.one_of(words, st.integers(1, 4).map("random:{}".format))),

@@ -17,7 +17,7 @@ NANO = [name for name in PRESETS if name.endswith("nano")]
 def expected_count(config) -> int:
     if config.architecture == "srm":
         steps = config.pre_steps + config.post_steps + config.depth * config.calls_per_layer
-        return 3 + 4 * steps + 4 * config.depth
+        return 3 + 4 * steps + (4 if config.connection == "attention" else 3) * config.depth
     if config.architecture == "hrm":
         nets = config.high_cycles * (config.low_cycles + 1)
         blocks = config.high_cycles * (config.low_cycles * config.low_blocks + config.high_blocks)

@@ -156,12 +156,40 @@ class StreamwiseAttention(nn.Module):
         return c
 
 
+class Addition(nn.Module):
+    """HRM's way: a stream is given the sum of the others, divided by the root of how many they are."""
+
+    def forward(self, z: Tensor, values: Values, name: str) -> Tensor:
+        S = z.shape[2]
+        given = []
+        for s in range(S):
+            total = torch.zeros_like(z[:, :, s])
+            for r in range(S):
+                if r != s:
+                    total = total + z[:, :, r]
+            given.append(total / math.sqrt(max(1, S - 1)))
+        values[f"{name}.out"] = torch.stack(given, dim=2)
+        return values[f"{name}.out"]
+
+
+class NoConnection(nn.Module):
+    """Nothing is given."""
+
+    def forward(self, z: Tensor, values: Values, name: str) -> Tensor:
+        values[f"{name}.out"] = 0 * z
+        return values[f"{name}.out"]
+
+
 class Layer(nn.Module):
     """The paper's srm_layer."""
 
     def __init__(self, config: SRMConfig) -> None:
         super().__init__()
-        self.connection = StreamwiseAttention(config)
+        self.connection = {
+            "attention": lambda: StreamwiseAttention(config),
+            "addition": Addition,
+            "none": NoConnection,
+        }[config.connection]()
         self.norm = RMSNorm(config)
         self.steps = nn.ModuleList(Step(config) for _ in range(config.step_functions))
 

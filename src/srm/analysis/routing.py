@@ -148,6 +148,8 @@ class RoutingSums(Accumulator):
         if not 0 <= threshold < 1:
             raise UserError(f"threshold = {threshold}: a share of attention, at least 0 and less than 1")
         config = model.config
+        if config.connection != "attention":
+            raise UserError(f"connection = {config.connection!r}: routing is of a learned connection only")
         self.threshold = threshold
         self.settings = {"threshold": threshold}
         self.token_independent = token_independent_layers(model)

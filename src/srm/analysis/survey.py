@@ -42,7 +42,9 @@ Progress = Callable[[str, int], None]  # the name of the pass, and how many batc
 
 def available(model: LanguageModel) -> tuple[str, ...]:
     """The analyses that are defined on this model."""
-    return ANALYSES if isinstance(model, SRM) else ON_BASELINES
+    if not isinstance(model, SRM):
+        return ON_BASELINES
+    return ANALYSES if model.config.connection == "attention" else ANALYSES[1:]  # no routing without patterns
 
 
 def chosen(model: LanguageModel, only: Iterable[str] | None) -> tuple[str, ...]:

@@ -294,6 +294,20 @@ def _frame(title: str, lines: list[str], width: int = WIDTH) -> list[str]:
     return [top, *(f"│{line:<{width - 2}}│" for line in lines), "╰" + "─" * (width - 2) + "╯"]
 
 
+def _draw_connection(c: SRMConfig, lanes: Lanes) -> list[str]:
+    joined = {"between": "═══════…═══════", "joint": "═"}
+    first = {
+        "attention": ("c = connection(z)", "●", joined, f"{c.stream_heads} heads"),
+        "addition": ("c = sum of the others", "●", joined, "no weights"),
+        "none": ("c = 0", "│", {}, "no weights"),
+    }
+    left, cells, between, right = first[c.connection]
+    return [
+        lanes.row(left, cells, **between, right=right),
+        lanes.row("y = RMSNorm(c + x)", "│", right=f"of {c.head_dim}" if c.connection == "attention" else ""),
+    ]
+
+
 def _draw_srm(c: SRMConfig) -> str:
     """Streams are lanes, the connection joins them, the steps stand on each: read from top to bottom."""
     calls = c.step_order.calls
@@ -302,10 +316,7 @@ def _draw_srm(c: SRMConfig) -> str:
     layer = [
         lanes.row(cells=list(map(str, lanes.labels)), between="…", right="stream"),
         lanes.row(cells="│"),
-        lanes.row(
-            "c = connection(z)", "●", between="═══════…═══════", joint="═", right=f"{c.stream_heads} heads"
-        ),
-        lanes.row("y = RMSNorm(c + x)", "│", right=f"of {c.head_dim}"),
+        *_draw_connection(c, lanes),
         lanes.row(cells="┌─┴─┐"),
     ]
     for i, letter in enumerate(letters):

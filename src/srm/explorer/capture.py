@@ -49,6 +49,11 @@ def require_srm(model: LanguageModel) -> SRM:
         raise UserError(
             f"the explorer looks at streams, which {model.config.architecture} models lack: choose an SRM"
         )
+    if model.config.connection != "attention":
+        raise UserError(
+            f"the explorer looks at routing, which connection = {model.config.connection!r} has none of: "
+            "choose an SRM with a learned connection"
+        )
     return model
 
 

@@ -20,6 +20,7 @@ from srm.models.ordering import StepOrder
 
 Z0 = Literal["fixed", "learned", "zero", "input"]
 PostInput = Literal["state", "state+update"]
+ConnectionKind = Literal["attention", "addition", "none"]
 
 
 class ConfigError(UserError):
@@ -72,6 +73,7 @@ class SRMConfig(ModelConfig):
     z0: Z0 = "fixed"  # the state before the first layer
 
     # the layer function
+    connection: ConnectionKind = "attention"  # how streams meet; "addition" is HRM's way, without weights
     stream_heads: int = 4  # heads of the connection function
     step_functions: int = 3  # m, named A, B, C …
     order: str = "ABC"  # the steps of a layer; "random:6" draws six step functions anew for every layer

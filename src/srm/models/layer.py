@@ -12,7 +12,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from srm.models.config import SRMConfig
-from srm.models.connection import Connection
+from srm.models.connection import build_connection
 from srm.models.decoding import KeyValues
 from srm.models.ordering import LayerOrder
 from srm.models.sites import SILENT, Tap, callable_of
@@ -24,7 +24,7 @@ class Layer(nn.Module):
     def __init__(self, config: SRMConfig) -> None:
         super().__init__()
         S, D = config.streams, config.stream_dim
-        self.connection = Connection(S, D, config.stream_heads, config.head_dim)
+        self.connection = build_connection(config)
         self.norm = RMSNorm(config.norm_eps, (S, D) if config.norm_affine else None)
         self.steps = nn.ModuleList(Step(config) for _ in range(config.step_functions))
 

@@ -170,7 +170,8 @@ class SRM(LanguageModel[SRMConfig]):
         S, D, inner = c.streams, c.stream_dim, c.token_heads * c.head_dim
         attended = (context + 1) / 2  # the mean number of tokens a causal query sees
         step = S * (4 * D * inner + 2 * D * c.mlp_dim + 2 * inner * attended)
-        connection = 4 * S * D * c.stream_heads * c.head_dim + 2 * S * S * c.stream_heads * c.head_dim
+        heads = c.stream_heads * c.head_dim if c.connection == "attention" else 0
+        connection = 4 * S * D * heads + 2 * S * S * heads
         layer = connection + c.calls_per_layer * step
         outside = (
             (c.pre_steps + c.post_steps) * step
@@ -214,7 +215,8 @@ class SRM(LanguageModel[SRMConfig]):
         for i in range(config.pre_steps):
             add_step(f"pre.{i}")
         for t in range(config.depth):
-            self.add_site(f"layers.{t}.connection.pattern")
+            if config.connection == "attention":
+                self.add_site(f"layers.{t}.connection.pattern")
             self.add_site(f"layers.{t}.connection.out", "streams")
             self.add_site(f"layers.{t}.update", "streams")
             for i in range(config.calls_per_layer):
