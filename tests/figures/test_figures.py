@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
 import pytest
 import torch
+from matplotlib.text import Text
 
 import srm
 import srm.analysis
@@ -69,14 +71,15 @@ def test_the_same_result_gives_the_same_files(results, tmp_path):
 
 def test_the_routing_wall_names_source_and_target_and_marks_the_uniform_weight(results):
     found = texts(results["routing"].figure())
-    assert {"source stream", "target stream", "1/S = 0.333", "layer 0*", "layer 3", "head 1"} <= found
+    assert {"source", "head 1\ntarget", "1/S = 0.333", "layer 0*", "layer 3"} <= found
 
 
 def test_a_transposed_wall_swaps_maps_and_labels_together(results):
     plain, turned = (results["routing"].figure(transpose=flag) for flag in (False, True))
     a, b = (figure.axes[5].images[0].get_array() for figure in (plain, turned))
     np.testing.assert_array_equal(a, b.T)
-    assert plain.get_supxlabel() == turned.get_supylabel() == "source stream"
+    assert plain.axes[4].get_xlabel() == "source"
+    assert turned.axes[4].get_ylabel() == "head 1\nsource"
 
 
 def test_alignment_maps_keep_the_scale_from_minus_one_to_one(results):
@@ -115,3 +118,35 @@ def test_training_curves_read_metrics_and_smooth_over_the_last_steps(tmp_path):
     np.testing.assert_allclose(srm.figures.rolling_mean(losses, 2), [1, 1.5, 2.5, 3.5, 4.5])
     figure = srm.figures.training_curves({"nano": (steps, losses)})
     assert figure.axes[0].get_xscale() == "log"
+
+
+@pytest.mark.parametrize(("steps", "window"), [(10_000, 200), (40_000, 200), (560, 11), (60, 5)])
+def test_the_rolling_mean_is_over_two_percent_of_a_run(steps, window):
+    losses = np.linspace(5, 3, steps)
+    figure = srm.figures.training_curves({"x": (np.arange(1, steps + 1), losses)})
+    assert texts(figure) >= {f"x, mean of {window} steps"}
+    smooth = figure.axes[0].lines[1].get_ydata()
+    assert smooth[-1] == pytest.approx(losses[-window:].mean())
+
+
+def test_all_panels_of_a_drift_figure_have_room_for_their_streams(results):
+    curves = results["drift"].kl.copy()
+    curves[1] += 10
+    figure = srm.figures.drift_curves(dataclasses.replace(results["drift"], kl=curves), metric="kl")
+    low, high = figure.axes[1].get_ylim()
+    assert low == 0
+    assert high > curves.max()
+
+
+@pytest.mark.parametrize("name", srm.figures.FIGURES)
+def test_no_label_leaves_its_figure(results, name):
+    for draw in srm.figures.FIGURES[name].values():
+        figure = draw(results[name])
+        figure.draw_without_rendering()
+        named = [text for axes in figure.axes for text in (axes.title, axes.xaxis.label, axes.yaxis.label)]
+        for text in filter(Text.get_text, named + figure.texts):
+            box = text.get_window_extent()
+            assert box.x0 >= -1, text
+            assert box.y0 >= -1, text
+            assert box.x1 <= figure.bbox.width + 1, text
+            assert box.y1 <= figure.bbox.height + 1, text

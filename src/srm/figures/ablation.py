@@ -77,7 +77,7 @@ def attribution_bars(result: Attribution) -> Figure:
     axes.axhline(0, color=BLACK, linewidth=0.6)
     axes.set_xticks(streams, [str(s) for s in streams])
     axes.set_xlabel("stream")
-    axes.set_ylabel("adds to the correct token's logit")
+    axes.set_ylabel("added to the correct logit")
     return figure
 
 

@@ -18,9 +18,7 @@ def alignment_maps(result: Alignment, state: State = "output") -> Figure:
     left, right = figure.subplots(1, 2, width_ratios=[1, 2])
     _cosines(left, result.connection.T)
     left.set_xlabel("layer")
-    left.set_xticks(
-        range(layers), [f"{l}{'*' if l in result.token_independent else ''}" for l in range(layers)]
-    )
+    _layer_ticks(left, result)
     left.set_title(r"connection and input, $\cos(c_t, x)$")
     image = _cosines(right, result.update_state(state).reshape(layers * steps, streams).T)
     right.set_xlabel("step, through all layers")
@@ -32,8 +30,7 @@ def alignment_maps(result: Alignment, state: State = "output") -> Figure:
     bar = figure.colorbar(image, ax=[left, right], fraction=0.03, pad=0.015, ticks=[-1, -0.5, 0, 0.5, 1])
     bar.set_label("cosine, mean over tokens")
     bar.outline.set_linewidth(0.4)  # pyright: ignore[reportCallIssue]
-    if result.token_independent:
-        footnote(figure, "* reads z₀: c is the same for every token")
+    _footnote(figure, result)
     return figure
 
 
@@ -46,11 +43,22 @@ def connection_by_layer(result: Alignment) -> Figure:
     axes.axhline(0, color=GREY, linewidth=0.6)
     axes.plot(layers, result.connection, color="#0072B2", alpha=0.25, linewidth=0.7)
     axes.plot(layers, result.layer_mean, color="#0072B2", marker="o", markersize=3, label="mean over streams")
-    axes.set_xticks(list(layers))
+    _layer_ticks(axes, result)
     axes.set_xlabel("layer")
     axes.set_ylabel(r"$\cos(c_t, x)$")
     axes.legend()
+    _footnote(figure, result)
     return figure
+
+
+def _layer_ticks(axes: Axes, result: Alignment) -> None:
+    layers = range(len(result.connection))
+    axes.set_xticks(layers, [f"{l}{'*' if l in result.token_independent else ''}" for l in layers])
+
+
+def _footnote(figure: Figure, result: Alignment) -> None:
+    if result.token_independent:
+        footnote(figure, "* reads z₀: c is the same for every token")
 
 
 def _cosines(axes: Axes, values):

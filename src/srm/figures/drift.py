@@ -25,7 +25,7 @@ def drift_curves(result: Drift, metric: Metric = "cosine") -> Figure:
         if streams > 1:
             axes.plot(x, curves[g], color=color, alpha=0.22, linewidth=0.6)
             axes.fill_between(x, quartiles[0, g], quartiles[2, g], color=color, alpha=0.22, linewidth=0)
-        axes.plot(x, quartiles[1, g], color=color, marker="o", markersize=2.5)
+        axes.plot(x, quartiles[1, g], color=color, marker="o", markersize=2.5, clip_on=False)
         axes.axvline(found[group].median, color=BLACK, linestyle=(0, (3, 2)), linewidth=0.9)
         if result.boundary:
             axes.axvline(result.boundary - 1, color=GREY, linestyle=":", linewidth=0.9)
@@ -34,11 +34,11 @@ def drift_curves(result: Drift, metric: Metric = "cosine") -> Figure:
             f"{group}: {found[group].mean:.2f} ± {found[group].std:.2f}  ({early}/{middle}/{late})"
         )
         axes.set_xticks(list(x), [f"{t}→{t + 1}" for t in x], fontsize=5.5 if transitions > 5 else 6.5)
-        axes.set_ylim(bottom=0)
         axes.grid(axis="y")
         axes.set_axisbelow(True)
     for unused in grid.ravel()[groups:]:
         unused.set_visible(False)
+    grid[0, 0].set_ylim(bottom=0)  # of all panels: they share the axis, and each has had its say
     for axes in grid[:, 0]:
         axes.set_ylabel("cosine distance" if metric == "cosine" else "KL (nats)")
     for axes in grid[-1]:

@@ -57,7 +57,8 @@ def lens_map(result: LogitLens, mode: Mode = "corrected") -> Figure:
     """Layer × stream, with the whole state in a row of its own below."""
     curves = result.curves(mode)
     points, streams = curves.shape
-    figure = new_figure(COLUMN, min(4.6, 0.16 * streams + 1.15))
+    height = min(4.6, 0.16 * streams + 1.15)
+    figure = new_figure(COLUMN if points <= 8 else COLUMN + 0.17 * (points - 6), height)
     top, bottom = figure.subplots(2, 1, height_ratios=[max(streams, 3), 1], sharex=True)
     low, high = float(curves.min()), float(curves.max())
     image = top.imshow(curves.T, cmap=SHARE_MAP, vmin=low, vmax=high, aspect="auto")
@@ -67,12 +68,19 @@ def lens_map(result: LogitLens, mode: Mode = "corrected") -> Figure:
     top.set_ylabel("stream kept")
     bottom.imshow(result.full[None], cmap="Greys_r", aspect="auto", vmin=result.full.min() - 1, vmax=0)
     bottom.set_yticks([0], ["all"])
+    digits = 2 if result.full.min() > -10 else 1
     for p, value in enumerate(result.full):
         light = (value - result.full.min() + 1) / (1 - result.full.min()) > 0.6
         bottom.text(
-            p, 0, f"{value:.1f}", ha="center", va="center", fontsize=5.5, color=BLACK if light else "white"
+            p,
+            0,
+            f"{value:.{digits}f}".replace("-", "−"),
+            ha="center",
+            va="center",
+            fontsize=5.5,
+            color=BLACK if light else "white",
         )
-    names = [point.removeprefix("layers.").removesuffix(".out").replace(".", " ") for point in result.points]
+    names = [point.removeprefix("layers.").removesuffix(".out").replace(".", "\n") for point in result.points]
     bottom.set_xticks(range(points), names)
     bottom.set_xlabel("layer")
     for axes in (top, bottom):
@@ -80,7 +88,7 @@ def lens_map(result: LogitLens, mode: Mode = "corrected") -> Figure:
         for spine in axes.spines.values():
             spine.set_visible(True)
             spine.set_linewidth(0.4)
-    bar = figure.colorbar(image, ax=[top, bottom], fraction=0.06, pad=0.02)
+    bar = figure.colorbar(image, ax=[top, bottom], fraction=0.06, pad=0.02, aspect=9 * height)
     bar.set_label("log-probability of the\ncorrect token (nats)")
     bar.outline.set_linewidth(0.4)  # pyright: ignore[reportCallIssue]
     return figure

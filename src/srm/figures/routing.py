@@ -36,13 +36,12 @@ def routing_wall(
             if head == 0:
                 axes.set_title(f"layer {layer}{'*' if layer in result.token_independent else ''}", pad=3)
             if layer == 0:
-                axes.set_ylabel(f"head {head}")
-            if head == heads - 1 and layer == 0:
-                _stream_ticks(axes, streams)
+                axes.set_ylabel(f"head {head}\n{down}", fontsize=7)
+            if head == heads - 1:
+                axes.set_xlabel(f"{across}", fontsize=7, labelpad=1)
+    _stream_ticks(grid[-1, 0], streams)
     figure.get_layout_engine().set(w_pad=0.015, h_pad=0.015, wspace=0.015, hspace=0.015)  # pyright: ignore
-    figure.align_ylabels(grid[:, 0])
-    figure.supxlabel(f"{across} stream", fontsize=7.5)
-    figure.supylabel(f"{down} stream", fontsize=7.5)
+    figure.align_labels(grid)
     assert image is not None
     unit = f"share of tokens with\nweight > {result.threshold:g}" if show == "frequency" else "mean weight"
     bar = figure.colorbar(image, ax=grid.ravel().tolist(), fraction=0.04, pad=0.012, aspect=18)
