@@ -21,12 +21,13 @@ class Row:
     name: str
     numerator: str
     denominator: str
-    seconds: tuple[float, float]  # medians over the rounds
+    seconds: tuple[float, float]  # medians over the rounds; in `unit`
     ratio: float  # median over the rounds of the ratio within a round
     asked: str = ""  # such as "≤ 4.0"
     limit: float | None = None  # the ratio the arithmetic alone allows
     limit_seconds: tuple[float, float] | None = None  # each side's FLOPs ÷ the measured GEMM peak
     note: str = ""
+    unit: str = "s"
 
     @property
     def met(self) -> bool | None:
