@@ -11,6 +11,7 @@ from constructed import build
 import srm
 import srm.analysis
 from srm.analysis.drift import Convergence, Softened, convergence, convergence_class
+from srm.errors import UserError
 
 
 def test_a_frozen_step_has_drift_zero_and_converges_early(model, batches):
@@ -62,6 +63,35 @@ def test_kl_is_finite_at_512_dimensions_on_a_layer_of_srm_med():
     assert found.kl.shape == (3, 2, 8)
     assert np.isfinite(found.kl).all()
     assert np.isfinite(found.cosine).all()
+
+
+@pytest.mark.soak
+def test_kl_is_finite_on_srm_med_with_all_its_weights():
+    model = srm.build(srm.preset("srm-med"))
+    assert (model.num_parameters(), model.config.stream_dim) == (134_783_488, 512)
+    found = srm.analysis.drift(model, [torch.arange(8)[None]])
+    assert found.kl.shape == (3, 7, 8)
+    assert np.isfinite(found.kl).all()
+    assert (found.kl > 0).all()
+    assert np.isfinite(found.cosine).all()
+
+
+def test_kl_backward_is_of_the_later_contribution_from_the_earlier():
+    model = build(depth=2, gradient_depth=1)
+    tokens = [torch.arange(16)[None]]
+    forward, backward = (
+        srm.analysis.drift(model, tokens, direction) for direction in ("forward", "backward")
+    )
+    np.testing.assert_array_equal(forward.cosine, backward.cosine)
+    _, cache = model.run_with_cache(tokens[0], "layers.*.steps.*.out")
+    before = cache["layers.0.steps.0.out"] - model.z0
+    after = cache["layers.1.steps.0.out"] - cache["layers.0.steps.2.out"]
+    p, q = before.log_softmax(-1), after.log_softmax(-1)
+    np.testing.assert_allclose(forward.kl[0, 0], (p.exp() * (p - q)).sum(-1).mean((0, 1)), atol=1e-5)
+    np.testing.assert_allclose(backward.kl[0, 0], (q.exp() * (q - p)).sum(-1).mean((0, 1)), atol=1e-5)
+    assert "KL backward" in backward.summary()
+    with pytest.raises(UserError, match="direction"):
+        srm.analysis.drift(model, tokens, "sideways")
 
 
 def test_kl_stays_finite_where_a_plain_softmax_underflows():

@@ -34,6 +34,27 @@ def test_raw_and_corrected_are_decodings_of_hand_made_states(model, batches):
         assert found.curves(mode)[1, 2] == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.parametrize("post_input", ["state", "state+update"])
+def test_through_the_post_steps_every_layer_is_the_model_that_stops_there(batches, post_input):
+    model = build(post_steps=2, post_input=post_input)
+    found = srm.analysis.logit_lens(model, batches, lens_tokens=None, through_post=True)
+    assert found.labels == ["0", "1", "2", "3"]
+    depths = srm.analysis.depth(model, batches, max_depth=4)
+    np.testing.assert_allclose(found.full, -depths.loss, atol=1e-5)
+    plain = srm.analysis.logit_lens(model, batches, lens_tokens=None)
+    assert plain.labels == ["0", "1", "2", "3", "post 0", "post 1"]
+    np.testing.assert_allclose(found.corrected[-1], plain.corrected[-1], atol=1e-5)
+    np.testing.assert_allclose(found.raw[-1], plain.raw[-1], atol=1e-5)
+    assert abs(found.full[0] - plain.full[0]) > 1e-3
+
+
+def test_without_post_steps_there_is_nothing_to_go_through(model, batches):
+    found, plain = (
+        srm.analysis.logit_lens(model, batches, lens_tokens=None, through_post=flag) for flag in (True, False)
+    )
+    np.testing.assert_allclose(found.corrected, plain.corrected, atol=1e-6)
+
+
 def test_one_stream_alone_is_the_whole_model(batches):
     found = srm.analysis.logit_lens(build(streams=1), batches, lens_tokens=None)
     np.testing.assert_allclose(found.raw[:, 0], found.full, atol=1e-5)

@@ -32,6 +32,7 @@ from torch import Tensor
 from srm.analysis.capture import IGNORE, Accumulator, Batch, Batches, Mean, capture
 from srm.analysis.readout import chunks
 from srm.analysis.result import Array, Axes, Evidence, Result, require, write_table
+from srm.analysis.states import Finished
 from srm.errors import UserError
 from srm.models import GPT2, HRM, SRM, GPT2Config, HRMConfig, LanguageModel, SRMConfig, build
 
@@ -122,11 +123,9 @@ class DepthSums(Accumulator):
         self.settings = {"trained": trained}
         self.places = _places(model)  # site → depth index
         self.sites = list(self.places)
-        self.update: Tensor | None = None
-        if isinstance(model, SRM) and model.config.post_steps and model.config.post_input == "state+update":
-            self.sites = [
-                site for l in range(model.config.depth) for site in (f"layers.{l}.update", f"layers.{l}.out")
-            ]
+        self.finished = Finished(model) if isinstance(model, SRM) else None
+        if self.finished is not None:
+            self.sites = self.finished.sites
         P = len(self.places)
         self.means = {"loss": Mean(P), "agreement": Mean(P), "settled": Mean(P)}
 
@@ -136,10 +135,10 @@ class DepthSums(Accumulator):
         self.predictions: list[Tensor] = []
 
     def see(self, name: str, value: Tensor) -> None:
-        if name not in self.places:
-            self.update = value.permute(2, 0, 1, 3)
+        embedding = self.embedding(name, value)
+        if embedding is None:
             return
-        embedding = _finish(self.model, value, self.update).flatten(0, 1)
+        embedding = embedding.flatten(0, 1)
         targets = self.batch.targets.flatten()
         loss = embedding.new_empty(len(targets), dtype=torch.float32)
         prediction = torch.empty_like(targets)
@@ -150,6 +149,13 @@ class DepthSums(Accumulator):
             prediction[rows] = log_p.argmax(-1)
         self.losses.append(loss * (targets != IGNORE))
         self.predictions.append(prediction)
+
+    def embedding(self, name: str, value: Tensor) -> Tensor | None:
+        """What the unembedding would read if the layer at this site were the last; None at other sites."""
+        if self.finished is not None:
+            found = self.finished.see(name, value)
+            return None if found is None else self.finished.model.output_function(found[1])
+        return self.model.norm(value) if isinstance(self.model, GPT2) else value
 
     def end(self, batch: Batch, embedding: Tensor) -> None:  # noqa: ARG002
         B, T = batch.tokens.shape
@@ -208,17 +214,3 @@ def _places(model: LanguageModel) -> dict[str, int]:
         case config:
             raise UserError(f"no depth is known for {config.architecture}")
     return {name: index for index, name in enumerate(names)}
-
-
-def _finish(model: LanguageModel, state: Tensor, update: Tensor | None) -> Tensor:
-    """From the state after some layer to the embedding, as if that layer were the last."""
-    if isinstance(model, HRM):
-        return state
-    if isinstance(model, GPT2):
-        return model.norm(state)
-    assert isinstance(model, SRM)
-    z = state.permute(2, 0, 1, 3)
-    rotary = model.rotary(0, z.shape[2], like=z)
-    for step in model.post:
-        z = step(z, update, rotary)
-    return model.output_function(z)

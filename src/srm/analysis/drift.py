@@ -4,7 +4,7 @@ In layer t, group g ("A", "B" …) contributes d_t = the sum over its calls of (
 before it). Between consecutive layers, per token and stream,
 
     cosine   1 − cos(d_t, d_{t+1})
-    kl       KL(softmax(d_t) ‖ softmax(d_{t+1})), in nats
+    kl       KL(softmax(d_t) ‖ softmax(d_{t+1})), in nats; or of the later from the earlier ("backward")
 
 and their means over tokens. Both softmaxes stay in log space, so the KL is finite at any width (the paper's
 own became NaN at 512 dimensions). n layers have n−1 transitions, counted from 0.
@@ -31,7 +31,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Protocol
+from typing import Annotated, ClassVar, Literal, Protocol, get_args
 
 import numpy as np
 import torch
@@ -39,10 +39,12 @@ from torch import Tensor
 
 from srm.analysis.capture import Accumulator, Batch, Batches, Mean, capture, stream_major
 from srm.analysis.result import Array, Axes, Evidence, Result, require, write_table
+from srm.errors import UserError
 from srm.models import SRM, LanguageModel
 from srm.models.ordering import LETTERS
 
 Metric = Literal["cosine", "kl"]
+Direction = Literal["forward", "backward"]  # KL(earlier ‖ later), as the paper has it, or KL(later ‖ earlier)
 CLASSES = ("early", "middle", "late")
 TOLERANCE = 0.10
 FLOOR = 1e-5  # drift below this is rounding
@@ -110,6 +112,7 @@ class Drift(Result):
     cosine_se: Annotated[Array, Axes("group transition stream", "standard error over sequences")]
     kl: Annotated[Array, Axes("group transition stream", "nats, mean over tokens")]
     kl_se: Annotated[Array, Axes("group transition stream", "standard error over sequences, nats")]
+    direction: Direction = "forward"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -151,7 +154,7 @@ class Drift(Result):
     def summary(self) -> str:
         lines = [f"Drift between layers ({self.evidence})"]
         for metric in ("cosine", "kl"):
-            unit = "cosine distance" if metric == "cosine" else "KL, nats"
+            unit = "cosine distance" if metric == "cosine" else f"KL {self.direction}, nats"
             median = self.quartiles(metric)[1]
             found = self.convergence(metric)
             for g, group in enumerate(self.groups):
@@ -228,8 +231,11 @@ class StepContributions:
 
 
 class DriftSums(Accumulator):
-    def __init__(self, contributions: Contributions) -> None:
-        self.reader = contributions
+    def __init__(self, contributions: Contributions, direction: Direction = "forward") -> None:
+        if direction not in get_args(Direction):
+            raise UserError(f'direction = {direction!r}: must be "forward" or "backward"')
+        self.reader, self.direction = contributions, direction
+        self.settings = {"direction": direction}
         self.sites = contributions.sites
         self.shape = (len(contributions.groups), contributions.layers - 1, len(contributions.streams))
         self.means = {"cosine": Mean(*self.shape), "kl": Mean(*self.shape)}
@@ -251,7 +257,10 @@ class DriftSums(Accumulator):
             if before is None or now is None:
                 self.sums[name][:, group, transition] = torch.nan
             else:
-                distance = before.cosine_distance(now) if name == "cosine" else before.kl(now)
+                if name == "cosine":
+                    distance = before.cosine_distance(now)
+                else:
+                    distance = before.kl(now) if self.direction == "forward" else now.kl(before)
                 self.sums[name][:, group, transition] = distance.sum(-1).T.cpu()
 
     def end(self, batch: Batch, embedding: Tensor) -> None:  # noqa: ARG002
@@ -269,6 +278,7 @@ class DriftSums(Accumulator):
             cosine_se=self.means["cosine"].standard_error,
             kl=self.means["kl"].mean,
             kl_se=self.means["kl"].standard_error,
+            direction=self.direction,
         )
 
 
@@ -295,9 +305,12 @@ class Softened:
         return (self.minus_entropy - torch.linalg.vecdot(self.p, other.log_p)).clamp(min=0)
 
 
-def drift(model: LanguageModel, batches: Batches) -> Drift:
-    """The drift of every step group (HRM: net; GPT-2: attention and MLP) between consecutive layers."""
-    return capture(model, batches, DriftSums(contributions_of(model)))[0]
+def drift(model: LanguageModel, batches: Batches, direction: Direction = "forward") -> Drift:
+    """The drift of every step group (HRM: net; GPT-2: attention and MLP) between consecutive layers.
+
+    `direction` of the KL: of the earlier contribution from the later one, or "backward".
+    """
+    return capture(model, batches, DriftSums(contributions_of(model), direction))[0]
 
 
 def contributions_of(model: LanguageModel) -> Contributions:

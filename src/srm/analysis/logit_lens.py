@@ -6,8 +6,12 @@ A state is decoded with the output function after layer t, with stream s kept an
     raw          the other streams at zero
 
 and `full` keeps them all: at the last point that is the model itself. Reported is the mean log-probability of
-the correct next token, in nats. Models with post-steps have a point after each of them too; earlier points
-are decoded without post-steps.
+the correct next token, in nats.
+
+A model with post-steps has a point after each of them too. What is decoded at the layers is the layer's own
+state: the lens asks what is in it, and a post-step would add what it works out itself. `through_post` asks
+the other question, what the model would say if it stopped there: every layer's state goes through the
+post-steps first, and the points are the layers.
 
 The lens costs 2·S + 1 unembeddings a token and point, so it reads a random sample of positions
 (`lens_tokens`).
@@ -35,7 +39,7 @@ from torch import Tensor
 from srm.analysis.capture import Accumulator, Batch, Batches, Mean, capture, read_twice, stream_major
 from srm.analysis.readout import Readout, log_probabilities
 from srm.analysis.result import Array, Axes, Evidence, Result, require, write_table
-from srm.analysis.states import StateMeans, StateSums, points_of
+from srm.analysis.states import Finished, StateMeans, StateSums, points_of
 from srm.errors import UserError
 from srm.models import SRM, LanguageModel
 
@@ -64,6 +68,14 @@ class LogitLens(Result):
         )
         for name in ("corrected", "raw", "full"):
             require(bool((getattr(self, name) <= 1e-6).all()), f"{name}: a log-probability is not positive")
+
+    @property
+    def labels(self) -> list[str]:
+        """The points in short: 0 … n−1 after the layers, "post 0" … after the post-steps."""
+        return [
+            point.removesuffix("+post").removeprefix("layers.").removesuffix(".out").replace(".", " ")
+            for point in self.points
+        ]
 
     def curves(self, mode: Mode = "corrected") -> Array:
         return self.corrected if mode == "corrected" else self.raw
@@ -116,11 +128,15 @@ class Decoder(Protocol):
 
 
 class StreamDecoder:
-    def __init__(self, model: SRM, means: StateMeans) -> None:
-        self.points: Sequence[str] = points_of(model)
+    def __init__(self, model: SRM, means: StateMeans, through_post: bool = False) -> None:
+        self.finished = Finished(model) if through_post else None
+        self.points: Sequence[str] = points_of(model) if self.finished is None else self.finished.points
         if means.points != self.points:
-            raise UserError("these state means are of another model; measure them on this one")
-        self.sites: Sequence[str] = self.points
+            raise UserError(
+                "these state means are of another model, or of states before the post-steps and not after; "
+                "measure them on this one with state_means(…, through_post=…)"
+            )
+        self.sites: Sequence[str] = self.points if self.finished is None else self.finished.sites
         self.streams: Sequence[str] = [f"S{s}" for s in range(model.config.streams)]
         self.readout = Readout(model)
         self.unembedding = self.readout.unembedding
@@ -128,14 +144,20 @@ class StreamDecoder:
         self.mean_parts = self.readout.parts(stacked)  # [S, P, E]
 
     def decode(self, name: str, value: Tensor, chosen: Tensor) -> list[tuple[tuple[str, int, int], Tensor]]:
+        if self.finished is None:
+            z = stream_major(value)
+        elif found := self.finished.see(name, value):
+            name, z = found
+        else:
+            return []
         p = self.points.index(name)
-        parts = self.readout.parts(stream_major(value).flatten(1, 2)[:, chosen])  # [S, n, E]
+        parts = self.readout.parts(z.flatten(1, 2)[:, chosen])  # [S, n, E]
         others = self.mean_parts[:, p].sum(0) - self.mean_parts[:, p]  # [S, E]
-        found = [(("full", p, -1), parts.sum(0))]
+        asked = [(("full", p, -1), parts.sum(0))]
         for s in range(len(self.streams)):
-            found.append((("raw", p, s), parts[s]))
-            found.append((("corrected", p, s), parts[s] + others[s]))
-        return found
+            asked.append((("raw", p, s), parts[s]))
+            asked.append((("corrected", p, s), parts[s] + others[s]))
+        return asked
 
 
 class LensSums(Accumulator):
@@ -235,17 +257,21 @@ def logit_lens(
     lens_tokens: int | None = LENS_TOKENS,
     means: StateMeans | None = None,
     seed: int = 0,
+    through_post: bool = False,
 ) -> LogitLens:
-    """What each stream alone says about the next token. `means` spares the pass that measures them."""
+    """What each stream alone says about the next token. `means` spares the pass that measures them.
+
+    `through_post` takes every layer's state through the post-steps before it is decoded.
+    """
     if not isinstance(model, SRM):
         from srm.analysis.baselines import baseline_decoder
 
         total = count_tokens(read_twice(batches))
         return capture(model, batches, LensSums(baseline_decoder(model), total, lens_tokens, seed))[0]
     if means is None:
-        (means,) = capture(model, read_twice(batches), StateSums(model))
+        (means,) = capture(model, read_twice(batches), StateSums(model, through_post=through_post))
     assert means is not None
-    decoder = StreamDecoder(model, means)
+    decoder = StreamDecoder(model, means, through_post)
     return capture(model, batches, LensSums(decoder, means.evidence.tokens, lens_tokens, seed))[0]
 
 

@@ -2,7 +2,8 @@
 stream's place.
 
 Points are the places where a state can be read: after every layer, and after every post-step. The last one is
-what the output function reads.
+what the output function reads. `Finished` reads the state after every layer as if that layer were the last,
+which takes it through the post-steps.
 
     >>> import srm, srm.analysis, torch
     >>> model = srm.build(srm.preset("srm-nano"))
@@ -35,6 +36,34 @@ def points_of(model: SRM) -> tuple[str, ...]:
     config = model.config
     layers = [f"layers.{l}.out" for l in range(config.depth)]
     return tuple(layers + [f"post.{i}.out" for i in range(config.post_steps)])
+
+
+class Finished:
+    """The states after every layer, each taken through the post-steps as if its layer were the last.
+
+    A step keeps to its stream, so to keep one stream and run the post-steps is to run them and keep it.
+    """
+
+    def __init__(self, model: SRM) -> None:
+        config = model.config
+        self.model = model
+        self.outs = [f"layers.{l}.out" for l in range(config.depth)]
+        self.points = tuple(f"{out}+post" for out in self.outs)
+        self.sites = list(self.outs)
+        if config.post_steps and config.post_input == "state+update":
+            self.sites += [f"layers.{l}.update" for l in range(config.depth)]
+        self.update: Tensor | None = None
+
+    def see(self, name: str, value: Tensor) -> tuple[str, Tensor] | None:
+        """The point and its state [S, B, T, D]; None at an update, which the post-steps after it read."""
+        z = value.permute(2, 0, 1, 3)
+        if name not in self.outs:
+            self.update = z
+            return None
+        rotary = self.model.rotary(0, z.shape[2], like=z)
+        for step in self.model.post:
+            z = step(z, self.update, rotary)
+        return f"{name}+post", z
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -79,24 +108,31 @@ class StateMeans(Result):
 
 
 class StateSums(Accumulator):
-    def __init__(self, model: SRM, last: bool = False) -> None:
+    def __init__(self, model: SRM, last: bool = False, through_post: bool = False) -> None:
         config = model.config
-        self.sites = points_of(model)[-1:] if last else points_of(model)
-        self.settings = {"last": last}
-        self.means = {"state": Mean(len(self.sites), config.streams, config.stream_dim, spread=False)}
+        self.finished = Finished(model) if through_post else None
+        self.points = points_of(model)[-1:] if last else points_of(model)
+        self.sites = self.points
+        if self.finished is not None:
+            self.points, self.sites = self.finished.points, self.finished.sites
+        self.settings = {"last": last, "through_post": through_post}
+        self.means = {"state": Mean(len(self.points), config.streams, config.stream_dim, spread=False)}
         self.sums: list[Tensor] = []
 
     def begin(self, batch: Batch) -> None:  # noqa: ARG002
         self.sums = []
 
-    def see(self, name: str, value: Tensor) -> None:  # noqa: ARG002
-        self.sums.append(stream_major(value).sum((1, 2)))
+    def see(self, name: str, value: Tensor) -> None:
+        if self.finished is None:
+            self.sums.append(stream_major(value).sum((1, 2)))
+        elif found := self.finished.see(name, value):
+            self.sums.append(found[1].float().sum((1, 2)))
 
     def end(self, batch: Batch, embedding: Tensor) -> None:  # noqa: ARG002
         self.means["state"].add(torch.stack(self.sums)[None], batch.tokens.numel())
 
     def result(self, evidence: Evidence) -> StateMeans:
-        return StateMeans(evidence=evidence, points=tuple(self.sites), mean=self.means["state"].mean)
+        return StateMeans(evidence=evidence, points=tuple(self.points), mean=self.means["state"].mean)
 
 
 class Spool(Accumulator):
@@ -138,6 +174,10 @@ class Spool(Accumulator):
         self.file.close()
 
 
-def state_means(model: LanguageModel, batches: Batches) -> StateMeans:
-    """The mean over tokens of every stream's state after every layer and post-step."""
-    return capture(model, batches, StateSums(streams_of(model, "state_means")))[0]
+def state_means(model: LanguageModel, batches: Batches, through_post: bool = False) -> StateMeans:
+    """The mean over tokens of every stream's state after every layer and post-step.
+
+    `through_post`: of the states after every layer, each taken through the post-steps (see `Finished`).
+    """
+    sums = StateSums(streams_of(model, "state_means"), through_post=through_post)
+    return capture(model, batches, sums)[0]

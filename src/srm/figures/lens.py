@@ -80,7 +80,7 @@ def lens_map(result: LogitLens, mode: Mode = "corrected") -> Figure:
             fontsize=5.5,
             color=BLACK if light else "white",
         )
-    names = [point.removeprefix("layers.").removesuffix(".out").replace(".", "\n") for point in result.points]
+    names = [label.replace(" ", "\n") for label in result.labels]
     bottom.set_xticks(range(points), names)
     bottom.set_xlabel("layer")
     for axes in (top, bottom):
