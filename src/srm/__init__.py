@@ -4,27 +4,32 @@
 >>> model = srm.build(srm.preset("srm-nano"))
 >>> model(torch.zeros(1, 16, dtype=torch.long)).shape
 torch.Size([1, 16, 512])
+
+The names below and the rooms `srm.analysis`, `srm.data`, `srm.figures` and `srm.models` are imported on first
+use: torch takes seconds, which `srm --help` need not wait for.
 """
 
 import importlib
+from typing import TYPE_CHECKING
 
-from srm.models import (
-    GPT2,
-    HRM,
-    SRM,
-    ConfigError,
-    GPT2Config,
-    HRMConfig,
-    LanguageModel,
-    ModelConfig,
-    SRMConfig,
-    UnknownSite,
-    build,
-    config_from_dict,
-    generate,
-    preset,
-)
-from srm.storage import load, save
+if TYPE_CHECKING:
+    from srm.models import (
+        GPT2,
+        HRM,
+        SRM,
+        ConfigError,
+        GPT2Config,
+        HRMConfig,
+        LanguageModel,
+        ModelConfig,
+        SRMConfig,
+        UnknownSite,
+        build,
+        config_from_dict,
+        generate,
+        preset,
+    )
+    from srm.storage import load, save
 
 __version__ = "0.1.0"
 
@@ -49,7 +54,13 @@ __all__ = [
 
 
 def __getattr__(name: str):
-    """`srm.analysis`, `srm.data` and `srm.figures` without an import of their own, on first use."""
-    if name in ("analysis", "data", "figures"):
+    if name in ("analysis", "data", "figures", "models"):
         return importlib.import_module(f"srm.{name}")
-    raise AttributeError(f"module 'srm' has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module 'srm' has no attribute {name!r}")
+    room = importlib.import_module("srm.storage" if name in ("load", "save") else "srm.models")
+    return globals().setdefault(name, getattr(room, name))
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

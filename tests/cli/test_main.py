@@ -101,3 +101,17 @@ def test_the_installed_command_answers_and_fails_like_the_function():
     failed = subprocess.run([*command, "presests"], capture_output=True, text=True, timeout=60)
     assert (failed.returncode, failed.stdout) == (2, "")
     assert failed.stderr == "srm presests: no such command; did you mean 'presets'?\n"
+
+
+@pytest.mark.parametrize("name", ["", "prepare", "analyze", "explore", "evaluate", "generate", "export"])
+def test_help_does_not_wait_for_torch(name):
+    code = (
+        "import sys\n"
+        "from srm.cli import main\n"
+        "try:\n"
+        f"    main({[*filter(None, [name]), '--help']!r})\n"
+        "finally:\n"
+        "    assert 'torch' not in sys.modules\n"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr

@@ -60,9 +60,9 @@ def main(argv: list[str] | None = None) -> NoReturn:
 
 
 def run(name: str, arguments: list[str]) -> None:
-    from srm.models.config import nearest
-
     if name not in COMMANDS:
+        from srm.models.config import nearest
+
         hint = nearest(name, list(COMMANDS)) or "; `srm --help` lists them"
         raise UserError(f"no such command{hint}")
     module = importlib.import_module(f"srm.cli.{name}")

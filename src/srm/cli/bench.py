@@ -15,8 +15,6 @@ import tyro
 
 import srm
 from srm.errors import UserError
-from srm.models.config import nearest
-from srm.training.memory import keep_buffers
 
 FOLDER = Path(__file__).parents[3] / "benchmarks"
 BENCHES = ("training_step", "decoding", "sites", "analyses")
@@ -45,6 +43,9 @@ class Command:
 
     def run(self) -> None:
         import torch
+
+        from srm.models.config import nearest
+        from srm.training.memory import keep_buffers
 
         if not FOLDER.is_dir():
             raise UserError(

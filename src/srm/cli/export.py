@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 import srm
-from srm import storage
 from srm.data import Tokenizer, load_tokenizer, make_tokenizer
 from srm.errors import UserError
-from srm.models import LanguageModel
+
+if TYPE_CHECKING:
+    from srm.models import LanguageModel
 
 
 @dataclass
@@ -40,7 +41,7 @@ class Command:
         if self.tokenizer is not None:
             tokenizer = make_tokenizer(self.tokenizer)
         if self.to == "safetensors":
-            storage.save(model, self.out, tokenizer=tokenizer)
+            srm.save(model, self.out, tokenizer=tokenizer)
             print(f'{self.out}: open it with srm.load("{self.out}")')
         else:
             export_huggingface(model, self.out, tokenizer)
@@ -52,7 +53,9 @@ class Command:
 def open_folder(path: Path) -> tuple[LanguageModel, Tokenizer | None]:
     """The model and the tokenizer, if there is one, of a run, a checkpoint or an export of either kind."""
     if not _is_huggingface(path):
-        return srm.load(path), storage.load_tokenizer(path)
+        from srm import storage
+
+        return storage.load(path), storage.load_tokenizer(path)
     from srm.interop.huggingface import SRMForCausalLM, quietly
 
     with quietly():

@@ -7,9 +7,8 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import torch
 import tyro
 
 import srm
@@ -17,7 +16,11 @@ from srm.cli.export import open_folder
 from srm.data import Tokenizer, byte_tokenizer, gpt2_tokenizer, make_tokenizer
 from srm.data.errors import DataError
 from srm.errors import UserError
-from srm.models import LanguageModel
+
+if TYPE_CHECKING:
+    import torch
+
+    from srm.models import LanguageModel
 
 
 @dataclass
@@ -56,6 +59,8 @@ class Command:
     """Print JSON at the end, for a program to read."""
 
     def run(self) -> None:
+        import torch
+
         fresh = not Path(self.model).exists()
         model, tokenizer = build_preset(self.model) if fresh else open_folder(Path(self.model))
         if self.tokenizer is not None:

@@ -8,8 +8,6 @@ from typing import Literal
 
 import tyro
 
-from srm.cli.train import finish
-
 
 @dataclass
 class Command:
@@ -39,6 +37,7 @@ class Command:
     log_every: int | None = None
 
     def run(self) -> None:
+        from srm.cli.train import finish
         from srm.training.loop import resume
 
         options = {name: value for name, value in vars(self).items() if name not in ("run_directory", "data")}

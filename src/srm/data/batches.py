@@ -17,14 +17,19 @@ cost no memory, and resuming at step 100,000 costs nothing.
     True
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from srm.data.errors import DataError
 from srm.data.shards import Tokens
+
+if TYPE_CHECKING:
+    import torch  # imported on use: preparing text does without
 
 ROUNDS = 8  # Luby and Rackoff need four with ideal round functions; ours are hashes, so twice that
 
@@ -100,6 +105,7 @@ def document_ids(inputs: torch.Tensor, end_of_text: int) -> torch.Tensor:
 
     Attention stays within documents where `ids[:, :, None] == ids[:, None, :]`.
 
+    >>> import torch
     >>> document_ids(torch.tensor([[5, 6, 0, 7, 0, 8]]), end_of_text=0)
     tensor([[0, 0, 0, 1, 1, 2]])
     """
@@ -159,6 +165,8 @@ def _check_length(tokens: Tokens, context: int) -> None:
 
 
 def _read_windows(tokens: Tokens, context: int, windows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    import torch
+
     rows = np.stack([tokens.read(w * context, w * context + context + 1) for w in windows.tolist()])
     both = torch.from_numpy(rows)
     return both[:, :-1].contiguous(), both[:, 1:].contiguous()
