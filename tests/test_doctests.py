@@ -1,4 +1,4 @@
-"""The examples in the models' docstrings run, and say what happens."""
+"""The examples in docstrings run, and say what happens."""
 
 from __future__ import annotations
 
@@ -9,17 +9,13 @@ import pkgutil
 import pytest
 
 import srm
-import srm.models
 
-MODULES = [
-    "srm",
-    "srm.models",
-    *(f"srm.models.{found.name}" for found in pkgutil.iter_modules(srm.models.__path__)),
-]
+MODULES = ["srm", *(found.name for found in pkgutil.walk_packages(srm.__path__, "srm."))]
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_the_examples_of_a_module_run(name):
+def test_the_examples_of_a_module_run(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     result = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
     assert result.failed == 0
 
@@ -29,4 +25,6 @@ def test_there_are_examples():
     with_examples = {
         name for name in MODULES if any(test.examples for test in finder.find(importlib.import_module(name)))
     }
-    assert {"srm", "srm.models", "srm.models.sites", "srm.models.decoding"} <= with_examples
+    assert {"srm", "srm.models.sites", "srm.data.batches", "srm.analysis.drift", "srm.explorer.capture"} <= (
+        with_examples
+    )
