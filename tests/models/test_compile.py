@@ -90,6 +90,21 @@ def test_the_parts_are_what_is_compiled(name):
     assert len(graphs) == first
 
 
+@pytest.mark.parametrize("name", ["srm", "hrm", "gpt2"])
+def test_the_whole_model_is_compiled_once(name):
+    graphs = []
+
+    def backend(graph, _inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(build(SHORT[name]).eval(), backend=backend, fullgraph=True)
+    tokens = some_tokens()
+    for _ in range(3):
+        compiled(tokens)
+    assert len(graphs) == 1
+
+
 def zero(value, hook):  # noqa: ARG001
     return value * 0
 

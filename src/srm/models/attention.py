@@ -26,7 +26,9 @@ class Rotary:
         position = torch.arange(context, device="cpu", dtype=torch.float64)
         angle = torch.outer(position, theta ** (-pair / head_dim))  # [context, K/2]
         self.table = torch.stack((angle.cos(), angle.sin()))
-        self.ready: dict[tuple[torch.device, torch.dtype], Tensor] = {}
+        # The usual one is there from the start: a table first made inside a compiled call has it compiled
+        # twice.
+        self.ready = {(self.table.device, torch.float32): self.table.float()}
 
     def __call__(self, start: int, length: int, like: Tensor) -> tuple[Tensor, Tensor]:
         """cos and sin [T, K/2] for the positions start … start + length − 1, in fp32 or wider, on `like`'s
