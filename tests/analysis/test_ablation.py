@@ -8,7 +8,7 @@ import torch
 from constructed import build
 
 import srm.analysis
-from srm.analysis.ablation import Ablation
+from srm.analysis.ablation import Ablation, other_tokens
 from srm.analysis.readout import kl_of_changes
 from srm.analysis.result import Evidence
 from srm.errors import UserError
@@ -198,3 +198,10 @@ def test_batches_that_can_be_read_only_once_are_refused_where_two_readings_are_n
 def test_what_cannot_be_ablated_is_refused_in_one_line(model, batches, options, message):
     with pytest.raises(UserError, match=message):
         srm.analysis.ablation(model, batches, **options)
+
+
+@pytest.mark.parametrize("count", [2, 3, 17])
+def test_resampling_gives_every_token_another_ones_state(count):
+    other = other_tokens(count)
+    assert sorted(other.tolist()) == list(range(count))
+    assert (other != torch.arange(count)).all()

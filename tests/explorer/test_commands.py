@@ -19,7 +19,7 @@ from srm import analysis
 from srm.cli import main
 from srm.data import PrepareConfig, byte_tokenizer, prepare
 from srm.explorer import Trace
-from srm.explorer.opening import open_preset, open_run
+from srm.explorer.opening import open_preset, open_run, saved_results
 from srm.explorer.report import write_report
 from srm.storage import save
 from srm.training import TrainConfig, train
@@ -98,13 +98,25 @@ def test_a_run_opens_with_its_checkpoints_evaluation_text_and_analyses(tmp_path)
     session = open_run(tmp_path / "run")
     assert list(session.checkpoints) == ["step-5", "step-10"]
     assert session.reference is not None
-    assert session.reference.shape == (3, 3, 8)
+    assert session.reference.mean.shape == (3, 3, 8)
     assert "stream" in session.prompts[0].lower()
     assert "hubs" in session.saved["routing"]["headline"]
     assert session.trace(session.encode("ab"), checkpoint="step-5").manifest["note"]["checkpoint"] == "step-5"
     report = write_report(session, tmp_path / "run" / "report.html", run=tmp_path / "run").read_text()
     assert "validation loss is lowest at step" in report
     assert "hubs" in report
+
+
+def test_an_analysis_that_cannot_be_read_is_named_and_the_others_are_shown(tmp_path):
+    folder = tmp_path / "analysis"
+    model, text = tiny_model(), [torch.arange(32).view(1, 32)]
+    analysis.routing(model, text).save(folder / "routing")
+    analysis.drift(model, text).save(folder / "drift")
+    (folder / "drift.npz").write_bytes(b"not an archive")
+    (folder / "index.json").write_text("{}")
+    with pytest.warns(UserWarning, match=r"analysis/drift is not shown") as told:
+        assert list(saved_results(tmp_path)) == ["routing"]
+    assert len(told) == 1
 
 
 def test_report_writes_a_file_and_names_it(export, tmp_path, capsys):

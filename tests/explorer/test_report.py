@@ -11,7 +11,7 @@ from explorer_subjects import tiny_model
 
 from srm.data import byte_tokenizer
 from srm.errors import UserError
-from srm.explorer.captions import captions, convergence, stage
+from srm.explorer.captions import captions
 from srm.explorer.opening import open_preset
 from srm.explorer.report import training_curve, training_sentence, write_report
 from srm.explorer.session import Session
@@ -142,15 +142,3 @@ def test_captions_exist_for_the_smallest_prompt_and_the_smallest_model():
         for sentence in captions(Session(model, byte_tokenizer()).trace([65])).values():
             assert "nan" not in sentence
             assert sentence.endswith(".")
-
-
-@pytest.mark.parametrize(
-    ("values", "transition"),
-    [([1, 1, 1, 1], 0), ([1, 2, 2.1, 2.1], 1), ([1, 2, 1, 2], 3), ([1.0], 0), ([0, 0], 1)],
-)
-def test_convergence_is_the_earliest_transition_after_which_changes_stay_small(values, transition):
-    assert convergence(values) == transition
-
-
-def test_the_papers_classes_are_cut_at_0_1_2_3_and_4_6_of_seven_transitions():
-    assert [stage(i, 7) for i in range(7)] == ["early"] * 2 + ["middle"] * 2 + ["late"] * 3

@@ -10,9 +10,10 @@ import torch
 from explorer_subjects import PROMPT, tiny_model
 
 import srm
+from srm.analysis import state_means
 from srm.data import byte_tokenizer
 from srm.errors import UserError
-from srm.explorer import Trace, TraceError, capture, mean_states
+from srm.explorer import Trace, TraceError, capture
 from srm.explorer.trace import FIELDS, config_hash
 
 TOKENIZER = byte_tokenizer()
@@ -151,7 +152,7 @@ def test_a_trace_read_from_its_file_is_the_same(trace, tmp_path):
 
 
 def test_a_reference_from_other_text_changes_the_ablation_but_not_the_routing(model, trace):
-    reference = mean_states(
+    reference = state_means(
         model, [torch.randint(0, 256, (2, 20), generator=torch.Generator().manual_seed(1))]
     )
     other = capture(model, TOKENIZER, PROMPT, reference=reference)

@@ -182,9 +182,8 @@ class AblationSums(Accumulator):
         if self.by == "mean":
             assert self.means_at is not None
             return self.means_at.at(point, z.device)[:, None, None, :].expand_as(z)
-        generator = torch.Generator().manual_seed(batch.index)
-        order = torch.randperm(z.shape[1] * z.shape[2], generator=generator).to(z.device)
-        return z.flatten(1, 2)[:, order].view_as(z)
+        other = other_tokens(z.shape[1] * z.shape[2], batch.index).to(z.device)
+        return z.flatten(1, 2)[:, other].view_as(z)
 
     def add(self, batch: Batch, embedding: Tensor, changes: Tensor) -> None:
         """embedding [B, T, E] and its changes [G, B, T, E] → sums."""
@@ -310,6 +309,14 @@ def points_at(model: SRM, layers: Layers) -> tuple[str, ...]:
     if not chosen or not all(isinstance(l, int) and 0 <= l < model.config.depth for l in chosen):
         raise UserError(f'layers = {layers!r}: "last", "every", or layers of 0 to {model.config.depth - 1}')
     return tuple(f"layers.{l}.out" for l in chosen)
+
+
+def other_tokens(count: int, seed: int = 0) -> Tensor:
+    """For every token another one, by a fixed draw: token i of a random cycle gets its successor."""
+    cycle = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    other = torch.empty_like(cycle)
+    other[cycle] = cycle.roll(-1)
+    return other
 
 
 def check_by(by: str) -> None:

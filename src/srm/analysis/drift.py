@@ -234,7 +234,8 @@ class DriftSums(Accumulator):
     def __init__(self, contributions: Contributions, direction: Direction = "forward") -> None:
         if direction not in get_args(Direction):
             raise UserError(f'direction = {direction!r}: must be "forward" or "backward"')
-        self.reader, self.direction = contributions, direction
+        self.reader = contributions
+        self.direction: Direction = direction
         self.settings = {"direction": direction}
         self.sites = contributions.sites
         self.shape = (len(contributions.groups), contributions.layers - 1, len(contributions.streams))

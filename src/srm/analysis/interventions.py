@@ -4,7 +4,8 @@ Three kinds of change, each a list of hooks for `effect` (or for `model.hooks` a
 lists can be added):
 
     replace_streams   put the mean, zero, or another token's state in place of some streams after some layers
-    cut_edges         take edges (layer, head, target, source) out of the pattern, renormalised or not
+    cut_edges         take edges (layer, head, target, source) out of the pattern, at all tokens or one,
+                      renormalised or not
     patch_streams     put in streams from a run on another prompt, or from another layer
 
     >>> import srm, srm.analysis, torch
@@ -35,7 +36,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srm.analysis.ablation import BITS, By, FinalAblation, Layers, check_by, points_at
+from srm.analysis.ablation import BITS, By, FinalAblation, Layers, check_by, other_tokens, points_at
 from srm.analysis.capture import (
     Batch,
     Batches,
@@ -46,7 +47,7 @@ from srm.analysis.capture import (
     evaluating,
     read_twice,
 )
-from srm.analysis.readout import chunks
+from srm.analysis.readout import chunks, kl_divergence
 from srm.analysis.result import Array, Axes, Evidence, Result, require, write_table
 from srm.analysis.routing import streams_of
 from srm.analysis.states import StateMeans, StateSums
@@ -54,7 +55,11 @@ from srm.errors import UserError
 from srm.models import SRM, HookPoint, LanguageModel
 
 Hook = tuple[str, Callable[[Tensor, HookPoint], Tensor | None]]
-Edge = tuple[int, int | None, int | None, int | None]  # layer, head, target, source; None means all of them
+# layer, head, target, source, and token if it is not at all of them; None means all
+Edge = (
+    tuple[int, int | None, int | None, int | None]
+    | tuple[int, int | None, int | None, int | None, int | None]
+)
 
 
 def replace_streams(
@@ -81,9 +86,8 @@ def replace_streams(
             value[:, :, chosen] = means.at(hook.name, value.device)[chosen].to(value.dtype)
         else:
             B, T = value.shape[:2]
-            order = torch.randperm(B * T, generator=torch.Generator().manual_seed(seed)).to(value.device)
-            picked = value[:, :, chosen].flatten(0, 1)
-            value[:, :, chosen] = picked[order].unflatten(0, (B, T))
+            other = other_tokens(B * T, seed).to(value.device)
+            value[:, :, chosen] = value[:, :, chosen].flatten(0, 1)[other].unflatten(0, (B, T))
         return value
 
     return [(point, replace) for point in points_at(model, layers)]
@@ -93,14 +97,15 @@ def cut_edges(edges: Iterable[Edge], renormalise: bool = True) -> list[Hook]:
     """Hooks that set edges of the connection's pattern to zero; renormalised, a target's other edges grow to
     add up to 1."""
     by_layer: dict[int, list[tuple]] = {}
-    for layer, *place in edges:
+    for layer, head, target, source, *token in edges:
+        place = (*(token or [None]), head, target, source)
         by_layer.setdefault(layer, []).append(tuple(slice(None) if at is None else at for at in place))
 
     def cutter(places: list[tuple]) -> Callable[[Tensor, HookPoint], Tensor]:
         def cut(pattern: Tensor, hook: HookPoint) -> Tensor:  # noqa: ARG001
             pattern = pattern.clone()
-            for head, target, source in places:
-                pattern[:, :, head, target, source] = 0
+            for place in places:
+                pattern[(slice(None), *place)] = 0
             if renormalise:
                 pattern = pattern / pattern.sum(-1, keepdim=True).clamp(min=1e-12)
             return pattern
@@ -227,7 +232,7 @@ def _compare(before: Tensor, after: Tensor, U: Tensor, batch: Batch) -> tuple[Te
     kl, losses = before.new_empty(len(before)), before.new_empty(2, len(before))
     for rows in chunks(len(before), U.shape[0]):
         p, q = ((h[rows] @ U.T).log_softmax(-1) for h in (before, after))
-        kl[rows] = (p.exp() * (p - q)).sum(-1).clamp(min=0)
+        kl[rows] = kl_divergence(p, q)
         index = targets[rows].clamp(min=0)[:, None]
         losses[:, rows] = -torch.stack([p.gather(-1, index), q.gather(-1, index)]).squeeze(-1)
     return kl, losses.masked_fill(~batch.counted.flatten(), torch.nan)

@@ -110,6 +110,11 @@ def kl_of_changes(
     return kl.clamp_(min=0), loss
 
 
+def kl_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """KL(p ‖ q) in nats over the last axis of log-probabilities; never negative."""
+    return (log_p.exp() * (log_p - log_q)).sum(-1).clamp(min=0)
+
+
 def log_probabilities(embedding: Tensor, unembedding: Tensor, targets: Tensor) -> Tensor:
     """The log-probability [N] in nats of each row's target under logits = embedding·unembeddingᵀ (0 where
     there is none)."""

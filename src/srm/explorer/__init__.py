@@ -1,9 +1,9 @@
 """The explorer: look at the streams of one model think, in a browser, in one file, or in a notebook.
 
 trace.py          the data contract: one prompt as named arrays and a manifest
-readout.py        token distributions out of the streams: lens, attribution, ablation
+lens.py           the likeliest tokens of many states
 capture.py        model + prompt → trace
-interventions.py  ablations and edge cuts as hooks; before and after
+interventions.py  what the board asks for, in terms of srm.analysis; before and after
 session.py        one model, its tokenizer and checkpoints: what the server serves
 worker.py         one thread around the model, with a bounded queue
 jobs.py           long sweeps with progress
@@ -14,7 +14,7 @@ report.py         one self-contained HTML file
 widget.py         the same views in a notebook
 """
 
-from srm.explorer.capture import capture, mean_states
+from srm.explorer.capture import capture
 from srm.explorer.trace import Trace, TraceError
 
-__all__ = ["Trace", "TraceError", "capture", "mean_states"]
+__all__ = ["Trace", "TraceError", "capture"]

@@ -5,10 +5,10 @@ could show, only what it does.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
 import numpy as np
 
+from srm.analysis.drift import CLASSES, convergence, convergence_class
 from srm.explorer.trace import Trace
 
 THRESHOLD = 0.10
@@ -142,32 +142,16 @@ def _align(trace: Trace) -> str:
 def _drift(trace: Trace) -> str:
     drift = trace["drift_cosine"].astype(float).mean(2)  # [transition, group, stream]
     classes = Counter(
-        stage(convergence(drift[:, g, s]), len(drift))
+        CLASSES[convergence_class(convergence(drift[:, g, s]), len(drift))]
         for g in range(drift.shape[1])
         for s in range(drift.shape[2])
     )
-    listed = ", ".join(f"{classes[name]} {name}" for name in ("early", "middle", "late"))
+    listed = ", ".join(f"{classes[name]} {name}" for name in CLASSES)
     first, last = drift[0].mean(), drift[-1].mean()
     return (
         f"Mean cosine distance {'falls' if last < first else 'rises'} from {first:.3f} to {last:.3f} over "
         f"the depth; of {sum(classes.values())} group–stream pairs, {listed}."
     )
-
-
-def convergence(values: Sequence[float] | np.ndarray) -> int:
-    """The earliest transition after which every relative change stays under 10 %, else the last."""
-    at = len(values) - 1
-    for i in range(len(values) - 1, 0, -1):
-        if abs(values[i] - values[i - 1]) >= 0.1 * abs(values[i - 1]):
-            break
-        at = i - 1
-    return at
-
-
-def stage(transition: int, transitions: int) -> str:
-    """early, middle or late: cut at 0–1, 2–3 and 4–6 of seven transitions, other depths in proportion."""
-    place = (transition + 0.5) / max(1, transitions) * 7
-    return "early" if place < 2 else "middle" if place < 4 else "late"
 
 
 def _card(trace: Trace) -> str:

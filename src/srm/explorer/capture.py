@@ -19,8 +19,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from srm.analysis.ablation import BITS
+from srm.analysis.readout import Readout, kl_of_changes
+from srm.analysis.states import StateMeans
 from srm.errors import UserError
-from srm.explorer import readout
+from srm.explorer.lens import stream_lens, top_lens
 from srm.explorer.trace import FORMAT, Trace, config_hash
 from srm.models import SRM, LanguageModel
 from srm.models.ordering import LETTERS
@@ -64,16 +67,16 @@ def capture(
     prompt: str | Sequence[int],
     *,
     hooks: Hooks = (),
-    reference: Tensor | None = None,
+    reference: StateMeans | None = None,
     stream_lens: bool | None = None,
     name: str | None = None,
     note: dict[str, Any] | None = None,
 ) -> Trace:
     """The trace of `prompt` (text or ids).
 
-    `hooks` intervene while it runs. `reference` [L, S, D] holds the mean state after every layer
-    (`mean_states`); without it the means are the prompt's own. `stream_lens` decodes every stream alone: by
-    default when that takes seconds.
+    `hooks` intervene while it runs. `reference` holds the mean states (`srm.analysis.state_means`); without
+    it the means are the prompt's own. `stream_lens` decodes every stream alone: by default when that takes
+    seconds.
     """
     model = require_srm(model)
     ids = tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
@@ -205,7 +208,7 @@ def _readout_arrays(
     logits: Tensor,
     tokens: Tensor,
     target: Tensor,
-    reference: Tensor | None,
+    reference: StateMeans | None,
     with_stream_lens: bool | None,
 ) -> dict[str, Tensor]:
     dtype = model.unembedding.dtype
@@ -215,23 +218,31 @@ def _readout_arrays(
     if model.config.post_steps:  # the model's own answer comes after the post-steps: one more row
         ticks = torch.cat((ticks, states.final[None]))
     embedding = ticks.flatten(2).to(dtype) @ weight.T  # [N (+1), T, E]
-    ids, values, targets = readout.top_lens(model, embedding, target, min(RANKS, logits.shape[-1]))
-    parts = readout.stream_parts(model, states.outputs.to(dtype))  # [L, T, S, E]
-    mean = parts.mean(1) if reference is None else readout.stream_parts(model, reference.to(parts))
+    ids, values, targets = top_lens(model, embedding, target, min(RANKS, logits.shape[-1]))
+    read = Readout(model)
+    parts = read.parts(states.outputs.permute(2, 0, 1, 3))  # [S, L, T, E]
+    mean = parts.mean(2)  # [S, L, E]
+    if reference is not None:
+        points = [reference.at(site, model.device) for site in layer_sites(model)]
+        mean = read.parts(torch.stack(points, dim=1))
+    final, final_mean = parts[:, -1], mean[:, -1:]
+    kl, _ = kl_of_changes(final.sum(0), final_mean - final, read.unembedding)  # [S, T]
+    direction = read.unembedding[target] - read.unembedding.mean(0)  # [T, E]
     scores = torch.log_softmax(logits.float(), -1)
-    surprisal = -scores[:-1].gather(-1, tokens[1:, None]).squeeze(-1) * readout.LOG2E
+    surprisal = -scores[:-1].gather(-1, tokens[1:, None]).squeeze(-1) * BITS
     arrays = {
         "lens_ids": ids.int(),
         "lens_logprob": values.half(),
         "lens_target": targets.half(),
         "surprisal": torch.cat((surprisal.new_full((1,), torch.nan), surprisal)).half(),
-        "attribution": readout.attribution(model, parts, target).half(),
-        "write_norm": (parts - mean[:, None]).norm(dim=-1).half(),
-        "ablation_kl": readout.ablation_kl(model, parts[-1], mean[-1]).half(),
+        # of the target's logit less the mean logit; over the streams these add up to it
+        "attribution": torch.einsum("slte,te->lts", parts, direction).half(),
+        "write_norm": (parts - mean[:, :, None]).norm(dim=-1).permute(1, 2, 0).half(),
+        "ablation_kl": (kl.T * BITS).half(),
     }
     cost = 2 * parts.numel() * logits.shape[-1]
     if with_stream_lens or (with_stream_lens is None and cost <= STREAM_LENS_LIMIT):
-        ids, values, targets = readout.stream_lens(model, parts, mean, target)
+        ids, values, targets = stream_lens(model, parts, mean, target)
         arrays |= {
             "stream_lens_id": ids.int(),
             "stream_lens_logprob": values.half(),
@@ -301,20 +312,3 @@ def layer_sites(model: SRM) -> list[str]:
     config = model.config
     names = [f"layers.{i}.out" for i in range(config.depth)]
     return [*names[:-1], f"post.{config.post_steps - 1}.out" if config.post_steps else names[-1]]
-
-
-@torch.inference_mode()
-def mean_states(model: LanguageModel, batches: Iterable[Tensor]) -> Tensor:
-    """The mean state after every layer (see `layer_sites`) over all tokens of `batches`, each [B, T]: [L, S,
-    D].
-    """
-    model = require_srm(model)
-    names, count = layer_sites(model), 0
-    total = torch.zeros(len(names), model.config.streams, model.config.stream_dim)
-    for tokens in batches:
-        _, cache = model.run_with_cache(tokens, names_filter=names)
-        total += torch.stack([cache[name].float().sum((0, 1)).cpu() for name in names])
-        count += tokens.numel()
-    if count == 0:
-        raise UserError("no tokens to take the mean over: pass at least one batch")
-    return total / count

@@ -19,19 +19,17 @@ Nothing here changes the model: an intervention is a list of hooks, open for one
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from srm.analysis.ablation import BITS, By
+from srm.analysis.interventions import Hook, cut_edges, replace_streams
+from srm.analysis.readout import kl_divergence
+from srm.analysis.states import StateMeans, state_means
 from srm.errors import UserError
-from srm.explorer.capture import layer_sites
-from srm.explorer.readout import kl_bits
-from srm.models import SRM, HookPoint
-from srm.models.sites import HookFunction
-
-Mode = Literal["mean", "zero", "resample"]
-RESAMPLE_SEED = 0
+from srm.models import SRM
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class Ablation:
     """Stream `stream` replaced after layers `first` … `last`, counted from 0, both included."""
 
     stream: int
-    mode: Mode
+    mode: By
     first: int
     last: int
 
@@ -95,17 +93,13 @@ class Baseline:
 
     tokens: Tensor  # [T]
     log_probs: Tensor  # [T, V]
-    states: Tensor  # [L, T, S, D] after every layer
-    mean: Tensor  # [L, S, D] over the evaluation tokens, or over this prompt
+    means: StateMeans  # over the evaluation tokens, or over this prompt
 
     @classmethod
     @torch.inference_mode()
-    def of(cls, model: SRM, tokens: Tensor, reference: Tensor | None = None) -> Baseline:
-        names = layer_sites(model)
-        logits, cache = model.run_with_cache(tokens[None], names_filter=names)
-        states = torch.stack([cache[name][0] for name in names])
-        mean = states.float().mean(1) if reference is None else reference
-        return cls(tokens, torch.log_softmax(logits[0].float(), -1), states, mean.to(states))
+    def of(cls, model: SRM, tokens: Tensor, reference: StateMeans | None = None) -> Baseline:
+        means = reference or state_means(model, [tokens[None]])
+        return cls(tokens, torch.log_softmax(model(tokens[None])[0].float(), -1), means)
 
 
 @dataclass(frozen=True)
@@ -120,57 +114,22 @@ class Outcome:
 def evaluate(model: SRM, baseline: Baseline, intervention: Intervention) -> Outcome:
     """One forward pass with the intervention, against the baseline."""
     intervention.check(model, len(baseline.tokens))
-    logits = model.run_with_hooks(baseline.tokens[None], fwd_hooks=hooks_of(model, baseline, intervention))
+    logits = model.run_with_hooks(
+        baseline.tokens[None], fwd_hooks=hooks_of(model, baseline.means, intervention)
+    )
     changed = torch.log_softmax(logits[0].float(), -1)
-    return Outcome(changed, kl_bits(baseline.log_probs, changed))
+    return Outcome(changed, kl_divergence(baseline.log_probs, changed) * BITS)
 
 
-def hooks_of(model: SRM, baseline: Baseline, intervention: Intervention) -> list[tuple[str, HookFunction]]:
+def hooks_of(model: SRM, means: StateMeans, intervention: Intervention) -> list[Hook]:
     """The intervention as (site, function) pairs for `model.hooks`."""
-    sites = layer_sites(model)
-    hooks: list[tuple[str, HookFunction]] = []
-    for layer in range(model.config.depth):
-        here = [a for a in intervention.ablations if a.first <= layer <= a.last]
-        if here:
-            hooks.append((sites[layer], _replace(here, baseline, layer)))
-        cuts = [c for c in intervention.cuts if c.layer == layer]
-        if cuts:
-            hooks.append((f"layers.{layer}.connection.pattern", _cut(cuts)))
+    cuts = [(c.layer, c.head, c.target, c.source, c.token) for c in intervention.cuts]
+    hooks = cut_edges(cuts, renormalise=False)
+    final = model.config.depth - 1
+    for a in intervention.ablations:
+        if a.first < final:
+            inner = range(a.first, min(a.last + 1, final))
+            hooks += replace_streams(model, [a.stream], inner, a.mode, means)
+        if a.last == final:  # the state that the output function reads
+            hooks += replace_streams(model, [a.stream], "last", a.mode, means)
     return hooks
-
-
-def _replace(ablations: list[Ablation], baseline: Baseline, layer: int) -> HookFunction:
-    def hook(z: Tensor, _: HookPoint) -> Tensor:  # [1, T, S, D]
-        z = z.clone()
-        for a in ablations:
-            if a.mode == "mean":
-                z[:, :, a.stream] = baseline.mean[layer, a.stream]
-            elif a.mode == "zero":
-                z[:, :, a.stream] = 0
-            else:
-                other = other_tokens(len(baseline.tokens)).to(z.device)
-                z[:, :, a.stream] = baseline.states[layer, other, a.stream]
-        return z
-
-    return hook
-
-
-def _cut(cuts: list[Cut]) -> HookFunction:
-    def hook(pattern: Tensor, _: HookPoint) -> Tensor:  # [1, T, H, target, source]
-        pattern = pattern.clone()
-        for c in cuts:
-            tokens = slice(None) if c.token is None else c.token
-            pattern[:, tokens, c.head, c.target, c.source] = 0
-        return pattern
-
-    return hook
-
-
-def other_tokens(count: int) -> Tensor:
-    """For every token another one, by a fixed draw: token i of a random cycle gets the state of its
-    successor.
-    """
-    cycle = torch.randperm(count, generator=torch.Generator().manual_seed(RESAMPLE_SEED))
-    other = torch.empty_like(cycle)
-    other[cycle] = cycle.roll(-1)
-    return other

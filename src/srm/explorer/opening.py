@@ -7,18 +7,21 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import torch
 from torch import Tensor
 
 import srm
+from srm.analysis.states import state_means
 from srm.data import DataError, byte_tokenizer, evaluation_batches, open_tokens
 from srm.errors import UserError
-from srm.explorer.capture import mean_states, require_srm
+from srm.explorer.capture import require_srm
 from srm.explorer.session import Session
 from srm.models import SRM, SRMConfig
 from srm.storage import load, load_tokenizer
@@ -69,7 +72,7 @@ def open_run(path: str | Path) -> Session:
         model,
         tokenizer,
         name=path.resolve().name,
-        reference=mean_states(model, evaluation) if evaluation else None,
+        reference=state_means(model, evaluation) if evaluation else None,
         checkpoints=checkpoints,
         saved=saved_results(path),
         python=lines,
@@ -83,6 +86,8 @@ def saved_results(path: Path) -> dict[str, Any]:
 
     found: dict[str, Any] = {}
     for file in sorted((path / "analysis").glob("*.json")):
+        if file.name == "index.json":  # of `srm analyze`: which result came from what
+            continue
         try:
             result = analysis.load(file.with_suffix(""))
             found[file.stem] = {
@@ -91,8 +96,8 @@ def saved_results(path: Path) -> dict[str, Any]:
                 "summary": result.summary(),
                 "evidence": str(result.evidence),
             }
-        except (UserError, NotImplementedError, KeyError):
-            continue  # an analysis of another version, or a file that is none
+        except (UserError, NotImplementedError, KeyError, ValueError, OSError, BadZipFile) as error:
+            warnings.warn(f"{file.with_suffix('')} is not shown: {error}", stacklevel=2)
     return found
 
 

@@ -20,9 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from srm.analysis.ablation import By
+from srm.analysis.states import StateMeans
 from srm.errors import UserError
 from srm.explorer.capture import TextTokens, capture, display_strings, require_srm
-from srm.explorer.interventions import Ablation, Baseline, Intervention, Mode, evaluate, hooks_of
+from srm.explorer.interventions import Ablation, Baseline, Intervention, evaluate, hooks_of
 from srm.explorer.trace import Trace, config_hash
 from srm.models import SRM, LanguageModel, generate
 from srm.models.ordering import LETTERS
@@ -37,7 +39,7 @@ class Subject:
     """One set of weights: the model as trained, or one of its checkpoints."""
 
     model: SRM
-    reference: Tensor | None = None  # mean states over evaluation tokens, [L, S, D]
+    reference: StateMeans | None = None  # over evaluation tokens
 
 
 @dataclass
@@ -45,7 +47,7 @@ class Session:
     model: LanguageModel
     tokenizer: TextTokens
     name: str = "SRM"
-    reference: Tensor | None = None
+    reference: StateMeans | None = None
     checkpoints: dict[str, Callable[[], SRM]] = field(
         default_factory=dict
     )  # by name; each loads when asked for
@@ -119,7 +121,7 @@ class Session:
         intervention.check(subject.model, len(tokens))
         hooks = []
         if intervention:
-            hooks = hooks_of(subject.model, self.baseline(tokens, checkpoint), intervention)
+            hooks = hooks_of(subject.model, self.baseline(tokens, checkpoint).means, intervention)
         note = {"checkpoint": checkpoint, "intervention": intervention.to_dict()}
         return capture(
             subject.model,
@@ -166,7 +168,7 @@ class Session:
         out = generate(self.srm, prompt, count, temperature=temperature, top_k=top_k, seed=seed)
         return out[0].tolist()
 
-    def sweep(self, tokens: Sequence[int], mode: Mode, checkpoint: str = "") -> Iterator[dict[str, Any]]:
+    def sweep(self, tokens: Sequence[int], mode: By, checkpoint: str = "") -> Iterator[dict[str, Any]]:
         """Every stream ablated after every layer, one at a time: layer, stream, KL in bits at each token."""
         model = self.subject(checkpoint).model
         for layer in range(model.config.depth):

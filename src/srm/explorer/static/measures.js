@@ -152,17 +152,16 @@ export function driftOf(trace, metric, group) {
 export function convergence(values) {
   let at = values.length - 1;
   for (let i = values.length - 1; i > 0; i--) {
-    const before = Math.abs(values[i - 1]);
+    const before = Math.max(Math.abs(values[i - 1]), 1e-5); // less is rounding
     if (Math.abs(values[i] - values[i - 1]) >= 0.1 * before) break;
     at = i - 1;
   }
   return Math.max(0, at);
 }
 
-// The paper's classes are cut at 0–1, 2–3 and 4–6 of seven transitions; other depths are cut in proportion.
+// As in srm.analysis.drift: 0–1, 2–3 and 4–6 of seven transitions; other depths are cut in proportion.
 export function driftClass(transition, transitions) {
-  const place = ((transition + 0.5) / Math.max(1, transitions)) * 7;
-  return place < 2 ? "early" : place < 4 ? "middle" : "late";
+  return 7 * transition < 2 * transitions ? "early" : 7 * transition < 4 * transitions ? "middle" : "late";
 }
 
 export function quantile(values, q) {
