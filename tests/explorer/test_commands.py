@@ -18,7 +18,7 @@ import srm
 from srm import analysis
 from srm.cli import main
 from srm.data import PrepareConfig, byte_tokenizer, prepare
-from srm.explorer import Trace
+from srm.explorer import Trace, capture
 from srm.explorer.opening import open_preset, open_run, saved_results
 from srm.explorer.report import write_report
 from srm.storage import save
@@ -99,6 +99,11 @@ def test_a_run_opens_with_its_checkpoints_evaluation_text_and_analyses(tmp_path)
     assert list(session.checkpoints) == ["step-5", "step-10"]
     assert session.reference is not None
     assert session.reference.mean.shape == (3, 3, 8)
+    shown = session.trace(session.encode("ab"))
+    names: dict = {"srm": srm}
+    exec(shown.manifest["python"], names)
+    again = capture(names["model"], names["tokenizer"], "ab", reference=names["reference"])
+    assert (again["ablation_kl"] == shown["ablation_kl"]).all()
     assert "stream" in session.prompts[0].lower()
     assert "hubs" in session.saved["routing"]["headline"]
     assert session.trace(session.encode("ab"), checkpoint="step-5").manifest["note"]["checkpoint"] == "step-5"

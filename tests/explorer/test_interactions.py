@@ -8,6 +8,11 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 from explorer_pages import PICTURE, VIEWS, click_region, picture, put, settle, state
+from explorer_subjects import serving, tiny_model
+
+from srm.data import byte_tokenizer
+from srm.explorer import capture
+from srm.explorer.session import Session
 
 # Interactions
 
@@ -264,6 +269,20 @@ def test_the_python_of_a_panel_gives_the_numbers_on_the_screen(page):
     assert mean[0, 0].ravel().tolist() == pytest.approx(shown, abs=1e-4)
 
 
+def test_the_python_of_the_board_and_of_compare_give_the_numbers_on_the_screen(page):
+    put(page, ablated=[0, 5], first=1, last=3, against="intervention", measure="routing", layer=4, head=1)
+    for view, shown in (
+        ("board", "() => explorer.outcome.kl"),
+        ("compare", "() => explorer.panel('compare').drawn.table().rows.map((row) => row[4])"),
+    ):
+        code = page.evaluate("(id) => explorer.panel(id).drawn.python()", view).splitlines()
+        names: dict = {}
+        exec("\n".join(code[:-1]), names)
+        found = eval(code[-1].split("#")[0], names)
+        assert found.ravel().tolist() == pytest.approx(page.evaluate(shown), abs=2e-4), view
+        assert abs(found).max() > 1e-3
+
+
 def test_the_export_menu_downloads_files(watch, nano_address):
     page = watch(nano_address).page
     settle(page)
@@ -281,3 +300,25 @@ def test_the_export_menu_downloads_files(watch, nano_address):
     page.locator("#panel-wall button[title=Export]").click()
     page.locator("#panel-wall [data-export=python]").click()
     assert "capture(model, tokenizer, prompt)" in page.locator("dialog.python textarea").input_value()
+
+
+def test_compare_sets_a_checkpoint_against_the_model_at_any_layer_and_head(tiny, watch):
+    early = tiny_model(init_seed=5)
+    session = Session(tiny, byte_tokenizer(), checkpoints={"step-5": lambda: early})
+    prompt = "abcdef"
+    before, after = (capture(model, byte_tokenizer(), prompt).weights.mean(1) for model in (tiny, early))
+    session.prompts = (prompt,)
+    with serving(session) as url:
+        page = watch(url).page
+        settle(page)
+        assert "checkpoint step-5" in page.locator("#panel-compare select").inner_text()
+        put(page, measure="routing", against="checkpoint:step-5")
+        page.wait_for_function("() => explorer.other?.manifest.note.checkpoint === 'step-5'")
+        pictures = set()
+        for layer, head in ((0, 0), (1, 1), (2, 0)):
+            put(page, layer=layer, head=head)
+            rows = page.evaluate("() => explorer.panel('compare').drawn.table().rows")
+            assert [row[2] for row in rows] == pytest.approx(before[layer, head].ravel().tolist(), abs=1e-5)
+            assert [row[3] for row in rows] == pytest.approx(after[layer, head].ravel().tolist(), abs=1e-5)
+            pictures.add(picture(page, "compare"))
+        assert len(pictures) == 3

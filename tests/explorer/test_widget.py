@@ -7,13 +7,15 @@ import json
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+import numpy as np
 import pytest
 from explorer_subjects import tiny_model
 
+import srm
 from srm.data import byte_tokenizer
 from srm.errors import UserError
 from srm.explorer import Trace, capture
-from srm.explorer.widget import Drawing
+from srm.explorer.widget import Drawing, python_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -68,6 +70,13 @@ def test_with_anywidget_show_gives_a_widget_whose_views_a_browser_draws(trace, b
     assert page.locator(".token").count() == 9
     assert errors == []
     page.close()
+
+
+def test_the_widgets_python_makes_the_model_that_was_traced(trace):
+    names: dict = {"srm": srm}
+    exec(python_of(trace), names)
+    again = capture(names["model"], names["tokenizer"], trace.prompt)
+    np.testing.assert_array_equal(again["ablation_kl"], trace["ablation_kl"])
 
 
 def test_the_tutorial_notebook_runs_from_start_to_end():

@@ -71,12 +71,13 @@ def capture(
     stream_lens: bool | None = None,
     name: str | None = None,
     note: dict[str, Any] | None = None,
+    python: str = "",
 ) -> Trace:
     """The trace of `prompt` (text or ids).
 
     `hooks` intervene while it runs. `reference` holds the mean states (`srm.analysis.state_means`); without
     it the means are the prompt's own. `stream_lens` decodes every stream alone: by default when that takes
-    seconds.
+    seconds. `python` are the lines that make model, tokenizer and reference again.
     """
     model = require_srm(model)
     ids = tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
@@ -104,7 +105,7 @@ def capture(
     arrays |= {"tokens": tokens.int(), "target": target.int()}
     return Trace(
         {key: value.cpu().contiguous().numpy() for key, value in arrays.items()},
-        _manifest(model, tokenizer, ids, arrays, name, note, reference is not None),
+        {**_manifest(model, tokenizer, ids, arrays, name, note, reference is not None), "python": python},
     )
 
 
@@ -266,9 +267,11 @@ def _manifest(
         if key in arrays:
             used.update(np.unique(arrays[key].cpu().numpy()).tolist())
     ticks = config.depth * config.calls_per_layer
+    prompt = tokenizer.decode([i for i in ids if i < tokenizer.vocab_size])
     return {
         "format": FORMAT,
-        "prompt": tokenizer.decode([i for i in ids if i < tokenizer.vocab_size]),
+        "prompt": prompt,
+        "exact": tokenizer.encode(prompt) == ids,  # whether the text gives these tokens again
         "strings": display_strings(tokenizer, ids),
         "vocabulary": dict(
             zip(map(str, sorted(used)), display_strings(tokenizer, sorted(used)), strict=True)

@@ -23,7 +23,7 @@ from srm.data import DataError, byte_tokenizer, evaluation_batches, open_tokens
 from srm.errors import UserError
 from srm.explorer.capture import require_srm
 from srm.explorer.session import Session
-from srm.models import SRM, SRMConfig
+from srm.models import SRM, LanguageModel, SRMConfig
 from srm.storage import load, load_tokenizer
 
 REFERENCE_WINDOWS = 16  # windows of evaluation text the mean states are taken over
@@ -59,12 +59,17 @@ def open_run(path: str | Path) -> Session:
     path = Path(path)
     model = require_srm(load(path))
     tokenizer = _tokenizer(path)
-    evaluation = _evaluation_text(path, model)
+    evaluation = evaluation_text(path, model)
     checkpoints = {folder.name: partial(_load_srm, folder) for folder in _checkpoint_folders(path)}
-    lines = (
-        f"from srm.storage import load_tokenizer\nmodel = srm.load({str(path)!r})\ntokenizer = "
-        f"load_tokenizer({str(path)!r})"
-    )
+    lines = [
+        "from srm.storage import load_tokenizer",
+        f"run = {str(path)!r}",
+        "model = srm.load(run)",
+        "tokenizer = load_tokenizer(run)",
+    ]
+    if evaluation:
+        lines.insert(1, "from srm.explorer.opening import evaluation_text")
+        lines.append("reference = srm.analysis.state_means(model, evaluation_text(run, model))")
     prompts = [EXAMPLE]
     if evaluation:
         prompts = [tokenizer.decode(row[:EXCERPT].tolist()) for row in evaluation[0][:3]]
@@ -75,7 +80,7 @@ def open_run(path: str | Path) -> Session:
         reference=state_means(model, evaluation) if evaluation else None,
         checkpoints=checkpoints,
         saved=saved_results(path),
-        python=lines,
+        python="\n".join(lines),
         prompts=prompts,
     )
 
@@ -126,10 +131,11 @@ def _tokenizer(path: Path):
     raise UserError(f"{path} has no tokenizer beside it: export the model with one, or give the run")
 
 
-def _evaluation_text(path: Path, model: SRM) -> list[Tensor]:
-    """Some of the run's validation text, if it is still where the run found it."""
+def evaluation_text(path: str | Path, model: LanguageModel) -> list[Tensor]:
+    """Some of the run's validation text, if it is still where the run found it: what means are taken over."""
     from srm.training.run import RunDirectory
 
+    path = Path(path)
     if not (path / "run.json").is_file():
         return []
     try:

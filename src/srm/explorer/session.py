@@ -131,6 +131,7 @@ class Session:
             reference=subject.reference,
             name=self.name,
             note=note,
+            python=self.python,
         )
 
     def intervene(

@@ -29,7 +29,16 @@ def show(trace: Trace, views: Sequence[str] = VIEWS, static: bool = False) -> An
         raise UserError(f"no view is called {unknown[0]!r}; there are {', '.join(VIEWS)}")
     if static or importlib.util.find_spec("anywidget") is None:
         return Drawing(trace)
-    return _widget_class()(trace=packed(trace), views=list(views))
+    return _widget_class()(trace=packed(trace), views=list(views), python=python_of(trace))
+
+
+def python_of(trace: Trace) -> str:
+    """The lines that make model and tokenizer: the trace's own, or else from the config it carries."""
+    return trace.manifest.get("python") or (
+        f"model = srm.build(srm.config_from_dict({trace.manifest['model']['config']!r})).eval()"
+        "  # as built: srm.load(PATH) if it was trained\n"
+        "tokenizer = srm.data.byte_tokenizer()  # or the one it was trained with"
+    )
 
 
 @cache
@@ -44,7 +53,7 @@ def _widget_class() -> type:
         trace = traitlets.Unicode().tag(sync=True)
         views = traitlets.List(traitlets.Unicode()).tag(sync=True)
         styles = traitlets.Unicode(shadow_styles()).tag(sync=True)
-        python = traitlets.Unicode("model, tokenizer = ...").tag(sync=True)
+        python = traitlets.Unicode().tag(sync=True)
 
     return TraceWidget
 

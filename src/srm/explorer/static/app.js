@@ -100,8 +100,36 @@ export class App {
 
   // What the Python behind every picture begins with.
   preamble(traced = true) {
-    const lines = ["import srm, torch", "from srm.explorer import capture", "", this.python, `prompt = ${pythonString(this.trace.manifest.prompt)}`];
-    return [...lines, ...(traced ? ["trace = capture(model, tokenizer, prompt)"] : [])].join("\n");
+    const lines = ["import srm, torch", "from srm.explorer import capture", "", this.python || this.trace.manifest.python, `prompt = ${this.promptPython()}`];
+    return [...lines, ...(traced ? [`trace = ${this.capturePython("model", "prompt")}`] : [])].join("\n");
+  }
+
+  // The prompt as text, or as token ids where the text would be read as other tokens.
+  promptPython(trace = this.trace) {
+    return trace.manifest.exact ? pythonString(trace.manifest.prompt) : JSON.stringify(Array.from(trace.data("tokens")));
+  }
+
+  // A call of capture with the means that the numbers on the screen were made with.
+  capturePython(model, prompt, { trace = this.trace, hooks = "" } = {}) {
+    const reference = trace.manifest.reference === "evaluation tokens" ? ", reference=reference" : "";
+    return `capture(${model}, tokenizer, ${prompt}${reference}${hooks})`;
+  }
+
+  // The board's intervention, and the baseline it is set against.
+  interventionPython() {
+    const { ablations, cuts } = this.intervention();
+    const tuple = (list) => (list.length ? `(${list.join(", ")},)` : "()");
+    const reference = this.trace.manifest.reference === "evaluation tokens" ? ", reference" : "";
+    return [
+      "from srm.explorer.interventions import Ablation, Baseline, Cut, Intervention, evaluate, hooks_of",
+      "",
+      `tokens = torch.tensor(${JSON.stringify(this.tokens())})`,
+      `baseline = Baseline.of(model, tokens${reference})`,
+      "intervention = Intervention(",
+      `    ablations=${tuple(ablations.map((a) => `Ablation(stream=${a.stream}, mode="${a.mode}", first=${a.first}, last=${a.last})`))},`,
+      `    cuts=${tuple(cuts.map((c) => `Cut(layer=${c.layer}, head=${c.head}, target=${c.target}, source=${c.source}, token=${c.token ?? "None"})`))},`,
+      ")",
+    ].join("\n");
   }
 
   // --- questions to the model -----------------------------------------------------------------------------------------

@@ -88,13 +88,7 @@ export const board = {
         if (!ctx.outcome) return { columns: ["token", "before", "after"], rows: [] };
         return { columns: ["token", "before", "after"], rows: bars().map(([id, before, after]) => [ctx.outcome.vocabulary[id], before, after]) };
       },
-      python() {
-        const { ablations, cuts } = ctx.intervention();
-        const lines = [...ablations.map((a) => `Ablation(stream=${a.stream}, mode="${a.mode}", first=${a.first}, last=${a.last})`)];
-        const cutLines = cuts.map((c) => `Cut(layer=${c.layer}, head=${c.head}, target=${c.target}, source=${c.source}, token=${c.token === null ? "None" : c.token})`);
-        const tuple = (list) => (list.length ? `(${list.join(", ")},)` : "()");
-        return `${ctx.preamble(false)}\nfrom srm.explorer.interventions import Ablation, Baseline, Cut, Intervention, evaluate\n\ntokens = torch.tensor(tokenizer.encode(prompt))\nbaseline = Baseline.of(model, tokens)\noutcome = evaluate(model, baseline, Intervention(\n    ablations=${tuple(lines)},\n    cuts=${tuple(cutLines)},\n))\noutcome.kl                               # bits, [token]`;
-      },
+      python: () => `${ctx.preamble(false)}\n${ctx.interventionPython()}\nevaluate(model, baseline, intervention).kl      # bits, [token]`,
     };
 
     // KL at every token, a thin row of bars below.

@@ -106,7 +106,21 @@ export const compare = {
         const { a, b } = found;
         return { columns: ["row", "column", "a", "b", "difference"], rows: Array.from(a.values, (value, i) => [a.rowNames[Math.floor(i / a.columns)], a.columnNames[i % a.columns], value, b.values[i], b.values[i] - value]) };
       },
-      python: () => `${ctx.preamble()}\nother = capture(model, tokenizer, "another prompt")\n\nother.weights.mean(1) - trace.weights.mean(1)      # [layer, head, target, source]`,
+      python() {
+        const { against, layer, head } = store.state;
+        const other = ctx.other ?? ctx.trace;
+        let lines = `other = ${ctx.capturePython("model", ctx.promptPython(other), { trace: other })}`;
+        if (against.startsWith("checkpoint:")) lines = `checkpoint = srm.load(f"{run}/checkpoints/${against.slice(11)}")\nother = ${ctx.capturePython("checkpoint", "prompt", { trace: other })}`;
+        if (against === "intervention") lines = `${ctx.interventionPython()}\nother = ${ctx.capturePython("model", "prompt", { trace: other, hooks: ", hooks=hooks_of(model, baseline.means, intervention)" })}`;
+        const shown = {
+          routing: [`weights.mean(1)[${layer}, ${head}]`, "[target, source]"],
+          connection: ['["connection_cosine"].astype(float).mean(1)', "[layer, stream]"],
+          update: ['["update_cosine"].astype(float).mean(1)', "[tick, stream]"],
+          lens: [`["lens_target"].astype(float)[${ctx.trace.steps - 1}:${ctx.trace.N}:${ctx.trace.steps}]`, "nats, [layer, token]"],
+        }[store.get("measure")];
+        const of = (name) => `${name}${shown[0].startsWith("[") ? "" : "."}${shown[0]}`;
+        return `${ctx.preamble()}\n${lines}\n\n${of("other")} - ${of("trace")}      # ${shown[1]}`;
+      },
     };
   },
 };
