@@ -31,6 +31,7 @@ COMMANDS = {  # name → one line for `srm --help`; the module is srm.cli.<name>
     "paper": "write the data files that the paper's own LaTeX figures read",
     "report": "write one self-contained HTML file about a run",
     "explore": "look at the streams think, in a browser",
+    "sweep": "run the paper's experiments, or show what came out of them",
     "export": "write a model for Hugging Face tools, or for srm.load",
     "bench": "time the models beside Hugging Face GPT-2 and the pseudocode",
 }

@@ -1,0 +1,124 @@
+"""The experiments themselves: what they compare is comparable, and can be built at both scales."""
+
+import pytest
+
+from srm.errors import UserError
+from srm.experiments import EXPERIMENTS, experiment
+from srm.experiments.jobs import make_jobs
+from srm.models import SRMConfig, build
+from srm.training.recipes import recipe
+
+SCALES = ("mini", "paper")
+
+
+def parameters(cell) -> int:
+    return build(cell.model, device="meta").num_parameters()
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_cell_can_be_built(name, scale):
+    cells = experiment(name).cells(scale)
+    assert len({cell.name for cell in cells}) == len(cells) > 1
+    for cell in cells:
+        assert parameters(cell) > 0
+        assert cell.training.warmup <= cell.training.steps
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_within_an_experiment_all_see_the_same_tokens(name):
+    for scale in SCALES:
+        cells = experiment(name).cells(scale)
+        seen = {c.training.steps * c.training.tokens_per_step(c.model.context) for c in cells}
+        assert len(seen) == 1
+
+
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name != "stream-size"])
+def test_the_miniatures_keep_the_shape(name):
+    for cell in experiment(name).cells("mini"):
+        if isinstance(cell.model, SRMConfig):
+            assert cell.model.depth == 8
+            assert cell.model.streams >= 8
+            assert cell.model.gradient_depth == (cell.x if cell.name.startswith("l = ") else 4)
+
+
+def test_the_miniature_models_are_of_one_size():
+    cells = {cell.name: parameters(cell) for cell in experiment("language-models").cells("mini")}
+    for name in ("gpt2", "hrm", "srm-base"):
+        assert abs(cells[name] / cells["srm-med"] - 1) < 0.13
+    assert 3 < cells["srm-large"] / cells["srm-med"] < 3.5  # 3.4 in the paper
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_connections_are_compared_at_equal_parameters(scale):
+    sizes = [parameters(cell) for cell in experiment("connection").cells(scale)]
+    assert max(sizes) / min(sizes) < 1.005
+
+
+def test_the_papers_numbers_stand_beside_its_own_cells():
+    printed = {cell.name: cell.paper for cell in experiment("language-models").cells("paper")}
+    assert printed == {"gpt2": 3.20, "hrm": 4.93, "srm-base": 3.18, "srm-med": 3.08, "srm-large": 2.96}
+    for cell in experiment("language-models").cells("paper"):
+        assert cell.training == recipe(cell.name)
+    orders = {cell.name: cell.paper for cell in experiment("step-ordering").cells("paper")}
+    assert orders["ABCABC"] == 3.83
+    assert orders["random:6"] == 3.87
+
+
+def test_stream_sizes_hold_what_they_say():
+    cells = {cell.name: cell.model for cell in experiment("stream-size").cells("mini")}
+    fixed = [model for name, model in cells.items() if name.startswith("fixed parameter")]
+    assert len({build(model, device="meta").num_parameters() for model in fixed}) == 1
+    for name, model in cells.items():
+        assert isinstance(model, SRMConfig)
+        if name.startswith("fixed width"):
+            assert (model.streams * model.stream_dim, model.streams * model.token_heads) == (256, 64)
+        if name.startswith("fixed stream size"):
+            assert (model.stream_dim, model.mlp_dim) == (8, 48)
+    narrow = cells["fixed parameter, 8"]
+    assert isinstance(narrow, SRMConfig)
+    assert narrow.stream_dim == narrow.embedding_dim  # where the paper sees its jump
+
+
+def test_a_shared_cell_is_one_run():
+    def folder(name, cell):
+        return next(c.folder for c in experiment(name).cells("mini") if c.name == cell)
+
+    assert (
+        folder("language-models", "srm-med")
+        == folder("step-ordering", "ABC")
+        == folder("connection", "learned")
+    )
+    assert folder("backprop-depth", "l = 4") == folder("test-depth", "l = 4")
+    assert folder("backprop-depth", "l = 4") != folder("backprop-depth", "l = 5")
+
+
+def test_cells_that_are_the_same_are_run_once(tmp_path):
+    """With 32 streams the paper's three sets meet in one model."""
+    for scale, cells in (("mini", 18), ("paper", 21)):
+        made = make_jobs(
+            experiment("stream-size"), experiment("stream-size").cells(scale), 2, tmp_path, tmp_path
+        )
+        assert len({job.run for job in made}) == len(made) == 2 * (cells - 2)
+
+
+def test_a_seed_changes_weights_orders_and_data_and_not_the_folder():
+    cell = experiment("step-ordering").cells("mini")[-1]
+    one, two = cell.seeded(1), cell.seeded(2)
+    assert (one.model.init_seed, one.model.order_seed, one.training.seed) == (1, 1, 1)  # pyright: ignore
+    assert one.model != two.model
+    assert one.folder == two.folder == cell.folder
+
+
+def test_a_rehearsal_is_another_run_with_a_warm_up_of_its_size():
+    whole = experiment("language-models").plan("mini")
+    short = experiment("language-models").plan("mini", steps=10)
+    for a, b in zip(whole, short, strict=True):
+        assert b.training.steps == b.training.eval_every == 10
+        assert b.training.warmup == round(10 * a.training.warmup / a.training.steps)
+        assert a.folder != b.folder
+
+
+def test_a_misspelt_experiment_gets_the_nearest():
+    with pytest.raises(UserError, match="did you mean 'step-ordering'"):
+        experiment("step-order")

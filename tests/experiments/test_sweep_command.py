@@ -1,0 +1,203 @@
+"""`srm sweep` from outside: runs in processes of their own, stopped and gone on with, shown and refused."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import srm.experiments.catalogue as catalogue
+from srm.cli import main
+from srm.data import PrepareConfig, prepare
+from srm.experiments import Cell, Experiment
+from srm.experiments.jobs import make_jobs, read_plan, run_job, write_plan
+from srm.models import SRMConfig
+from srm.training.config import TrainConfig
+
+MODEL = SRMConfig(
+    vocab_size=257, context=16, embedding_dim=8, streams=3, stream_dim=8, mlp_dim=16,
+    token_heads=2, head_dim=4, stream_heads=2, depth=3, gradient_depth=2,
+)  # fmt: skip
+TRAINING = TrainConfig(
+    steps=6, batch_size=4, lr=1e-2, warmup=1, eval_every=6, eval_tokens=64, checkpoint_every=2,
+    peak_flops=1e11, device="cpu",
+)  # fmt: skip
+
+
+def tiny_cells(scale):  # noqa: ARG001
+    kinds = ("attention", "none")
+    return [Cell(name=kind, model=MODEL.replace(connection=kind), training=TRAINING) for kind in kinds]
+
+
+TINY = Experiment(
+    name="tiny",
+    question="Does it run?",
+    claim="It does.",
+    cells=tiny_cells,
+    verdict=lambda found: [found.compare("attention", "none")],
+    test_depth=6,
+)
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("words")
+    (folder / "words.txt").write_text(
+        "\n\n".join(f"the stream {n} meets the step {n * n}" for n in range(300))
+    )
+    out = folder / "data"
+    prepare(PrepareConfig(source=str(folder / "words.txt"), out=out, tokenizer="byte", section_chars=300))
+    return out
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch):
+    monkeypatch.setitem(catalogue.EXPERIMENTS, "tiny", TINY)
+
+
+def sweep(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as left:
+        main(["sweep", *map(str, arguments)])
+    return left.value.code  # pyright: ignore
+
+
+def test_a_sweep_from_its_runs_to_its_table(words, tmp_path, capsys):
+    out = tmp_path / "sweeps"
+    options = ("--out", out, "--data", words, "--seeds", 2)
+    assert sweep("tiny", *options) == 0
+    said = capsys.readouterr().out
+    assert "4/4" in said
+    assert "Does it run?" in said
+    assert "4 of 4 runs" in said
+    table = (out / "tiny-mini" / "table.md").read_text()
+    assert "| attention |" in table
+    assert "attention " in table.split("What came out")[1]
+    for name in ("figure.png", "figure.svg", "result.json"):
+        assert (out / "tiny-mini" / name).stat().st_size > 0
+    found = json.loads((out / "tiny-mini" / "result.json").read_text())
+    assert [len(cell["runs"]) for cell in found["cells"]] == [2, 2]
+    assert list(found["cells"][0]["runs"][0]["depths"]) == [str(d) for d in range(1, 7)]
+
+    # nothing is done twice
+    files = {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("metrics.jsonl")}
+    assert len(files) == 4
+    assert sweep("tiny", *options) == 0
+    assert {path: path.stat().st_mtime_ns for path in files} == files
+    capsys.readouterr()
+
+    assert sweep("show", "tiny", *options, "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["cells"] == found["cells"]
+    assert shown["verdict"][0].startswith("attention")
+
+    # what was written can be shown where the runs are not
+    assert sweep("show", "tiny", "--out", tmp_path / "nowhere", "--results", out) == 0
+    assert "Does it run?" in capsys.readouterr().out
+
+    assert sweep("tiny", *options, "--dry-run") == 0
+    assert "4 runs, 0 of them left" in capsys.readouterr().out
+
+
+def test_the_seeds_differ_and_a_job_is_the_same_in_any_process(words, tmp_path):
+    jobs = make_jobs(TINY, TINY.cells("mini")[:1], 2, tmp_path / "here", words)
+    write_plan(tmp_path / "plan.json", jobs)
+    assert read_plan(tmp_path / "plan.json") == jobs
+    for number in range(2):
+        assert not jobs[number].done
+        assert run_job(str(tmp_path / "plan.json"), number) == 0
+        assert jobs[number].done
+    first, second = ((Path(job.run) / "metrics.jsonl").read_text().splitlines()[0] for job in jobs)
+    assert json.loads(first)["loss"] != json.loads(second)["loss"]
+
+
+def test_a_stopped_sweep_goes_on(words, tmp_path):
+    """SIGTERM to the dispatcher: its runs save and end, and the same plan is gone on with."""
+    jobs = make_jobs(TINY, TINY.plan("mini", steps=4000), 1, tmp_path, words)
+    plan = tmp_path / "plan.json"
+    write_plan(plan, jobs)
+    script = (
+        "import sys; from pathlib import Path; from srm.experiments.dispatch import on_this_machine\n"
+        "found = on_this_machine(Path(sys.argv[1]), 2, print, lambda running: None)\n"
+        "sys.exit(128 + found.signal)"
+    )
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    runs = [Path(job.run) for job in jobs]
+    with subprocess.Popen([sys.executable, "-c", script, str(plan)], env=environment) as process:
+        try:
+            deadline = time.monotonic() + 120
+            while not all(any(run.glob("checkpoints/step-*")) for run in runs):
+                assert time.monotonic() < deadline
+                assert process.poll() is None
+                time.sleep(0.1)
+        finally:
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 128 + signal.SIGTERM
+    for run in runs:
+        lines = (run / "metrics.jsonl").read_text().splitlines()
+        assert (run / "checkpoints" / f"step-{len(lines)}").exists()  # all that was done is saved
+    assert not any(job.done for job in jobs)
+
+
+def test_a_failing_run_is_named_and_the_others_are_made(words, tmp_path, capsys, monkeypatch):
+    def cells(scale):
+        good, bad = tiny_cells(scale)
+        return [Cell(name="too long", model=bad.model, training=TRAINING.replace(context=64)), good]
+
+    failing = Experiment(name="failing", question="?", claim="", cells=cells, verdict=lambda _: [])
+    monkeypatch.setitem(catalogue.EXPERIMENTS, "failing", failing)
+    assert sweep("failing", "--out", tmp_path, "--data", words, "--seeds", 1) == 2
+    captured = capsys.readouterr()
+    assert "1 of 2 runs failed; too long, seed 0: context = 64" in captured.err
+    assert len(captured.err.strip().splitlines()) == 1
+    assert "attention, seed 0  done" in captured.out
+
+
+def test_on_a_cluster_as_far_as_one_machine_shows_it(words, tmp_path, capsys):
+    pytest.importorskip("submitit")
+    options = ("--out", tmp_path, "--data", words, "--seeds", 1, "--on", "submitit-local")
+    assert sweep("tiny", *options, "--slurm", "timeout_min=5") == 0
+    assert "2 of 2 runs" in capsys.readouterr().out
+
+
+def test_without_slurm_it_says_so(words, tmp_path, capsys):
+    assert sweep("tiny", "--out", tmp_path, "--data", words, "--on", "slurm") == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+def test_the_list(capsys):
+    assert sweep("list") == 0
+    said = capsys.readouterr().out
+    for name in catalogue.EXPERIMENTS:
+        assert name in said
+    assert sweep("list", "--json") == 0
+    assert {"name", "question", "claim", "cells"} == set(json.loads(capsys.readouterr().out)[0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["step-order"], "did you mean 'step-ordering'"),
+        ([], "srm sweep list"),
+        (["show"], "no experiment is called 'show'"),
+        (["tiny", "--scale", "paper"], "--data missing"),
+        (["tiny", "--seeds", "-1"], "--seeds -1: must be at least 1"),
+        (["tiny", "--steps", "0"], "--steps 0: must be at least 1"),
+        (["tiny", "--data", "/nowhere"], "/nowhere"),
+        (["show", "tiny", "--out", "/nowhere"], "nothing is done of it"),
+    ],
+)
+def test_bad_input_is_one_line(arguments, complaint, capsys):
+    assert sweep(*arguments) == 2
+    said = capsys.readouterr().err
+    assert complaint in said
+    assert len(said.strip().splitlines()) == 1
+
+
+def test_slurm_options_are_key_and_value(words, tmp_path, capsys):
+    options = ("--out", tmp_path, "--data", words, "--on", "submitit-local", "--slurm", "timeout")
+    assert sweep("tiny", *options) == 2
+    assert "write KEY=VALUE" in capsys.readouterr().err
