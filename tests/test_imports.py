@@ -18,7 +18,7 @@ RANK = {
     name: rank
     for rank, names in enumerate(
         [
-            ("errors",),
+            ("errors", "pretrained"),
             ("models",),
             ("data",),
             ("training",),

@@ -5,7 +5,7 @@
 >>> model(torch.zeros(1, 16, dtype=torch.long)).shape
 torch.Size([1, 16, 512])
 
-The names below and the rooms `srm.analysis`, `srm.data`, `srm.figures` and `srm.models` are imported on first
+The names below and the rooms `analysis`, `data`, `figures`, `models` and `pretrained` are imported on first
 use: torch takes seconds, which `srm --help` need not wait for.
 """
 
@@ -54,7 +54,7 @@ __all__ = [
 
 
 def __getattr__(name: str):
-    if name in ("analysis", "data", "figures", "models"):
+    if name in ("analysis", "data", "figures", "models", "pretrained"):
         return importlib.import_module(f"srm.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'srm' has no attribute {name!r}")

@@ -11,7 +11,10 @@ from explorer_subjects import tiny_model
 
 from srm.data import byte_tokenizer
 from srm.errors import UserError
+from srm.experiments import CellResult, SweepResult, experiment
+from srm.experiments.results import Run
 from srm.explorer.captions import captions
+from srm.explorer.leaderboard import leaderboards, read_results
 from srm.explorer.opening import open_preset
 from srm.explorer.report import training_curve, training_sentence, write_report
 from srm.explorer.session import Session
@@ -142,3 +145,22 @@ def test_captions_exist_for_the_smallest_prompt_and_the_smallest_model():
         for sentence in captions(Session(model, byte_tokenizer()).trace([65])).values():
             assert "nan" not in sentence
             assert sentence.endswith(".")
+
+
+def test_experiments_go_into_the_report(tmp_path):
+    runs = [[Run(seed, loss, loss, 60.0, [(1, 5.0), (9, loss)]) for seed in range(2)] for loss in (3.5, 3.25)]
+    cells = [
+        CellResult(name, "", None, 3.84, 1000, 10, 512, {}, {}, made)
+        for name, made in zip(("ABC", "ABCABC"), runs, strict=True)
+    ]
+    about = {"source": "<words>", "vocab_size": 257, "fingerprint": "f"}
+    result = SweepResult("step-ordering", "mini", 14, about, {}, cells)
+    result.save(tmp_path / "step-ordering-mini", experiment("step-ordering"))
+    (tmp_path / "step-ordering-mini" / "figure.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
+    html = leaderboards(read_results(tmp_path))
+    assert html.index("<td>ABCABC</td>") < html.index("<td>ABC</td>")  # the best first
+    assert "Does the order of the step functions matter?" in html
+    assert "ABCABC 3.250 against ABC 3.500" in html
+    assert "data:image/svg+xml;base64," in html
+    with pytest.raises(UserError, match="holds no results"):
+        read_results(tmp_path / "nowhere")

@@ -11,6 +11,7 @@ from typing import Annotated
 import tyro
 
 from srm.errors import UserError
+from srm.pretrained import folder
 
 
 @dataclass
@@ -19,6 +20,7 @@ class Command:
     other machine.
 
     Example:
+        srm explore --pretrained
         srm explore runs/nano
         srm explore --preset srm-nano
     """
@@ -27,6 +29,8 @@ class Command:
     """A run, a checkpoint or an export."""
     preset: str | None = None
     """Instead of a run: an untrained model by name."""
+    pretrained: bool = False
+    """Instead of a run: the trained model that comes with the package."""
     port: int = 8765
     """0 takes any free one."""
     host: str = "127.0.0.1"
@@ -37,17 +41,23 @@ class Command:
     def run(self) -> None:
         from srm.explorer.opening import open_preset, open_run, use_threads
 
-        if (self.run_path is None) == (self.preset is None):
-            raise UserError("give a run, or --preset with a name, one of the two: srm explore runs/nano")
+        run, preset = subject(self.run_path, self.preset, self.pretrained)
         if not 0 <= self.port <= 65535:
             raise UserError(f"--port {self.port}: must be between 0 and 65535")
         listener = listen(self.host, self.port)
         try:
-            session = open_run(self.run_path) if self.run_path is not None else open_preset(self.preset or "")
+            session = open_run(run) if run is not None else open_preset(preset or "")
             use_threads(session.srm)
             serve(session, listener, self.host, self.browser)
         finally:
             listener.close()
+
+
+def subject(run: str | None, preset: str | None, pretrained: bool) -> tuple[str | None, str | None]:
+    """The run or the preset to look at: exactly one of the three must be asked for."""
+    if (run is not None) + (preset is not None) + pretrained != 1:
+        raise UserError("give one of them: a run such as runs/nano, --pretrained, or --preset with a name")
+    return (str(folder()) if pretrained else run), preset
 
 
 def listen(host: str, port: int) -> socket.socket:

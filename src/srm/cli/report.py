@@ -8,6 +8,7 @@ from typing import Annotated
 
 import tyro
 
+from srm.cli.explore import subject
 from srm.errors import UserError
 
 
@@ -29,6 +30,10 @@ class Command:
     """Instead of a run: an untrained model by name."""
     prompt: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """A prompt to look inside; several times for several. By default the run's own evaluation text."""
+    pretrained: bool = False
+    """Instead of a run: the trained model that comes with the package."""
+    results: Path | None = None
+    """A folder of `srm sweep`'s results: their tables go into the report."""
     out: Path | None = None
     """Where to write; by default report.html in the run."""
 
@@ -36,12 +41,11 @@ class Command:
         from srm.explorer.opening import open_preset, open_run, use_threads
         from srm.explorer.report import write_report
 
-        if (self.run_path is None) == (self.preset is None):
-            raise UserError("give a run, or --preset with a name, one of the two: srm report runs/nano")
+        run, preset = subject(self.run_path, self.preset, self.pretrained)
         if self.run_path is None and self.out is None:
-            raise UserError("a preset has no folder of its own: say where to write with --out")
-        session = open_run(self.run_path) if self.run_path is not None else open_preset(self.preset or "")
+            raise UserError("say where to write with --out, or give a run: srm report runs/nano")
+        session = open_run(run) if run is not None else open_preset(preset or "")
         use_threads(session.srm)
         out = self.out or Path(self.run_path or ".") / "report.html"
-        path = write_report(session, out, run=self.run_path, prompts=self.prompt)
+        path = write_report(session, out, run=run, prompts=self.prompt, results=self.results)
         print(f"{path}   {path.stat().st_size / 1e6:.1f} MB, open it in a browser")

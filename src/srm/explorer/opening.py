@@ -132,16 +132,20 @@ def _tokenizer(path: Path):
 
 
 def evaluation_text(path: str | Path, model: LanguageModel) -> list[Tensor]:
-    """Some of the run's validation text, if it is still where the run found it: what means are taken over."""
+    """Some of the run's validation text, beside it or where the run found it: what means are taken over."""
     from srm.training.run import RunDirectory
 
     path = Path(path)
+    context = min(model.config.context, 256)
+    if (path / "validation.txt").is_file():
+        tokens = _tokenizer(path).encode((path / "validation.txt").read_text(encoding="utf-8"))
+        rows = torch.tensor(tokens[: len(tokens) // context * context]).view(-1, context)
+        return list(rows[:REFERENCE_WINDOWS].split(4))
     if not (path / "run.json").is_file():
         return []
     try:
         data = open_tokens(RunDirectory(path).read().data, verify=False)
     except (DataError, OSError):
         return []
-    context = min(model.config.context, 256)
     batches = evaluation_batches(data.val, context=context, batch_size=4)
     return [torch.as_tensor(batch[0]).long() for batch in islice(batches, REFERENCE_WINDOWS // 4)]

@@ -25,6 +25,7 @@ import srm
 from srm.errors import UserError
 from srm.explorer.bundle import bundle, styles
 from srm.explorer.captions import captions
+from srm.explorer.leaderboard import leaderboards, read_results
 from srm.explorer.session import Session
 from srm.explorer.trace import Trace
 
@@ -38,14 +39,16 @@ def write_report(
     run: str | Path | None = None,
     prompts: Sequence[str] = (),
     traces: Sequence[Trace] = (),
+    results: str | Path | None = None,
 ) -> Path:
     """Write the report of a session. `prompts` are traced for it (by default the session's own); `run` adds
-    its training curve.
+    its training curve, `results` the experiments in a folder of `srm sweep`'s.
     """
     path = Path(path)
     made = list(traces) or [session.trace(session.encode(prompt)) for prompt in (prompts or session.prompts)]
     record = read_record(run)
-    text = page(session, made, training_curve(run), record)
+    experiments = leaderboards(read_results(results)) if results is not None else ""
+    text = page(session, made, training_curve(run), record, experiments)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -55,7 +58,11 @@ def write_report(
 
 
 def page(
-    session: Session, traces: Sequence[Trace], training: dict[str, Any] | None, record: dict[str, Any]
+    session: Session,
+    traces: Sequence[Trace],
+    training: dict[str, Any] | None,
+    record: dict[str, Any],
+    experiments: str = "",
 ) -> str:
     data = {
         "python": session.python,
@@ -82,6 +89,7 @@ def page(
 <div id="tabs"></div>
 </div>
 <main id="app"></main>
+{experiments}
 <script type="application/json" id="data">{content}</script>
 <script>{script}</script>
 </body>

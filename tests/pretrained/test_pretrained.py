@@ -1,0 +1,94 @@
+"""The model that comes with the package: whole, small, trained, and ready for every tool."""
+
+import json
+import tomllib
+
+import pytest
+import torch
+
+import srm
+from srm.analysis import load as load_result
+from srm.cli import main
+from srm.cli.train import defaults
+from srm.storage import load_tokenizer
+from srm.training.evaluation import token_losses
+from srm.training.run import RunDirectory, identity
+
+FOLDER = srm.pretrained.folder()
+
+
+def test_it_is_small_and_names_no_machine():
+    files = [path for path in FOLDER.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) <= 8_000_000
+    assert json.loads((FOLDER / "run.json").read_text())["data"]["path"] == "data/sotu"
+
+
+def test_it_has_learned():
+    """On text it was not trained on it is far better than counting pairs (3.49 nats)."""
+    model, tokenizer = srm.load(FOLDER), load_tokenizer(FOLDER)
+    assert tokenizer is not None
+    ids = tokenizer.encode((FOLDER / "validation.txt").read_text(encoding="utf-8"))
+    windows = torch.tensor(ids[: 4 * 257]).view(4, 257)
+    with torch.no_grad():
+        loss = token_losses(model, windows[:, :-1], windows[:, 1:]).mean()
+    assert loss < 2.8
+
+
+def test_its_record_is_that_of_its_recipe():
+    """`srm train --config train.toml` begins the run that run.json tells of."""
+    again = defaults(["--config", str(FOLDER / "train.toml")])
+    saved = RunDirectory(FOLDER).read()
+    assert again.model == saved.model
+    assert identity(again.training) == identity(saved.training)
+    assert tomllib.loads((FOLDER / "train.toml").read_text())["preset"] == "srm-nano"
+    last = json.loads((FOLDER / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["step"] == saved.training.steps
+
+
+@pytest.mark.parametrize("name", ["routing", "alignment", "drift", "ablation", "logit_lens"])
+def test_its_analyses_are_there(name):
+    assert load_result(FOLDER / "analysis" / name).headline()
+
+
+def test_the_explorer_opens_it_with_its_text_and_an_early_checkpoint():
+    from srm.explorer.opening import open_run
+
+    session = open_run(FOLDER)
+    assert session.reference is not None
+    assert list(session.checkpoints) == ["step-250"]
+    assert len(session.prompts) == 3
+    assert session.checkpoints["step-250"]().config == session.srm.config
+
+
+def test_it_writes(capsys):
+    with pytest.raises(SystemExit):
+        main(
+            [
+                "generate",
+                str(FOLDER),
+                "--prompt",
+                "My fellow citizens",
+                "--max-new-tokens",
+                "8",
+                "--seed",
+                "0",
+            ]
+        )
+    assert "My fellow citizens" in capsys.readouterr().out
+
+
+def test_a_report_about_it(tmp_path, capsys):
+    with pytest.raises(SystemExit) as left:
+        main(
+            [
+                "report",
+                "--pretrained",
+                "--prompt",
+                "The state of the Union",
+                "--out",
+                str(tmp_path / "r.html"),
+            ]
+        )
+    assert left.value.code == 0
+    assert "r.html" in capsys.readouterr().out
+    assert "Training loss goes from" in (tmp_path / "r.html").read_text()
