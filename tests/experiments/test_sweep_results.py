@@ -63,6 +63,7 @@ def test_the_other_sentences():
     assert found.share("c", "b", "a") == "a is no better than c."
     assert found.ranking("a", "b", "c") == "c 2.000 < b 2.200 < a 3.000."
     assert found.spread("a", "b").startswith("From 2.200 (b) to 3.000 (a), a spread of 0.800")
+    assert (found.best("s"), found.best("none")) == ("c", "")
     assert found.best_of("s") == "s: best 2.000 at 8 (1: 3.000, 4: 2.200, 8: 2.000)."
     deep = result(cell("a", 3.0, depths={d: 3 + abs(d - 9) / 10 for d in range(1, 17)}))
     assert deep.depth_line("a") == "a: 3.500 at 4 layers, 3.100 at the trained 8, 3.700 at 16; least at 9."

@@ -21,7 +21,7 @@ from srm.training.config import TrainConfig
 from srm.training.recipes import recipe
 
 MINI: dict[str, Any] = {"vocab_size": 512, "context": 128}
-MINI_RATE = 4e-3  # what the learning-rate experiment found best, or near it, for every model
+MINI_RATE = 4e-3  # the best of RATES for GPT-2, HRM and SRM-med, as the experiment learning-rates found
 RATES = (1e-4, 1e-3, 4e-3, 1.6e-2)
 
 
@@ -302,7 +302,8 @@ def learning_rates(scale: Scale) -> list[Cell]:
 
 def judge_learning_rates(result: SweepResult) -> list[str]:
     lines = [result.best_of(series) for series in dict.fromkeys(cell.series for cell in result.cells)]
-    return [*lines, result.compare("hrm, 0.001", "hrm, 0.0001")]
+    lines.append(result.compare(result.best("hrm"), "hrm, 0.0001"))
+    return lines + [result.compare(result.best("srm-med"), result.best(other)) for other in ("hrm", "gpt2")]
 
 
 EXPERIMENTS = {

@@ -138,6 +138,11 @@ class SweepResult:
         values = ", ".join(f"{cell.x:g}: {cell.mean:.3f}" for cell in known)
         return f"{label}: best {best.mean:.3f} at {best.x:g} ({values})."
 
+    def best(self, series: str) -> str:
+        """The name of the series' best cell; empty if there is none."""
+        cells = [cell for cell in self.cells if cell.series == series]
+        return min(cells, key=lambda cell: cell.mean).name if cells else ""
+
     def best_of(self, series: str) -> str:
         return self.trend(series, [cell.name for cell in self.cells if cell.series == series])
 
