@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import shutil
@@ -172,67 +171,6 @@ def test_no_file_names_a_machines_paths_or_a_registry():
             continue
         found += [f"{path.relative_to(ROOT)}: {match[0]}" for match in forbidden.finditer(text)]
     assert not found
-
-
-# The packages
-
-
-ORDER = [
-    "errors",
-    "models",
-    "data",
-    "training",
-    "storage",
-    "analysis",
-    "figures",
-    "interop",
-    "explorer",
-    "cli",
-]
-
-
-def imported(file: Path) -> set[str]:
-    """What a module imports when it is loaded: not what its functions import later, or what types need."""
-
-    def walk(nodes: list[ast.stmt]) -> set[str]:
-        names: set[str] = set()
-        for node in nodes:
-            match node:
-                case ast.Import():
-                    names |= {alias.name for alias in node.names}
-                case ast.ImportFrom(level=0):
-                    names |= {f"{node.module}.{alias.name}" for alias in node.names}
-                case ast.If() if "TYPE_CHECKING" not in ast.unparse(node.test):
-                    names |= walk(node.body) | walk(node.orelse)
-                case ast.Try() | ast.With():
-                    names |= walk(node.body)
-                case ast.ClassDef():
-                    names |= walk(node.body)
-        return names
-
-    return walk(ast.parse(file.read_text(encoding="utf-8")).body)
-
-
-@pytest.mark.parametrize("package", ORDER)
-def test_imports_point_one_way(package):
-    """errors ← models ← data ← training ← storage ← analysis ← figures ← interop ← explorer ← cli."""
-    single = ROOT / f"src/srm/{package}.py"
-    files = [single] if single.exists() else list((ROOT / "src/srm" / package).rglob("*.py"))
-    for file in files:
-        parts = [name.split(".")[1] for name in imported(file) if name.startswith("srm.")]
-        for part in set(parts) & set(ORDER):
-            assert ORDER.index(part) <= ORDER.index(package), f"{file.name} of {package} imports {part}"
-
-
-def test_every_package_has_its_place_in_the_order():
-    packages = {path.parent.name for path in (ROOT / "src/srm").glob("*/__init__.py")}
-    assert packages <= set(ORDER), "give the new package its place in ORDER"
-
-
-def test_the_models_import_torch_and_nothing_else():
-    for file in (ROOT / "src/srm/models").glob("*.py"):
-        outside = {name.split(".")[0] for name in imported(file)} - set(sys.stdlib_module_names) - {"srm"}
-        assert outside <= {"torch"}, file.name
 
 
 # make and CI, with stand-ins for what would take minutes
