@@ -28,9 +28,8 @@ from srm.analysis.logit_lens import LENS_TOKENS, LensSums, StreamDecoder, count_
 from srm.analysis.result import Result
 from srm.analysis.routing import RoutingSums
 from srm.analysis.states import StateMeans, StateSums
-from srm.errors import UserError
+from srm.errors import UserError, nearest
 from srm.models import GPT2, SRM, LanguageModel
-from srm.models.config import nearest
 
 FIRST = ("routing", "alignment", "drift", "states")
 SECOND = ("ablation", "attribution", "logit_lens", "interaction")

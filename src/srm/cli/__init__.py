@@ -16,7 +16,7 @@ import re
 import sys
 from typing import Any, NoReturn
 
-from srm.errors import UserError
+from srm.errors import UserError, nearest
 
 COMMANDS = {  # name → one line for `srm --help`; the module is srm.cli.<name>
     "demo": "the whole path once, small: text, training, analyses, a report",
@@ -62,8 +62,6 @@ def main(argv: list[str] | None = None) -> NoReturn:
 
 def run(name: str, arguments: list[str]) -> None:
     if name not in COMMANDS:
-        from srm.models.config import nearest
-
         hint = nearest(name, list(COMMANDS)) or "; `srm --help` lists them"
         raise UserError(f"no such command{hint}")
     module = importlib.import_module(f"srm.cli.{name}")

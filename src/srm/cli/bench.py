@@ -44,7 +44,7 @@ class Command:
     def run(self) -> None:
         import torch
 
-        from srm.models.config import nearest
+        from srm.errors import nearest
         from srm.training.memory import keep_buffers
 
         if not FOLDER.is_dir():

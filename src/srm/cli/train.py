@@ -13,9 +13,8 @@ from typing import Any
 import tyro
 
 import srm
-from srm.errors import UserError
+from srm.errors import UserError, nearest
 from srm.models import ModelConfig
-from srm.models.config import nearest
 from srm.training.config import TrainConfig, known_fields
 from srm.training.recipes import recipe
 

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from srm.errors import UserError
+from srm.errors import UserError, nearest
 from srm.experiments.experiment import Cell, Experiment, Scale
 from srm.experiments.results import SweepResult
 from srm.models import GPT2Config, HRMConfig, ModelConfig, SRMConfig, build, preset
-from srm.models.config import nearest
 from srm.training.config import TrainConfig
 from srm.training.recipes import recipe
 

@@ -11,11 +11,10 @@ value and the fix; nothing downstream checks again.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
 
-from srm.errors import UserError
+from srm.errors import UserError, nearest
 from srm.models.ordering import StepOrder
 
 Z0 = Literal["fixed", "learned", "zero", "input"]
@@ -228,12 +227,6 @@ def config_from_dict(fields: dict[str, Any]) -> ModelConfig:
     kind = ARCHITECTURES[architecture]
     _refuse_unknown(kind, fields)
     return kind(**fields)
-
-
-def nearest(name: str, known: list[str]) -> str:
-    """The tail of an error about a name: "; did you mean …?" when there is a likely candidate."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def _refuse_unknown(kind: type[ModelConfig], fields: dict[str, Any]) -> None:

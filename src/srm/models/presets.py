@@ -16,7 +16,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, get_args
 
-from srm.models.config import ConfigError, GPT2Config, HRMConfig, ModelConfig, SRMConfig, nearest
+from srm.errors import nearest
+from srm.models.config import ConfigError, GPT2Config, HRMConfig, ModelConfig, SRMConfig
 
 SweepSet = Literal["parameter", "width", "stream"]
 SWEEP_STREAMS = (1, 2, 4, 8, 16, 32, 64)

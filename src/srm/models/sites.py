@@ -37,8 +37,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from srm.errors import UserError
-from srm.models.config import nearest
+from srm.errors import UserError, nearest
 
 Layout = Literal["plain", "streams"]
 HookFunction = Callable[[Tensor, "HookPoint"], Tensor | None]

@@ -18,8 +18,8 @@ from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hin
 
 import torch
 
-from srm.errors import UserError
-from srm.models.config import ConfigError, nearest, require
+from srm.errors import UserError, nearest
+from srm.models.config import ConfigError, require
 from srm.training.schedule import Schedule
 
 OptimizerName = Literal["adam-atan2", "adam-atan2-published", "adamw"]
