@@ -1,0 +1,28 @@
+"""Take docs/explorer.png: the explorer on the shipped model, in Debian's chromium."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+
+OUT = Path(__file__).parents[1] / "docs" / "explorer.png"
+READY = "() => window.explorer && !explorer.store.frame && explorer.client.running.size === 0"
+
+command = [sys.executable, "-m", "srm", "explore", "--pretrained", "--port", "0", "--no-browser"]
+with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+    try:
+        assert server.stdout is not None
+        url = server.stdout.readline().split()[1]
+        with sync_playwright() as driver:
+            browser = driver.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+            page = browser.new_page(viewport={"width": 1280, "height": 1200}, device_scale_factor=2)
+            page.goto(url)
+            page.wait_for_function(READY)
+            page.wait_for_timeout(2000)
+            page.screenshot(path=OUT)
+            browser.close()
+    finally:
+        server.terminate()
