@@ -259,7 +259,10 @@ class Command:
         console.print(table)
         for line in result.verdict(experiment):
             console.print(f"• {line}", highlight=False)
-        console.print(f"{result.finished} of {result.planned} runs; {folder / 'table.md'}", highlight=False)
+        told = (
+            f"{result.finished} of {result.planned} runs of {result.tokens:,} tokens; losses in nats a token"
+        )
+        console.print(f"{told}; {folder / 'table.md'}", highlight=False)
 
 
 class SweepProgress:

@@ -87,6 +87,11 @@ class SweepResult:
         return sum(len(cell.runs) for cell in self.cells)
 
     @property
+    def tokens(self) -> int:
+        """What every run has seen: within an experiment the same."""
+        return self.cells[0].tokens if self.cells else 0
+
+    @property
     def noise(self) -> float:
         """The standard deviation over seeds, pooled over the cells; nan if none has two."""
         several = [cell for cell in self.cells if len(cell.runs) > 1]
@@ -165,8 +170,8 @@ class SweepResult:
     # --- tables -------------------------------------------------------------------------------------------
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Headings and rows, as text."""
-        heads = ["", "parameters", "tokens", "time", "training loss", "validation loss", "seeds", "paper"]
+        """Headings and rows, as text; the columns training, validation and paper are losses."""
+        heads = ["", "parameters", "time", "training", "validation", "seeds", "paper"]
         rows = []
         for cell in self.cells:
             training = float(np.mean([run.loss for run in cell.runs]))
@@ -175,7 +180,6 @@ class SweepResult:
                 [
                     cell.name,
                     f"{cell.parameters:,}",
-                    f"{cell.tokens:,}",
                     duration(float(np.mean([run.seconds for run in cell.runs]))),
                     f"{training:.3f}",
                     f"{cell.mean:.3f}{spread}",
@@ -197,8 +201,10 @@ class SweepResult:
         lines += ["", "What came out:", "", *(f"- {line}" for line in self.verdict(experiment))]
         lines += [
             "",
-            f"{self.finished} of {self.planned} runs; losses in nats per token, ± the standard deviation "
-            f"over seeds. Text: {self.data['source']}, {self.data['vocab_size']} token ids.",
+            f"{self.finished} of {self.planned} runs, each on {self.tokens:,} tokens of "
+            f"{self.data['source']} ({self.data['vocab_size']} token ids). Training, validation and paper are "
+            "losses in nats per token (the paper's on OpenWebText), ± the standard deviation over seeds; the "
+            "time is that of one run.",
             "",
             f"Made by `srm sweep {self.experiment} --scale {self.scale}`.",
         ]
