@@ -202,9 +202,9 @@ class SweepResult:
         lines += [
             "",
             f"{self.finished} of {self.planned} runs, each on {self.tokens:,} tokens of "
-            f"{self.data['source']} ({self.data['vocab_size']} token ids). Training, validation and paper are "
-            "losses in nats per token (the paper's on OpenWebText), ± the standard deviation over seeds; the "
-            "time is that of one run.",
+            f"{self.data['source']} ({self.data['vocab_size']} token ids). Training, validation and paper "
+            "are losses in nats per token (the paper's on OpenWebText), ± the standard deviation over seeds; "
+            "the time is that of one run.",
             "",
             f"Made by `srm sweep {self.experiment} --scale {self.scale}`.",
         ]
