@@ -74,7 +74,7 @@ def test_what_is_saved_is_read_back(tmp_path):
     found.save(tmp_path, EXPERIMENT)
     assert SweepResult.load(tmp_path) == found
     text = (tmp_path / "table.md").read_text()
-    assert "| a | 1,000 | 1:00 | 1.200 | 1.100 ± 0.141 | 2 |" in text
+    assert "| a | 1,000 | 1e-05M | 1:00 | 1.200 | 1.100 ± 0.141 | 2 |" in text
     assert "The paper: a." in text
     assert "- a 1.100 against b 2.050: lower by 0.950" in text
 

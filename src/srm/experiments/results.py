@@ -171,7 +171,7 @@ class SweepResult:
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Headings and rows, as text; the columns training, validation and paper are losses."""
-        heads = ["", "parameters", "time", "training", "validation", "seeds", "paper"]
+        heads = ["", "parameters", "FLOP", "time", "training", "validation", "seeds", "paper"]
         rows = []
         for cell in self.cells:
             training = float(np.mean([run.loss for run in cell.runs]))
@@ -180,6 +180,7 @@ class SweepResult:
                 [
                     cell.name,
                     f"{cell.parameters:,}",
+                    short(cell.training_flops_per_token),
                     duration(float(np.mean([run.seconds for run in cell.runs]))),
                     f"{training:.3f}",
                     f"{cell.mean:.3f}{spread}",
@@ -204,7 +205,7 @@ class SweepResult:
             f"{self.finished} of {self.planned} runs, each on {self.tokens:,} tokens of "
             f"{self.data['source']} ({self.data['vocab_size']} token ids). Training, validation and paper "
             "are losses in nats per token (the paper's on OpenWebText), ± the standard deviation over seeds; "
-            "the time is that of one run.",
+            "FLOP is the arithmetic of training on one token, the time that of one run.",
             "",
             f"Made by `srm sweep {self.experiment} --scale {self.scale}`.",
         ]
@@ -237,6 +238,15 @@ class SweepResult:
             return cls(**(content | {"cells": cells}))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"{file} cannot be read ({error}): make it anew with `srm sweep`") from None
+
+
+def short(number: float) -> str:
+    """
+    >>> short(4_890_000), short(1.23e9)
+    ('4.9M', '1.2G')
+    """
+    size, unit = (1e9, "G") if number >= 1e9 else (1e6, "M")
+    return f"{number / size:.2g}{unit}" if number < 100 * size else f"{number / size:.0f}{unit}"
 
 
 def _run(content: dict[str, Any]) -> Run:
