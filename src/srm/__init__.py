@@ -13,6 +13,9 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from srm.data import Tokenizer
     from srm.models import (
         GPT2,
         HRM,
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
         generate,
         preset,
     )
-    from srm.storage import load, save
+    from srm.storage import load
 
 __version__ = "0.1.0"
 
@@ -58,8 +61,18 @@ def __getattr__(name: str):
         return importlib.import_module(f"srm.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'srm' has no attribute {name!r}")
-    room = importlib.import_module("srm.storage" if name in ("load", "save") else "srm.models")
+    room = importlib.import_module("srm.storage" if name == "load" else "srm.models")
     return globals().setdefault(name, getattr(room, name))
+
+
+def save(model: "LanguageModel", path: "str | Path", tokenizer: "Tokenizer | None" = None) -> "Path":
+    """Write an export folder, all of it or nothing; see `srm.storage`.
+
+    Spelled out here: nnsight gives every object a method `save`, which would hide one that is imported late.
+    """
+    from srm import storage
+
+    return storage.save(model, path, tokenizer)
 
 
 def __dir__() -> list[str]:
