@@ -59,7 +59,7 @@ def test_a_missing_cell_says_nothing():
 
 def test_the_other_sentences():
     found = result(cell("a", 3.0, x=1), cell("b", 2.2, x=4), cell("c", 2.0, x=8))
-    assert found.share("a", "b", "c") == "b has 80% of the gain from a to c."
+    assert found.share("a", "b", "c") == "b has 80% of the 1.000 gained from a to c."
     assert found.share("c", "b", "a") == "a is no better than c."
     assert found.ranking("a", "b", "c") == "c 2.000 < b 2.200 < a 3.000."
     assert found.spread("a", "b").startswith("From 2.200 (b) to 3.000 (a), a spread of 0.800")

@@ -133,7 +133,7 @@ class SweepResult:
         whole, part = self[first].mean - self[last].mean, self[first].mean - self[middle].mean
         if whole <= 0:
             return f"{last} is no better than {first}."
-        return f"{middle} has {part / whole:.0%} of the gain from {first} to {last}."
+        return f"{middle} has {part / whole:.0%} of the {whole:.3f} gained from {first} to {last}."
 
     def trend(self, label: str, names: Iterable[str]) -> str:
         known = [self[name] for name in names if name in self]
