@@ -1,7 +1,8 @@
 """What came out of an experiment: every run's losses, one table over the seeds, and sentences that compare.
 
 Losses are in nats per token. A cell's figure is its mean over seeds; what seeds alone do is the standard
-deviation within cells, pooled over all of them, and a difference counts as clear past two standard errors.
+deviation within cells, pooled over the two that are compared or, where they have few seeds, over all. A
+difference counts as clear past two standard errors.
 """
 
 from __future__ import annotations
@@ -93,11 +94,8 @@ class SweepResult:
 
     @property
     def noise(self) -> float:
-        """The standard deviation over seeds, pooled over the cells; nan if none has two."""
-        several = [cell for cell in self.cells if len(cell.runs) > 1]
-        freedom = sum(len(cell.runs) - 1 for cell in several)
-        squares = sum((len(cell.runs) - 1) * cell.std**2 for cell in several)
-        return math.sqrt(squares / freedom) if freedom else math.nan
+        """The standard deviation over seeds, pooled over all cells; nan if none has two."""
+        return pooled(self.cells)
 
     # --- sentences; empty where a cell is missing ---------------------------------------------------------
 
@@ -106,7 +104,9 @@ class SweepResult:
         if a not in self or b not in self:
             return ""
         gain = self[b].mean - self[a].mean
-        error = self.noise * math.sqrt(1 / len(self[a].runs) + 1 / len(self[b].runs))
+        own = len(self[a].runs) + len(self[b].runs) >= 4  # seeds enough to know these two cells' noise
+        noise = pooled([self[a], self[b]] if own else self.cells)
+        error = noise * math.sqrt(1 / len(self[a].runs) + 1 / len(self[b].runs))
         what = f"{a} {self[a].mean:.3f} against {b} {self[b].mean:.3f}: "
         size = f"{'lower' if gain > 0 else 'higher'} by {abs(gain):.3f}"
         if math.isnan(error):
@@ -238,6 +238,14 @@ class SweepResult:
             return cls(**(content | {"cells": cells}))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"{file} cannot be read ({error}): make it anew with `srm sweep`") from None
+
+
+def pooled(cells: list[CellResult]) -> float:
+    """The standard deviation over seeds within cells; nan if none has two."""
+    several = [cell for cell in cells if len(cell.runs) > 1]
+    freedom = sum(len(cell.runs) - 1 for cell in several)
+    squares = sum((len(cell.runs) - 1) * cell.std**2 for cell in several)
+    return math.sqrt(squares / freedom) if freedom else math.nan
 
 
 def short(number: float) -> str:
