@@ -253,7 +253,9 @@ class Command:
         heads, rows = result.table()
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
         for number, head in enumerate(heads):
-            table.add_column(head, justify="right" if number else "left", no_wrap=True)
+            table.add_column(
+                head, justify="right" if number else "left", no_wrap=number > 0
+            )  # names may wrap
         for row in rows:
             table.add_row(*row)
         console.print(table)
