@@ -28,6 +28,17 @@ SHORT = {
 }
 
 
+def recording():
+    """A backend that runs each graph as it is, and the list of the graphs it was given."""
+    graphs = []
+
+    def backend(graph, _inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    return graphs, backend
+
+
 @pytest.fixture(autouse=True)
 def fresh_compiler():
     torch._dynamo.reset()
@@ -74,12 +85,7 @@ def test_compiling_the_parts_equals_eager(name, backend):
 @pytest.mark.parametrize("name", ["srm", "hrm", "gpt2"])
 def test_the_parts_are_what_is_compiled(name):
     """Each part is handed to the compiler once, whatever the number of its calls."""
-    graphs = []
-
-    def backend(graph, _inputs):
-        graphs.append(graph)
-        return graph.forward
-
+    graphs, backend = recording()
     model, eager = build(SHORT[name]).eval(), build(SHORT[name]).eval()
     model.compile(backend=backend, fullgraph=True)
     tokens = some_tokens()
@@ -92,12 +98,7 @@ def test_the_parts_are_what_is_compiled(name):
 
 @pytest.mark.parametrize("name", ["srm", "hrm", "gpt2"])
 def test_the_whole_model_is_compiled_once(name):
-    graphs = []
-
-    def backend(graph, _inputs):
-        graphs.append(graph)
-        return graph.forward
-
+    graphs, backend = recording()
     compiled = torch.compile(build(SHORT[name]).eval(), backend=backend, fullgraph=True)
     tokens = some_tokens()
     for _ in range(3):
@@ -163,12 +164,7 @@ def test_a_cache_of_a_compiled_model_is_the_cache_of_the_model():
 
 
 def test_a_silent_graph_has_no_trace_of_the_sites():
-    graphs = []
-
-    def backend(graph, _inputs):
-        graphs.append(graph)
-        return graph.forward
-
+    graphs, backend = recording()
     torch.compile(build(SRM_SHORT), fullgraph=True, backend=backend)(some_tokens())
     (graph,) = graphs
     assert not any("site" in str(node.target).lower() for node in graph.graph.nodes)
