@@ -14,7 +14,7 @@ from srm.models.sites import SILENT, Instrumented
 
 
 def run(rounds: int) -> Iterator[Row]:
-    for name, context in (("srm-nano", 256), ("srm-base", 128)):
+    for name, context, repeats in (("srm-nano", 256, 50), ("srm-base", 128, 5)):
         model = srm.build(srm.preset(name)).eval()
         tokens = torch.randint(
             model.config.vocab_size, (1, context), generator=torch.Generator().manual_seed(0)
@@ -33,7 +33,7 @@ def run(rounds: int) -> Iterator[Row]:
             finally:
                 Instrumented.tap = looking
 
-        seconds = take_turns({"with sites": with_sites, "without": without_sites}, rounds * 5)
+        seconds = take_turns({"with sites": with_sites, "without": without_sites}, rounds * repeats)
         yield compare(
             f"forward, sites nobody listens to ÷ none, {name}",
             seconds,

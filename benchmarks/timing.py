@@ -1,17 +1,23 @@
 """Fair timing on a noisy machine: the candidates take turns, and what counts is their ratio within a round.
 
-Every number here is a ratio of two things timed in the same process, moments apart. A time alone would say
-more about the machine's other tenants than about the code.
+Every number here is a ratio of two things timed in one run, moments apart. A time alone would say more about
+the machine's other tenants than about the code. What lives on large buffers, such as a training step, does so
+in a process of its own: in one heap each would leave the others its fragments, and pay for theirs.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 
 import torch
+
+from srm.training.memory import keep_buffers
 
 
 @dataclass(frozen=True)
@@ -37,18 +43,60 @@ class Row:
         return self.ratio <= float(bound) if sign == "≤" else self.ratio >= float(bound)
 
 
-def take_turns(candidates: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of every candidate in every round, after one round that does not count (compilation, first
-    touch of memory).
+def take_turns(
+    candidates: Mapping[str, Callable[[], object]], rounds: int, warm_up: int = 1
+) -> dict[str, list[float]]:
+    """Seconds of every candidate in every round, after some rounds that do not count (compilation, first
+    touch of memory). Every other round goes backwards: nobody always comes after the same neighbour.
     """
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
-    for turn in range(rounds + 1):
-        for name, run in candidates.items():
+    for turn in range(warm_up + rounds):
+        order = list(candidates.items())
+        for name, run in reversed(order) if turn % 2 else order:
             start = time.perf_counter()
             run()
-            if turn > 0:
+            if turn >= warm_up:
                 seconds[name].append(time.perf_counter() - start)
     return seconds
+
+
+@contextmanager
+def in_its_own_process(
+    build: Callable[..., Callable[[], object]], *args: object
+) -> Iterator[Callable[[], None]]:
+    """`build(*args)` in a new process, where it stays; what is given is a call of what it returned."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(
+        target=_serve, args=(there, torch.get_num_threads(), build, *args), daemon=True
+    )
+    process.start()
+    there.close()
+
+    def call() -> None:
+        here.send("go")
+        here.recv()  # EOFError if it died
+
+    try:
+        yield call
+    finally:
+        here.close()
+        process.join()
+
+
+def _serve(
+    connection: Connection, threads: int, build: Callable[..., Callable[[], object]], *args: object
+) -> None:
+    torch.set_num_threads(threads)
+    keep_buffers()
+    run = build(*args)
+    while True:
+        try:
+            connection.recv()
+        except EOFError:
+            return
+        run()
+        connection.send("done")
 
 
 def compare(name: str, seconds: dict[str, list[float]], numerator: str, denominator: str, **row) -> Row:

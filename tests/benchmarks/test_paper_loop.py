@@ -1,5 +1,7 @@
 """The yardstick is the same model: the pseudocode's loop and SRM agree, so their times can be compared."""
 
+import functools
+import os
 import sys
 from pathlib import Path
 
@@ -50,13 +52,24 @@ def test_a_ratio_is_taken_within_each_round():
     assert compare("x", {"a": [2.0], "b": [1.0]}, "a", "b", asked="≥ 2").met is True
 
 
-def test_candidates_take_turns_and_the_first_round_does_not_count():
+def test_candidates_take_turns_every_other_round_backwards_and_the_first_does_not_count():
     from timing import take_turns
 
     calls = []
     seconds = take_turns({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, rounds=2)
-    assert calls == ["a", "b"] * 3
+    assert "".join(calls) == "abbaab"
     assert {name: len(s) for name, s in seconds.items()} == {"a": 2, "b": 2}
+
+
+def test_a_candidate_in_its_own_process_is_called_there_and_its_death_is_noticed(tmp_path):
+    from timing import in_its_own_process
+
+    made = tmp_path / "made"
+    with in_its_own_process(functools.partial, os.mkdir, made) as call:
+        call()
+        assert made.is_dir()
+        with pytest.raises(EOFError):
+            call()
 
 
 def test_an_unknown_bench_is_refused_in_one_line(capsys):

@@ -95,10 +95,15 @@ def _print_table(rows: list[Any]) -> None:
     for heading in ("measured", "arithmetic alone", "ratio", "asked", ""):
         table.add_column(heading, justify="right")
     for row in rows:
-        measured = " ÷ ".join(f"{s:.3g}" for s in row.seconds) + f" {row.unit}"
+        measured = " ÷ ".join(_figure(s) for s in row.seconds) + f" {row.unit}"
         limit = ""
         if row.limit is not None:
-            limit = f"{' ÷ '.join(f'{s:.3g}' for s in row.limit_seconds)} = {row.limit:.2f}"
+            limit = f"{' ÷ '.join(map(_figure, row.limit_seconds))} = {row.limit:.2f}"
         mark = {True: "met", False: "missed", None: ""}[row.met]
         table.add_row(row.name, measured, limit, f"{row.ratio:.2f}", row.asked, mark)
     Console().print(table)
+
+
+def _figure(number: float) -> str:
+    """Three digits, and never 1e+03."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
