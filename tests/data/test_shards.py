@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from srm.data import DataError, Document, PrepareConfig, Tokens, open_tokens, prepare, source_fingerprint
 from srm.data import preparation as module
 from srm.data.corpora import text_digest
+from srm.data.writing import Seen
 
 
 @dataclass
@@ -368,7 +369,7 @@ def test_reading_over_shards_is_reading_one_stream(lengths, start, count):
 @settings(max_examples=50, deadline=None)
 @given(digests=st.lists(st.binary(min_size=3, max_size=3), max_size=60))
 def test_the_compact_set_of_hashes_is_a_set(digests):
-    seen, plain = module._Seen(), set()
+    seen, plain = Seen(), set()
     for digest in (bytes(2) + d * 4 + bytes(2) for d in digests):  # one bucket, repeating patterns
         assert seen.add(digest) == (digest not in plain)
         plain.add(digest)

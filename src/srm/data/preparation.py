@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field
-from io import FileIO
 from pathlib import Path
 
 import numpy as np
@@ -40,8 +39,9 @@ from srm.data.corpora import (
     text_digest,
 )
 from srm.data.errors import DataError
-from srm.data.shards import FORMAT, SPLITS, Manifest, Shard, manifest_bytes, read_manifest, sha256_of
+from srm.data.shards import FORMAT, SPLITS, Manifest, manifest_bytes, read_manifest, sha256_of
 from srm.data.tokenizers import Tokenizer, check_tokenizer_spec, load_tokenizer, make_tokenizer
+from srm.data.writing import Seen, ShardWriter, sync_directory, sync_file, write_all, write_atomically
 
 GROUP_CHARS = 1 << 20  # documents go to a thread in groups of about this size
 COMMIT_TOKENS = 1 << 24  # at most this much work is repeated after a stop
@@ -113,11 +113,11 @@ def prepare(
                     if not (partial / "progress.json").is_file():
                         shutil.rmtree(partial)  # refused before the first progress: as if never begun
                     raise
-                _write_atomically(partial / "manifest.json", manifest_bytes(manifest))
+                write_atomically(partial / "manifest.json", manifest_bytes(manifest))
             for name in ("seen.bin", "lock", "progress.json"):
                 (partial / name).unlink(missing_ok=True)
             partial.rename(out)
-            _sync_directory(out.parent)
+            sync_directory(out.parent)
     except OSError as error:
         reason = error.strerror or str(error)
         raise DataError(
@@ -176,11 +176,11 @@ def _encode_corpus(
     tokenizer = _tokenizer_of(config, source, partial)
     dtype = np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4")
     position = _Position(**saved["position"]) if saved else _Position()
-    seen, documents = _Seen(), source.documents()
+    seen, documents = Seen(), source.documents()
     if saved:
         show("resuming", position, sum(saved[split]["tokens"] for split in SPLITS))
         _skip(documents, position, partial)
-        seen = _Seen.load(partial / "seen.bin", sum(position.documents.values()))
+        seen = Seen.load(partial / "seen.bin", sum(position.documents.values()))
 
     def commit() -> None:
         """Data first, then the progress that speaks of it."""
@@ -189,13 +189,13 @@ def _encode_corpus(
             writer.sync()
         state = {"settings": _settings(config, source), "position": asdict(position)}
         state |= {split: writers[split].state() for split in SPLITS}
-        _write_atomically(partial / "progress.json", json.dumps(state).encode())
+        write_atomically(partial / "progress.json", json.dumps(state).encode())
 
     with ExitStack() as files:
         writers = {
             split: files.enter_context(
                 closing(
-                    _ShardWriter(partial, split, dtype, config.shard_tokens, saved[split] if saved else None)
+                    ShardWriter(partial, split, dtype, config.shard_tokens, saved[split] if saved else None)
                 )
             )
             for split in SPLITS
@@ -209,7 +209,7 @@ def _encode_corpus(
             for split, ids in arrays.items():
                 writers[split].write(ids)
                 uncommitted += len(ids)
-            _write_all(seen_file, group.digests)
+            write_all(seen_file, group.digests)
             position = group.position
             if uncommitted >= min(COMMIT_TOKENS, config.shard_tokens):
                 commit()
@@ -244,7 +244,7 @@ def split_of(digest: bytes, val_fraction: float) -> str:
 
 
 def _groups(
-    documents: Iterator[Document], start: _Position, seen: "_Seen", val_fraction: float
+    documents: Iterator[Document], start: _Position, seen: Seen, val_fraction: float
 ) -> Iterator[_Group]:
     """The documents to keep, about `GROUP_CHARS` at a time, each group with the position after it."""
     read, duplicates, blank = start.read, start.duplicates, start.blank
@@ -335,7 +335,7 @@ def _tokenizer_of(config: PrepareConfig, source: Source, partial: Path) -> Token
     train = sample_text(source, config.val_fraction) if config.tokenizer.startswith("bpe:") else iter(())
     make_tokenizer(config.tokenizer, train).save(unfinished)
     for path in unfinished.iterdir():
-        _sync(path)
+        sync_file(path)
     unfinished.rename(folder)
     return load_tokenizer(folder)
 
@@ -363,102 +363,6 @@ def sample_text(
         if scanned >= scan_bytes:
             break
     return (text for _, _, text in sorted(kept, key=lambda entry: entry[1]))
-
-
-class _Seen:
-    """A set of 16-byte hashes: 65,536 buckets picked by the first two bytes, each the other 14 in a row.
-
-    Measured 24 bytes an entry; a Python set takes about 100, most of the memory for a large corpus.
-    """
-
-    def __init__(self) -> None:
-        self._buckets = [bytearray() for _ in range(1 << 16)]
-
-    @classmethod
-    def load(cls, path: Path, count: int) -> "_Seen":
-        seen = cls()
-        with open(path, "rb") as file:
-            for _ in range(count):
-                digest = file.read(16)
-                if len(digest) != 16:
-                    raise DataError(f"{path} is too short: delete {path.parent} and start again")
-                seen.add(digest)
-        return seen
-
-    def add(self, digest: bytes) -> bool:
-        """False if it was there."""
-        bucket, rest = self._buckets[int.from_bytes(digest[:2], "big")], digest[2:]
-        at = bucket.find(rest)
-        while at >= 0 and at % 14:  # a match across two entries is none
-            at = bucket.find(rest, at + 1)
-        if at >= 0:
-            return False
-        bucket += rest
-        return True
-
-
-class _ShardWriter:
-    """Appends ids to the shards of one split; `state()` is all it takes to go on later."""
-
-    def __init__(
-        self, folder: Path, split: str, dtype: np.dtype, shard_tokens: int, state: dict | None
-    ) -> None:
-        self._folder, self._split, self._dtype, self._shard_tokens = folder, split, dtype, shard_tokens
-        self.tokens = state["tokens"] if state else 0
-        self._sealed = [Shard(**shard) for shard in state["sealed"]] if state else []
-        for path in sorted(folder.glob(f"{split}-*.bin"))[len(self._sealed) + 1 :]:
-            path.unlink()  # begun after the last progress
-        self._file = self._open()
-
-    def close(self) -> None:
-        self._file.close()
-
-    def sync(self) -> None:
-        os.fsync(self._file.fileno())
-
-    def write(self, ids: np.ndarray) -> None:
-        while len(ids):
-            room = self._shard_tokens * (len(self._sealed) + 1) - self.tokens
-            part, ids = ids[:room], ids[room:]
-            _write_all(self._file, part.tobytes())
-            self.tokens += len(part)
-            if len(part) == room:
-                self._seal()
-                self._file = self._open()
-
-    def state(self) -> dict:
-        return {"tokens": self.tokens, "sealed": [asdict(shard) for shard in self._sealed]}
-
-    def finish(self) -> list[Shard]:
-        if self.tokens > self._shard_tokens * len(self._sealed):
-            self._seal()
-        else:
-            self._file.close()
-            self._path().unlink()
-        return list(self._sealed)
-
-    def _path(self) -> Path:
-        return self._folder / f"{self._split}-{len(self._sealed):05d}.bin"
-
-    def _open(self) -> FileIO:
-        """The shard to write next, cut back to the tokens that count."""
-        size = (self.tokens - self._shard_tokens * len(self._sealed)) * self._dtype.itemsize
-        file = FileIO(self._path(), "ab")
-        if os.fstat(file.fileno()).st_size < size:
-            file.close()
-            raise DataError(f"{self._path()} is too short: delete {self._folder} and start again")
-        file.truncate(size)
-        return file
-
-    def _seal(self) -> None:
-        path = self._path()
-        self.sync()
-        self.close()
-        tokens = path.stat().st_size // self._dtype.itemsize
-        self._sealed.append(Shard(path.name, tokens, sha256_of(path)))
-
-
-# --- files --------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -494,36 +398,6 @@ def _read_progress(partial: Path, settings: dict) -> dict | None:
             f"{partial} was begun with other settings ({changed}): use those, or delete {partial}"
         )
     return saved
-
-
-def _write_atomically(path: Path, content: bytes) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
-    _sync_directory(path.parent)
-
-
-def _write_all(file: FileIO, content: bytes) -> None:
-    """Unbuffered, so that a full disk is an error here and now; such a write may be short."""
-    rest = memoryview(content)
-    while rest:
-        rest = rest[file.write(rest) or 0 :]
-
-
-def _sync(path: Path) -> None:
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
-
-
-def _sync_directory(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _cores() -> int:
