@@ -67,9 +67,7 @@ def in_its_own_process(
     """`build(*args)` in a new process, where it stays; what is given is a call of what it returned."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
-    process = context.Process(
-        target=_serve, args=(there, torch.get_num_threads(), build, *args), daemon=True
-    )
+    process = context.Process(target=_serve, args=(there, torch.get_num_threads(), build, *args), daemon=True)
     process.start()
     there.close()
 

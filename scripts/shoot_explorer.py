@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ command = [sys.executable, "-m", "srm", "explore", "--pretrained", "--port", "0"
 with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
     try:
         assert server.stdout is not None
-        url = server.stdout.readline().split()[1]
+        url = re.findall(r"http://\S+", server.stdout.readline())[0]
         with sync_playwright() as driver:
             browser = driver.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
             page = browser.new_page(viewport={"width": 1280, "height": 1200}, device_scale_factor=2)

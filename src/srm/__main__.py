@@ -1,0 +1,5 @@
+"""`python -m srm`: the same as `srm`."""
+
+from srm.cli import main
+
+main()
