@@ -26,8 +26,9 @@ RANK = {
             ("analysis",),
             ("experiments",),
             ("figures",),
-            ("interop", "report", "explorer"),
-            ("cli", "__main__"),
+            ("interop", "explorer"),
+            ("cli",),
+            ("__main__",),
         ]
     )
     for name in names

@@ -32,6 +32,13 @@ def test_the_version_is_the_packages(capsys):
     assert run(capsys, "--version") == (0, f"srm {srm.__version__}\n", "")
 
 
+def test_the_package_can_be_run_as_a_module():
+    done = subprocess.run(
+        [sys.executable, "-m", "srm", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"srm {srm.__version__}\n"
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_of_every_command_shows_an_example(capsys, name):
     code, out, err = run(capsys, name, "--help")

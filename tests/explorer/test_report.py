@@ -91,6 +91,7 @@ def test_in_the_report_traces_are_compared_with_each_other(watch, report):
     page.wait_for_function(
         "() => explorer.other !== null && explorer.panel('compare').pen?.regions.length === 3"
     )
+    assert page.evaluate("() => explorer.other === explorer.traces[1]")
 
 
 def test_it_prints_without_its_controls(browser, report):

@@ -117,6 +117,7 @@ def test_a_model_first_used_in_inference_mode_can_still_be_trained(name):
     with torch.inference_mode():
         model(some_tokens())
     model(some_tokens(), some_tokens()).backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
@@ -125,6 +126,7 @@ def test_a_model_that_has_generated_can_still_be_trained(name):
     generate(model, some_tokens(), max_new_tokens=2, seed=0)
     assert model.training
     model(some_tokens(), some_tokens()).backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
 @pytest.mark.parametrize("name", [name for name in SMALL if name != "gpt2"])
