@@ -268,11 +268,22 @@ def test_make_help_lists_every_target(clone):
 
 @pytest.mark.parametrize("result", [0, 3])
 def test_ci_runs_make_test_and_fails_with_it(clone, result):
-    write_script(clone / "bin/make", 'echo "make $*" > log', f"exit {result}")
+    write_script(clone / "bin/make", 'echo "make $* CI=$CI" > log', f"exit {result}")
     write_script(clone / "bin/chromium", "exit 0")
     path = f"{clone / 'bin'}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         [clone / ".ci/run"], env=os.environ | {"PATH": path}, capture_output=True, timeout=30
     )
     assert done.returncode == result
-    assert (clone / "log").read_text() == "make test\n"
+    assert (clone / "log").read_text() == "make test CI=1\n"  # CI: without a browser its tests fail
+
+
+def test_ci_fails_where_there_is_no_browser_and_no_way_to_get_one(clone):
+    write_script(clone / "bin/make", "exit 0")
+    for tool in ("bash", "dirname", "id"):
+        (clone / "bin" / tool).symlink_to(str(shutil.which(tool)))
+    done = subprocess.run(
+        [clone / ".ci/run"], env={"PATH": str(clone / "bin")}, capture_output=True, text=True, timeout=30
+    )
+    assert done.returncode == 1
+    assert "install chromium" in done.stderr

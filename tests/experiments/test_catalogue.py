@@ -3,8 +3,10 @@
 import pytest
 
 from srm.errors import UserError
-from srm.experiments import EXPERIMENTS, experiment
+from srm.experiments import EXPERIMENTS, CellResult, SweepResult, experiment
+from srm.experiments.catalogue import ORDERS
 from srm.experiments.jobs import make_jobs
+from srm.experiments.results import Run
 from srm.models import SRMConfig, build
 from srm.training.recipes import recipe
 
@@ -117,6 +119,76 @@ def test_a_rehearsal_is_another_run_with_a_warm_up_of_its_size():
         assert b.training.steps == b.training.eval_every == 10
         assert b.training.warmup == round(10 * a.training.warmup / a.training.steps)
         assert a.folder != b.folder
+
+
+CLAIMS = {
+    "language-models": 3,
+    "backprop-depth": 1,
+    "pre-post-steps": 2,
+    "step-ordering": 2,
+    "stream-size": 2,
+    "connection": 1,
+    "test-depth": 0,
+    "optimizers": 0,
+    "learning-rates": 1,
+}
+
+
+def outcome(name: str, losses: dict[str, tuple[float, ...]]) -> list[str]:
+    """The sentences an experiment says of such losses, by cell and seed; other cells have not been run."""
+    made = experiment(name)
+    cells = [
+        CellResult(
+            name=cell.name,
+            series=cell.series,
+            x=cell.x,
+            paper=None,
+            parameters=1,
+            training_flops_per_token=1,
+            tokens=1,
+            model=cell.model.to_dict(),
+            training={},
+            runs=[Run(seed, loss, loss, 1.0, []) for seed, loss in enumerate(losses[cell.name])],
+        )
+        for cell in made.cells("mini")
+        if cell.name in losses
+    ]
+    return SweepResult(name, "mini", 9, {}, {}, cells).verdict(made)
+
+
+def around(loss: float) -> tuple[float, ...]:
+    return loss - 0.005, loss, loss + 0.005
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_each_claim_gets_a_word_even_of_one_run(name):
+    first = experiment(name).cells("mini")[0].name
+    said = outcome(name, {first: (3.0,)})
+    assert sum("cannot be told" in line for line in said) == CLAIMS[name]
+
+
+def test_the_papers_numbers_confirm_the_paper():
+    table = {"gpt2": 3.20, "hrm": 4.93, "srm-base": 3.18, "srm-med": 3.08, "srm-large": 2.96}
+    said = outcome("language-models", {name: around(loss) for name, loss in table.items()})
+    assert [line.split("” ")[1] for line in said[:3]] == ["holds here."] * 3
+    said = outcome("step-ordering", {name: around(loss) for name, loss in ORDERS.items()})
+    assert said[1] == "“random orders are slightly worse” holds here."
+
+
+def test_a_claim_may_fail_or_drown_in_noise():
+    said = outcome("connection", {"learned": around(3.5), "addition": around(3.4)})
+    assert said[0] == "“a learned connection is better than addition” does not hold here."
+    said = outcome("connection", {"learned": (3.4, 3.6), "addition": (3.45, 3.5)})
+    assert said[0].endswith("cannot be told from these runs.")
+    said = outcome("pre-post-steps", {"none": around(3.5), "pre": around(3.6), "post": around(3.501)})
+    assert [line.split("” ")[1] for line in said[:2]] == ["holds here."] * 2
+
+
+def test_the_share_of_hrms_gap_that_is_its_rate():
+    losses = {"hrm, 0.0001": around(5.0), "hrm, 0.001": around(4.0), "srm-med, 0.001": around(3.0)}
+    said = outcome("learning-rates", losses)
+    assert said[0] == "“HRM is behind SRM, each at its best rate” holds here."
+    assert "50% goes when HRM has the others' rate." in said[1]
 
 
 def test_a_misspelt_experiment_gets_the_nearest():

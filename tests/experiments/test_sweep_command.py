@@ -65,7 +65,7 @@ def sweep(*arguments: object) -> int:
     return left.value.code  # pyright: ignore
 
 
-def test_a_sweep_from_its_runs_to_its_table(words, tmp_path, capsys):
+def test_a_sweep_from_its_runs_to_its_table(words, tmp_path, capsys, monkeypatch):
     out = tmp_path / "sweeps"
     options = ("--out", out, "--data", words, "--seeds", 2)
     assert sweep("tiny", *options) == 0
@@ -96,6 +96,10 @@ def test_a_sweep_from_its_runs_to_its_table(words, tmp_path, capsys):
 
     # what was written can be shown where the runs are not
     assert sweep("show", "tiny", "--out", tmp_path / "nowhere", "--results", out) == 0
+    (tmp_path / "checkout").mkdir()
+    (tmp_path / "checkout" / "results").symlink_to(out)
+    monkeypatch.chdir(tmp_path / "checkout")
+    assert sweep("show", "tiny", "--out", "nowhere") == 0
     assert "Does it run?" in capsys.readouterr().out
 
     assert sweep("tiny", *options, "--dry-run") == 0

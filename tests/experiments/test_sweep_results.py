@@ -8,7 +8,7 @@ import pytest
 
 from srm.errors import UserError
 from srm.experiments import Cell, CellResult, Experiment, SweepResult, collect
-from srm.experiments.results import Run, read_run, thinned
+from srm.experiments.results import STUDENT, Run, holds, read_run, thinned
 from srm.models import preset
 from srm.training.config import TrainConfig
 
@@ -42,13 +42,28 @@ def test_noise_is_pooled_within_cells():
     assert math.isnan(result(cell("a", 1.0)).noise)
 
 
-def test_a_difference_is_clear_past_two_standard_errors():
-    near = result(cell("a", 1.00, 1.10), cell("b", 1.10, 1.20))
+def test_a_difference_is_clear_past_students_bound():
+    near = result(cell("a", 1.00, 1.10), cell("b", 1.30, 1.40))  # 4.2 standard errors; 2 degrees ask 4.3
     far = result(cell("a", 1.00, 1.10), cell("b", 2.10, 2.20))
-    assert "lower by 0.100 ± 0.071, within the noise of the seeds" in near.compare("a", "b")
+    assert "lower by 0.300 ± 0.071, within the noise of the seeds" in near.compare("a", "b")
     assert "lower by 1.100 ± 0.071, clear" in far.compare("a", "b")
     assert "higher by 1.100" in far.compare("b", "a")
     assert "noise is not known" in result(cell("a", 1.0), cell("b", 2.0)).compare("a", "b")
+
+
+def test_the_bounds_are_students():
+    from scipy.stats import t
+
+    assert pytest.approx([t.ppf(0.975, df) for df in range(1, len(STUDENT) + 1)], abs=0.005) == STUDENT
+
+
+def test_a_cell_of_one_seed_is_judged_by_the_noise_of_all():
+    """Three calm seeds say nothing about another cell's noise."""
+    calm, wild, lone = cell("calm", 1.0, 1.01, 1.02), cell("wild", 3.0, 4.0, 5.0), cell("lone", 1.5)
+    assert result(calm, lone).order("calm", "lone") == "lower"
+    assert result(calm, wild, lone).order("calm", "lone") == "within the noise"
+    assert result(calm, wild, lone).order("lone", "nowhere") is None
+    assert result(lone, cell("other", 1.0)).order("lone", "other") is None
 
 
 def test_a_missing_cell_says_nothing():
@@ -58,9 +73,11 @@ def test_a_missing_cell_says_nothing():
 
 
 def test_the_other_sentences():
-    found = result(cell("a", 3.0, x=1), cell("b", 2.2, x=4), cell("c", 2.0, x=8))
+    found = result(cell("a", 3.0, 3.0, x=1), cell("b", 2.2, x=4), cell("c", 2.0, 2.0, x=8))
     assert found.share("a", "b", "c") == "b has 80% of the 1.000 gained from a to c."
-    assert found.share("c", "b", "a") == "a is no better than c."
+    assert found.share("c", "b", "a") == ""  # nothing is gained
+    assert holds("it is so", True) == "“it is so” holds here."
+    assert holds("it is so", None) == "“it is so” cannot be told from these runs."
     assert found.ranking("a", "b", "c") == "c 2.000 < b 2.200 < a 3.000."
     assert found.spread("a", "b").startswith("From 2.200 (b) to 3.000 (a), a spread of 0.800")
     assert (found.best("s"), found.best("none")) == ("c", "")

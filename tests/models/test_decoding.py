@@ -129,6 +129,13 @@ def test_greedy_generation_takes_the_most_likely_token(name):
     assert torch.equal(out[:, 3:], model(out)[:, 2:-1].argmax(-1))
 
 
+@pytest.mark.parametrize("temperature", [9e-6, 1e-192, 5e-324])
+def test_a_temperature_too_low_for_arithmetic_is_greedy(temperature):
+    model, prompt = small(SRM_TINY), some_tokens(2, 3)
+    cold = generate(model, prompt, 6, temperature=temperature, top_k=5, top_p=0.9)
+    assert torch.equal(cold, generate(model, prompt, 6, temperature=0))
+
+
 def test_rows_of_a_batch_are_generated_as_if_alone():
     model, prompts = small(SRM_TINY), some_tokens(4, 5)
     together = generate(model, prompts, 8, temperature=0)

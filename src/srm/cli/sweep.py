@@ -204,19 +204,21 @@ class Command:
     def show(self, experiment: Experiment) -> None:
         from srm.experiments import SweepResult
 
-        folder = (self.results or self.out) / self.folder_name(experiment)
         if (self.out / "data" / "manifest.json").is_file() or self.data is not None:
             data = self.open_data()
             result = self.collect(experiment, self.cells(experiment, data), data)
             if result.cells:
                 self.tell(experiment, result)
                 return
-        if not (folder / "result.json").is_file():
-            raise UserError(
-                f"nothing is done of it in {self.out}: `srm sweep {experiment.name}` begins, "
-                "or name the folder of results with --results"
-            )
-        self.print_result(experiment, SweepResult.load(folder), folder)
+        places = [self.results] if self.results else [self.out, Path("results")]  # the latter: in a checkout
+        for folder in (place / self.folder_name(experiment) for place in places):
+            if (folder / "result.json").is_file():
+                self.print_result(experiment, SweepResult.load(folder), folder)
+                return
+        raise UserError(
+            f"nothing is done of it in {self.out}: `srm sweep {experiment.name}` begins, "
+            "or name the folder of results with --results"
+        )
 
     def collect(self, experiment: Experiment, cells: list[Cell], data: TokenData) -> SweepResult:
         from srm.experiments import collect

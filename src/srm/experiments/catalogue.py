@@ -14,13 +14,13 @@ from typing import Any
 
 from srm.errors import UserError, nearest
 from srm.experiments.experiment import Cell, Experiment, Scale
-from srm.experiments.results import SweepResult
+from srm.experiments.results import SweepResult, holds
 from srm.models import GPT2Config, HRMConfig, ModelConfig, SRMConfig, build, preset
 from srm.training.config import TrainConfig
 from srm.training.recipes import recipe
 
 MINI: dict[str, Any] = {"vocab_size": 512, "context": 128}
-MINI_RATE = 4e-3  # the best of RATES for GPT-2, HRM and SRM-med, as the experiment learning-rates found
+MINI_RATE = 4e-3  # the best of RATES for HRM and SRM-med, as the experiment learning-rates found
 RATES = (1e-4, 1e-3, 4e-3, 1.6e-2)
 
 
@@ -104,6 +104,12 @@ def changed(scale: Scale, **cells: dict) -> list[Cell]:
     ]
 
 
+def below(result: SweepResult, a: str, b: str) -> bool | None:
+    """Whether a's loss is clearly below b's; None if the noise hides it."""
+    order = result.order(a, b)
+    return None if order in (None, "within the noise") else order == "lower"
+
+
 # --- the paper's ------------------------------------------------------------------------------------------
 
 
@@ -126,10 +132,18 @@ def language_models(scale: Scale) -> list[Cell]:
 
 
 def judge_language_models(result: SweepResult) -> list[str]:
-    lines = [result.compare("srm-med", "gpt2"), result.compare("srm-med", "hrm")]
+    beside_gpt2 = result.order("srm-med", "gpt2")
+    lines = [
+        holds("SRM is on par with GPT-2 or better", beside_gpt2 and beside_gpt2 != "higher"),
+        holds("SRM is far better than HRM", below(result, "srm-med", "hrm")),
+        holds("larger SRMs are better", below(result, "srm-large", "srm-med")),
+        result.compare("srm-med", "gpt2"),
+        result.compare("srm-med", "hrm"),
+    ]
     if "hrm, same rate" in result:
         lines.append(result.compare("srm-med", "hrm, same rate"))
         lines.append(result.compare("hrm", "hrm, same rate"))
+    lines.append(result.compare("srm-large", "srm-med"))
     lines.append(result.ranking("srm-base", "srm-med", "srm-large"))
     return lines
 
@@ -143,7 +157,11 @@ def backprop_depth(scale: Scale) -> list[Cell]:
 
 
 def judge_backprop_depth(result: SweepResult) -> list[str]:
+    past_four = None
+    if below(result, "l = 4", "l = 1"):
+        past_four = result["l = 4"].mean - result["l = 8"].mean < result["l = 1"].mean - result["l = 4"].mean
     return [
+        holds("returns diminish past four layers", past_four),
         result.compare("l = 4", "l = 1"),
         result.compare("l = 8", "l = 4"),
         result.share("l = 1", "l = 4", "l = 8"),
@@ -156,7 +174,14 @@ def pre_post_steps(scale: Scale) -> list[Cell]:
 
 
 def judge_pre_post_steps(result: SweepResult) -> list[str]:
-    return [result.compare("pre", "none"), result.compare("post", "none")]
+    after = result.order("post", "none")
+    return [
+        holds("pre-steps harm", below(result, "none", "pre")),
+        holds("post-steps do no harm", after and after != "higher"),
+        result.compare("pre", "none"),
+        result.compare("post", "none"),
+        result.compare("both", "none"),
+    ]
 
 
 ORDERS = {
@@ -174,8 +199,15 @@ def step_ordering(scale: Scale) -> list[Cell]:
 
 
 def judge_step_ordering(result: SweepResult) -> list[str]:
+    fixed = [order for order in ORDERS if order != "random:6" and order in result]
+    found = {result.order(order, "ABC") for order in fixed if order != "ABC"}
     return [
-        result.spread(*(order for order in ORDERS if order != "random:6")),
+        holds(
+            "the order has no noticeable effect",
+            None if None in found or not found else found == {"within the noise"},
+        ),
+        holds("random orders are slightly worse", below(result, "ABCABC", "random:6")),
+        result.spread(*fixed),
         result.compare("ABCABC", "ABC"),
         result.compare("random:6", "ABCABC"),
     ]
@@ -220,10 +252,12 @@ def mini_stream_size(kind: str, s: int) -> ModelConfig:
 
 def judge_stream_size(result: SweepResult) -> list[str]:
     lines = []
+    for label in ("fixed parameter", "fixed width"):
+        jump = below(result, f"{label}, 8", f"{label}, 4")
+        lines.append(holds(f"eight streams are far better than four, {label}", jump))
+        lines.append(result.compare(f"{label}, 8", f"{label}, 4"))
     for label in STREAM_SETS.values():
-        cells = [cell.name for cell in result.cells if cell.series == label]
-        lines.append(result.trend(label, cells))
-    lines += [result.compare(f"{label}, 8", f"{label}, 4") for label in list(STREAM_SETS.values())[:2]]
+        lines.append(result.trend(label, [cell.name for cell in result.cells if cell.series == label]))
     return lines
 
 
@@ -252,6 +286,7 @@ def as_large(model: SRMConfig, connection: str) -> SRMConfig:
 
 def judge_connection(result: SweepResult) -> list[str]:
     return [
+        holds("a learned connection is better than addition", below(result, "learned", "addition")),
         result.compare("learned", "addition"),
         result.compare("addition", "none"),
         result.compare("learned", "none"),
@@ -300,9 +335,18 @@ def learning_rates(scale: Scale) -> list[Cell]:
 
 
 def judge_learning_rates(result: SweepResult) -> list[str]:
-    lines = [result.best_of(series) for series in dict.fromkeys(cell.series for cell in result.cells)]
-    lines.append(result.compare(result.best("hrm"), "hrm, 0.0001"))
-    return lines + [result.compare(result.best("srm-med"), result.best(other)) for other in ("hrm", "gpt2")]
+    best_hrm, best_srm = result.best("hrm"), result.best("srm-med")
+    lines = [holds("HRM is behind SRM, each at its best rate", below(result, best_srm, best_hrm))]
+    low, raised, srm = "hrm, 0.0001", "hrm, 0.001", "srm-med, 0.001"
+    if all(name in result for name in (low, raised, srm)):
+        gap, rate = result[low].mean - result[srm].mean, result[low].mean - result[raised].mean
+        lines.append(
+            f"Of the {gap:.3f} between {low} and {srm}, the rates of the paper, {rate / gap:.0%} goes when "
+            "HRM has the others' rate."
+        )
+    lines += [result.best_of(series) for series in dict.fromkeys(cell.series for cell in result.cells)]
+    lines.append(result.compare(best_hrm, low))
+    return lines + [result.compare(best_srm, result.best(other)) for other in ("hrm", "gpt2")]
 
 
 EXPERIMENTS = {

@@ -1,8 +1,8 @@
 """What came out of an experiment: every run's losses, one table over the seeds, and sentences that compare.
 
 Losses are in nats per token. A cell's figure is its mean over seeds; what seeds alone do is the standard
-deviation within cells, pooled over the two that are compared or, where they have few seeds, over all. A
-difference counts as clear past two standard errors.
+deviation within cells, pooled over the two that are compared or, where one has a single seed, over all. A
+difference is clear if seeds alone would make one as large less than once in twenty times (Student's t).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -29,6 +29,10 @@ LAST_STEPS = (
     200  # the paper's "training loss" is the mean of the last so many, here at most a fifth of the run
 )
 CURVE_POINTS = 60
+# Standard errors that chance passes once in twenty times, by degrees of freedom from 1; the last also beyond.
+STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
+
+Order = Literal["lower", "higher", "within the noise"]
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,28 @@ class SweepResult:
     @property
     def noise(self) -> float:
         """The standard deviation over seeds, pooled over all cells; nan if none has two."""
-        return pooled(self.cells)
+        return pooled(self.cells)[0]
+
+    def order(self, a: str, b: str) -> Order | None:
+        """How a's loss lies to b's; None if a cell is missing or no cell has two seeds."""
+        if a not in self or b not in self:
+            return None
+        gain, error, needed = self.difference(a, b)
+        if math.isnan(error):
+            return None
+        if abs(gain) <= needed * error:
+            return "within the noise"
+        return "lower" if gain > 0 else "higher"
+
+    def difference(self, a: str, b: str) -> tuple[float, float, float]:
+        """How much lower a's loss is than b's, its standard error, and how many of those it takes to be
+        clear.
+        """
+        first, second = self[a], self[b]
+        own = min(len(first.runs), len(second.runs)) > 1
+        noise, freedom = pooled([first, second] if own else self.cells)
+        error = noise * math.sqrt(1 / len(first.runs) + 1 / len(second.runs))
+        return second.mean - first.mean, error, STUDENT[min(max(freedom, 1), len(STUDENT)) - 1]
 
     # --- sentences; empty where a cell is missing ---------------------------------------------------------
 
@@ -103,16 +128,13 @@ class SweepResult:
         """Is a's loss lower than b's?"""
         if a not in self or b not in self:
             return ""
-        gain = self[b].mean - self[a].mean
-        own = len(self[a].runs) + len(self[b].runs) >= 4  # seeds enough to know these two cells' noise
-        noise = pooled([self[a], self[b]] if own else self.cells)
-        error = noise * math.sqrt(1 / len(self[a].runs) + 1 / len(self[b].runs))
+        gain, error, _ = self.difference(a, b)
         what = f"{a} {self[a].mean:.3f} against {b} {self[b].mean:.3f}: "
         size = f"{'lower' if gain > 0 else 'higher'} by {abs(gain):.3f}"
         if math.isnan(error):
             return f"{what}{size} (one seed: the noise is not known)."
-        verdict = "clear" if abs(gain) > 2 * error else "within the noise of the seeds"
-        return f"{what}{size} ± {error:.3f}, {verdict}."
+        clear = "within the noise of the seeds" if self.order(a, b) == "within the noise" else "clear"
+        return f"{what}{size} ± {error:.3f}, {clear}."
 
     def ranking(self, *names: str) -> str:
         known = sorted((self[name].mean, name) for name in names if name in self)
@@ -127,12 +149,10 @@ class SweepResult:
         return f"From {low:.3f} ({best}) to {high:.3f} ({worst}), a spread of {high - low:.3f}{seeds}."
 
     def share(self, first: str, middle: str, last: str) -> str:
-        """How much of the way from `first` to `last` is done at `middle`."""
-        if any(name not in self for name in (first, middle, last)):
+        """How much of the way from `first` down to `last` is done at `middle`, if that way is clear."""
+        if middle not in self or self.order(last, first) != "lower":
             return ""
         whole, part = self[first].mean - self[last].mean, self[first].mean - self[middle].mean
-        if whole <= 0:
-            return f"{last} is no better than {first}."
         return f"{middle} has {part / whole:.0%} of the {whole:.3f} gained from {first} to {last}."
 
     def trend(self, label: str, names: Iterable[str]) -> str:
@@ -170,10 +190,13 @@ class SweepResult:
     # --- tables -------------------------------------------------------------------------------------------
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Headings and rows, as text; the columns training, validation and paper are losses."""
+        """Headings and rows, as text, the best first unless the cells lie on an axis. The columns training,
+        validation and paper are losses.
+        """
         heads = ["", "parameters", "FLOP", "time", "training", "validation", "seeds", "paper"]
         rows = []
-        for cell in self.cells:
+        ranked = all(cell.x is None for cell in self.cells)
+        for cell in sorted(self.cells, key=lambda cell: cell.mean) if ranked else self.cells:
             training = float(np.mean([run.loss for run in cell.runs]))
             spread = "" if math.isnan(cell.std) else f" ± {cell.std:.3f}"
             rows.append(
@@ -240,12 +263,18 @@ class SweepResult:
             raise UserError(f"{file} cannot be read ({error}): make it anew with `srm sweep`") from None
 
 
-def pooled(cells: list[CellResult]) -> float:
-    """The standard deviation over seeds within cells; nan if none has two."""
+def holds(claim: str, true: bool | None) -> str:
+    """A claim of the paper, and whether it holds here."""
+    said = {True: "holds here", False: "does not hold here", None: "cannot be told from these runs"}
+    return f"“{claim}” {said[true]}."
+
+
+def pooled(cells: list[CellResult]) -> tuple[float, int]:
+    """The standard deviation over seeds within cells (nan if none has two), and its degrees of freedom."""
     several = [cell for cell in cells if len(cell.runs) > 1]
     freedom = sum(len(cell.runs) - 1 for cell in several)
     squares = sum((len(cell.runs) - 1) * cell.std**2 for cell in several)
-    return math.sqrt(squares / freedom) if freedom else math.nan
+    return (math.sqrt(squares / freedom) if freedom else math.nan), freedom
 
 
 def short(number: float) -> str:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from srm.models.model import LanguageModel
 
 
+COLDEST = 1e-5  # below it only the most likely token has any chance
+
+
 class KeyValues:
     """The keys and values of one attention call, [N, H, capacity, K], filled from the front."""
 
@@ -73,8 +76,9 @@ class DecodingCache:
 def sample(
     logits: Tensor, temperature: float, top_k: int | None, top_p: float | None, generator: torch.Generator
 ) -> Tensor:
-    """One token id per row of logits [B, V]. Temperature 0 takes the most likely."""
-    if temperature == 0:
+    """One token id per row of logits [B, V]. Temperature 0 takes the most likely, and so does one so low that
+    the logits would overflow."""
+    if temperature < COLDEST:
         return logits.argmax(-1)
     logits = logits.float() / temperature
     if top_k is not None:
