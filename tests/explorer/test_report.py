@@ -13,13 +13,25 @@ from srm.data import byte_tokenizer
 from srm.errors import UserError
 from srm.experiments import CellResult, SweepResult, experiment
 from srm.experiments.results import Run
-from srm.explorer.captions import captions
+from srm.explorer.captions import captions, comparison
 from srm.explorer.leaderboard import leaderboards, read_results
 from srm.explorer.opening import open_preset
 from srm.explorer.report import training_curve, training_sentence, write_report
 from srm.explorer.session import Session
 
-VIEWS = ["tokens", "wall", "flow", "lens", "routing", "ranked", "stepper", "align", "card", "drift"]
+VIEWS = [
+    "tokens",
+    "wall",
+    "flow",
+    "lens",
+    "routing",
+    "ranked",
+    "stepper",
+    "compare",
+    "align",
+    "card",
+    "drift",
+]
 
 
 @pytest.fixture(scope="module")
@@ -71,9 +83,9 @@ def test_it_opens_from_a_file_draws_every_view_and_asks_for_nothing(watch, repor
         assert caption.endswith("."), view
     assert page.locator("#panel-board").count() == 0  # it needs the model
     assert page.locator("#training canvas").count() == 1
-    assert (
-        "8." in page.locator(".report .caption").first.inner_text()
-        or "7.9" in page.locator(".report .caption").first.inner_text()
+    assert page.locator(".report .caption").first.inner_text() == (
+        "Training loss goes from 7.92 to 0.42 nats a token in 300 steps; validation loss is lowest at step "
+        "300, 3.500."
     )
     assert "hubs S1 <b>" in page.locator(".report").first.inner_text()
     before = page.locator("#panel-wall .caption").inner_text()
@@ -87,21 +99,92 @@ def test_in_the_report_traces_are_compared_with_each_other(watch, report):
     page.locator("#panel-compare").scroll_into_view_if_needed()
     page.locator("#panel-compare select").select_option("trace:0")
     page.wait_for_function("() => explorer.other === explorer.traces[0]")
+    assert page.locator("#panel-compare .caption").inner_text() == "A and B are the same trace."
     page.locator("#panel-compare select").select_option("trace:1")
     page.wait_for_function(
         "() => explorer.other !== null && explorer.panel('compare').pen?.regions.length === 3"
     )
     assert page.evaluate("() => explorer.other === explorer.traces[1]")
+    forth = page.locator("#panel-compare .caption").inner_text()
+    page.locator("#tabs button").nth(1).click()  # A is now what B was
+    page.wait_for_function("() => explorer.other === explorer.traces[0]")
+    back = page.locator("#panel-compare .caption").inner_text()
+    assert re.findall(r"([\d.]+) in A and ([\d.]+) in B", forth) == [
+        (a, b) for b, a in re.findall(r"([\d.]+) in A and ([\d.]+) in B", back)
+    ]
 
 
-def test_it_prints_without_its_controls(browser, report):
-    page = browser.new_page(viewport={"width": 1100, "height": 1400})
+# How many pixels of the training chart have the palette's colour of that name.
+PIXELS = """(name) => {
+  const canvas = document.querySelector("#training canvas"), style = getComputedStyle(canvas);
+  const wanted = [1, 3, 5].map((i) => parseInt(style.getPropertyValue(name).trim().slice(i, i + 2), 16));
+  const { width, height } = canvas;
+  const copy = new OffscreenCanvas(width, height).getContext("2d", { willReadFrequently: true });
+  copy.drawImage(canvas, 0, 0);
+  const { data } = copy.getImageData(0, 0, width, height);
+  let found = 0;
+  for (let i = 0; i < data.length; i += 4) found += wanted.every((value, c) => data[i + c] === value);
+  return found;
+}"""
+
+
+def test_the_training_chart_draws_training_and_validation_loss_and_names_them(watch, report):
+    page = watch(report.as_uri()).page
+    assert page.evaluate(PIXELS, "--cool") > 200
+    assert page.evaluate(PIXELS, "--warm") > 200  # a line from step 100 to 300, its two points
+    assert page.locator("#training-legend span").all_inner_texts() == ["training", "validation"]
+    page.evaluate("() => explorer.store.set({ theme: 'dark' })")
+    page.wait_for_function("() => document.documentElement.dataset.theme === 'dark'")
+    assert page.evaluate(PIXELS, "--warm") > 200  # of the dark palette now
+    page.set_viewport_size({"width": 700, "height": 900})
+    page.wait_for_function("() => document.querySelector('#training canvas').clientWidth <= 700")
+
+
+def open_for_print(browser, report, theme: str):
+    page = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme=theme)
     page.goto(report.as_uri())
     page.wait_for_function("() => document.documentElement.dataset.ready === 'yes'")
-    page.emulate_media(media="print")
+    return page
+
+
+def test_on_paper_every_picture_has_the_width_of_its_panel_and_the_light_colours(browser, report):
+    page = open_for_print(browser, report, "dark")
+    on_screen = page.locator(".token").first.evaluate("(t) => t.style.background")
+    page.set_viewport_size({"width": 720, "height": 1000})  # a page
+    page.emulate_media(media="print", color_scheme="dark")
+    page.evaluate("() => dispatchEvent(new Event('beforeprint'))")
     assert not page.locator("#panel-wall .controls").is_visible()
-    assert page.pdf()[:5] == b"%PDF-"
+    widths = page.evaluate("""() => [...document.querySelectorAll("canvas, svg")]
+        .filter((picture) => picture.checkVisibility())
+        .map((picture) => picture.clientWidth / picture.closest(".body, #training").clientWidth)""")
+    assert len(widths) == len(VIEWS)  # the tokens are words, but there is the training curve
+    assert all(0.9 < width <= 1 for width in widths), widths
+    inks = page.evaluate(
+        """() => [...document.querySelectorAll("svg text")].map((t) => t.getAttribute("fill"))"""
+    )
+    assert "#17191c" in inks
+    assert not {"#e8e6e1", "#93979d"} & set(inks)  # the dark palette's
+    assert page.evaluate("() => getComputedStyle(document.body).color") == "rgb(23, 25, 28)"
+    assert page.evaluate("() => getComputedStyle(document.body).printColorAdjust") == "exact"
+    assert page.locator(".token").first.evaluate("(t) => t.style.background") != on_screen
+    assert page.locator("details:not([open])").count() == 0
+    page.emulate_media(media="screen", color_scheme="dark")
+    page.evaluate("() => dispatchEvent(new Event('afterprint'))")
+    page.wait_for_function(
+        "(was) => document.querySelector('.token').style.background === was", arg=on_screen
+    )
+    assert page.locator(".paper, details[open]").count() == 0
     page.close()
+
+
+def test_a_dark_screen_prints_what_a_light_one_does(browser, report):
+    printed = []
+    for theme in ("light", "dark"):
+        page = open_for_print(browser, report, theme)
+        printed.append(re.sub(rb"D:\d+|<[0-9A-F]{32}>", b"", page.pdf()))  # without dates
+        page.close()
+    assert printed[0][:5] == b"%PDF-"
+    assert printed[0] == printed[1]
 
 
 def test_the_same_session_gives_the_same_report(run, tmp_path):
@@ -141,6 +224,21 @@ def test_captions_say_what_the_arrays_hold():
     assert f"{trace['connection_cosine'].astype(float).mean():+.3f}" in said["align"]
 
 
+def test_the_caption_of_a_comparison_says_how_far_the_two_are_apart():
+    session = Session(tiny_model(), byte_tokenizer())
+    one, other = session.trace([72, 101, 121]), session.trace([74, 117])
+    a, b = one.weights.mean(1), other.weights.mean(1)
+    at = np.unravel_index(np.abs(b - a).argmax(), a.shape)
+    said = comparison(one, other)
+    assert f"differs by {np.abs(b - a).mean():.3f} an edge" in said
+    assert (
+        f"S{at[2]} ← S{at[3]} in layer {at[0]}, head {at[1]}, {a[at]:.2f} in A and {b[at]:.2f} in B" in said
+    )
+    assert comparison(one, one) == "A and B are the same trace."
+    wider = Session(tiny_model(streams=4), byte_tokenizer()).trace([72])
+    assert comparison(one, wider) == "A has 3 layers, 2 heads and 3 streams, B 3, 2 and 4."
+
+
 def test_captions_exist_for_the_smallest_prompt_and_the_smallest_model():
     for model in (tiny_model(), tiny_model(depth=1, gradient_depth=1, streams=1)):
         for sentence in captions(Session(model, byte_tokenizer()).trace([65])).values():
@@ -163,5 +261,6 @@ def test_experiments_go_into_the_report(tmp_path):
     assert "Does the order of the step functions matter?" in html
     assert "ABCABC 3.250 against ABC 3.500" in html
     assert "data:image/svg+xml;base64," in html
+    assert "<details" not in html
     with pytest.raises(UserError, match="holds no results"):
         read_results(tmp_path / "nowhere")

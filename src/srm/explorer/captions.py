@@ -30,6 +30,24 @@ def captions(trace: Trace) -> dict[str, str]:
     return sentences | ({"drift": _drift(trace)} if trace.manifest["axes"]["transition"] else {})
 
 
+def comparison(one: Trace, other: Trace) -> str:
+    """The sentence under two traces side by side, A and B."""
+    if one is other:
+        return "A and B are the same trace."
+    a, b = one.weights.mean(1), other.weights.mean(1)  # [layer, head, target, source]
+    if a.shape != b.shape:
+        sizes = [trace.shape[:3] for trace in (a, b)]
+        return "A has {} layers, {} heads and {} streams, B {}, {} and {}.".format(*sizes[0], *sizes[1])
+    apart = np.abs(b - a)
+    layer, head, target, source = at = np.unravel_index(int(apart.argmax()), apart.shape)
+    cosines = [trace["update_cosine"].astype(float).mean() for trace in (one, other)]
+    return (
+        f"Mean routing differs by {apart.mean():.3f} an edge, most at S{target} ← S{source} in layer "
+        f"{layer}, head {head}, {a[at]:.2f} in A and {b[at]:.2f} in B; update and step output are at cosine "
+        f"{cosines[0]:+.3f} in A and {cosines[1]:+.3f} in B."
+    )
+
+
 def _tokens(trace: Trace) -> str:
     surprisal = trace["surprisal"].astype(float)
     if len(surprisal) < 2:

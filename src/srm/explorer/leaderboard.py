@@ -28,16 +28,15 @@ def leaderboards(results: list[tuple[SweepResult, Path]]) -> str:
 def leaderboard(result: SweepResult, folder: Path) -> str:
     about = experiment(result.experiment)
     heads, rows = result.table()
-    means = [cell.mean for cell in result.cells]
-    ranked = [row for _, row in sorted(zip(means, rows, strict=True), key=lambda pair: pair[0])]
+    ranked = sorted(rows, key=lambda row: result[row[0]].mean)
     head = "".join(f"<th>{escape(name)}</th>" for name in heads)
     body = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in ranked)
     claim = f"<p>The paper: {escape(about.claim)}</p>" if about.claim else ""
     verdict = "".join(f"<li>{escape(line)}</li>" for line in result.verdict(about))
     return (
         f"<h3>{escape(about.question)}</h3>{claim}{_figure(folder / 'figure.svg', about.question)}"
-        f"<details><summary>{escape(about.name)}, {escape(result.scale)}: {result.finished} of "
-        f"{result.planned} runs</summary><table><tr>{head}</tr>{body}</table></details><ul>{verdict}</ul>"
+        f"<table><caption>{escape(about.name)}, {escape(result.scale)}: {result.finished} of "
+        f"{result.planned} runs</caption><tr>{head}</tr>{body}</table><ul>{verdict}</ul>"
     )
 
 

@@ -24,7 +24,7 @@ from typing import Any
 import srm
 from srm.errors import UserError
 from srm.explorer.bundle import bundle, styles
-from srm.explorer.captions import captions
+from srm.explorer.captions import captions, comparison
 from srm.explorer.leaderboard import leaderboards, read_results
 from srm.explorer.session import Session
 from srm.explorer.trace import Trace
@@ -67,7 +67,14 @@ def page(
     data = {
         "python": session.python,
         "training": training,
-        "traces": [{"trace": packed(trace), "captions": captions(trace)} for trace in traces],
+        "traces": [
+            {
+                "trace": packed(trace),
+                "captions": captions(trace),
+                "comparisons": [comparison(trace, other) for other in traces],
+            }
+            for trace in traces
+        ],
     }
     script = f"{bundle('report.js')}\nentry_module.start();"
     style = styles()
