@@ -7,8 +7,10 @@ import re
 
 import numpy as np
 import pytest
+import torch
 from explorer_subjects import tiny_model
 
+from srm import analysis
 from srm.data import byte_tokenizer
 from srm.errors import UserError
 from srm.experiments import CellResult, SweepResult, experiment
@@ -59,6 +61,9 @@ def report(run):
         "summary": "all & more",
         "evidence": "64 tokens",
     }
+    batch = torch.arange(64).view(2, 32)
+    session.saved["depth"] = {**session.saved["routing"], "kind": "depth", "headline": "loss 5.5"}
+    analysis.depth(session.srm, [batch]).save(run / "analysis" / "depth")
     prompts = ["The streams begin to talk.", "</script><script>alert(1)</script> & more"]
     return write_report(session, run / "report.html", run=run, prompts=prompts)
 
@@ -66,7 +71,7 @@ def report(run):
 def test_the_file_is_small_and_refers_to_nothing_outside(report):
     text = report.read_text()
     assert len(text) < 5_000_000
-    assert not re.search(r'(?:src|href)\s*=\s*["\']', text.split("<script")[0])
+    assert not re.search(r'(?:src|href)\s*=\s*["\'](?!data:)', text.split("<script")[0])
     assert "default-src 'none'" in text
     assert "unsafe" not in text.split("<style>")[0]
 
@@ -102,9 +107,8 @@ def test_in_the_report_traces_are_compared_with_each_other(watch, report):
     assert page.locator("#panel-compare .caption").inner_text() == "A and B are the same trace."
     page.locator("#panel-compare select").select_option("trace:1")
     page.wait_for_function(
-        "() => explorer.other !== null && explorer.panel('compare').pen?.regions.length === 3"
+        "() => explorer.other === explorer.traces[1] && explorer.panel('compare').pen?.regions.length === 3"
     )
-    assert page.evaluate("() => explorer.other === explorer.traces[1]")
     forth = page.locator("#panel-compare .caption").inner_text()
     page.locator("#tabs button").nth(1).click()  # A is now what B was
     page.wait_for_function("() => explorer.other === explorer.traces[0]")
@@ -140,6 +144,45 @@ def test_the_training_chart_draws_training_and_validation_loss_and_names_them(wa
     page.wait_for_function("() => document.querySelector('#training canvas').clientWidth <= 700")
 
 
+def test_a_saved_analysis_has_its_headline_and_its_figure(watch, report):
+    page = watch(report.as_uri()).page
+    sections = page.locator(".measured section")
+    assert sections.locator("h3").all_inner_texts() == ["routing", "depth"]
+    assert sections.locator("p").all_inner_texts() == ["hubs S1 <b>", "loss 5.5"]
+    assert sections.nth(0).locator("img").count() == 0  # nothing of it is saved beside the run
+    figure = sections.nth(1).locator("img")
+    page.wait_for_function("(image) => image.complete", arg=figure.element_handle())
+    assert figure.evaluate("(image) => image.naturalWidth") > 200
+
+
+def test_the_keys_work_among_the_panels_and_scroll_elsewhere(watch, report):
+    page = watch(report.as_uri()).page
+    page.mouse.move(100, 40)  # on the heading
+    page.keyboard.press("Space")
+    page.wait_for_function("() => scrollY > 100")
+    assert page.locator("#panel-stepper [title='Play (space)']").inner_text() == "▶"
+    page.locator("#panel-stepper canvas").hover()
+    page.keyboard.press("m")
+    page.wait_for_function("() => explorer.store.get('big') === 'stepper'")
+    page.keyboard.press("Escape")
+    page.keyboard.press("Space")
+    page.wait_for_function(
+        """() => document.querySelector("#panel-stepper [title='Play (space)']").textContent === "❚❚" """
+    )
+    page.keyboard.press("Space")
+
+
+def test_on_a_very_wide_screen_the_head_grows_with_the_panels(watch, report):
+    tall = "(selector) => document.querySelector(selector).getBoundingClientRect().height"
+    usual = watch(report.as_uri()).page
+    wide = watch(report.as_uri(), viewport={"width": 3840, "height": 2160}).page
+    for selector in (".report h1", ".report .caption", "#training canvas"):
+        assert wide.evaluate(tall, selector) == pytest.approx(1.5 * usual.evaluate(tall, selector), rel=0.05)
+    chart = "() => document.querySelector('#training canvas').getBoundingClientRect().right"
+    place = "() => document.getElementById('training').getBoundingClientRect().right"
+    assert wide.evaluate(chart) == pytest.approx(wide.evaluate(place), abs=2)
+
+
 def open_for_print(browser, report, theme: str):
     page = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme=theme)
     page.goto(report.as_uri())
@@ -149,6 +192,7 @@ def open_for_print(browser, report, theme: str):
 
 def test_on_paper_every_picture_has_the_width_of_its_panel_and_the_light_colours(browser, report):
     page = open_for_print(browser, report, "dark")
+    page.locator("#panel-tokens").scroll_into_view_if_needed()
     on_screen = page.locator(".token").first.evaluate("(t) => t.style.background")
     page.set_viewport_size({"width": 720, "height": 1000})  # a page
     page.emulate_media(media="print", color_scheme="dark")

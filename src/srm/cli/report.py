@@ -17,7 +17,8 @@ class Command:
     """Write one HTML file about a run: its training, what the analyses found, and the explorer's views on a
     few prompts.
 
-    The file holds everything, opens without a network, and can be sent to a colleague.
+    The file holds everything, opens without a network, and can be sent to a colleague. Most of the time goes
+    into drawing the figures of the run's analyses.
 
     Example:
         srm report runs/nano
@@ -35,7 +36,7 @@ class Command:
     results: Path | None = None
     """A folder of `srm sweep`'s results: their tables go into the report."""
     out: Path | None = None
-    """Where to write; by default report.html in the run."""
+    """Where to write; by default report.html in the run, or beside a checkpoint or export."""
 
     def run(self) -> None:
         from srm.explorer.opening import open_preset, open_run, use_threads
@@ -46,6 +47,12 @@ class Command:
             raise UserError("say where to write with --out, or give a run: srm report runs/nano")
         session = open_run(run) if run is not None else open_preset(preset or "")
         use_threads(session.srm)
-        out = self.out or Path(self.run_path or ".") / "report.html"
+        out = self.out or default_path(Path(self.run_path or "."))
         path = write_report(session, out, run=run, prompts=self.prompt, results=self.results)
         print(f"{path}   {path.stat().st_size / 1e6:.1f} MB, open it in a browser")
+
+
+def default_path(run: Path) -> Path:
+    from srm.training.files import sealed
+
+    return run.parent / f"{run.name}-report.html" if sealed(run) else run / "report.html"

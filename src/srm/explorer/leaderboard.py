@@ -34,13 +34,14 @@ def leaderboard(result: SweepResult, folder: Path) -> str:
     claim = f"<p>The paper: {escape(about.claim)}</p>" if about.claim else ""
     verdict = "".join(f"<li>{escape(line)}</li>" for line in result.verdict(about))
     return (
-        f"<h3>{escape(about.question)}</h3>{claim}{_figure(folder / 'figure.svg', about.question)}"
+        f"<h3>{escape(about.question)}</h3>{claim}{svg_image(folder / 'figure.svg', about.question)}"
         f"<table><caption>{escape(about.name)}, {escape(result.scale)}: {result.finished} of "
         f"{result.planned} runs</caption><tr>{head}</tr>{body}</table><ul>{verdict}</ul>"
     )
 
 
-def _figure(file: Path, alternative: str) -> str:
+def svg_image(file: Path, alternative: str) -> str:
+    """An SVG file as an image inside the page; nothing if it is not there."""
     try:
         content = base64.b64encode(file.read_bytes()).decode()
     except OSError:

@@ -16,16 +16,17 @@ import gzip
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import srm
 from srm.errors import UserError
 from srm.explorer.bundle import bundle, styles
 from srm.explorer.captions import captions, comparison
-from srm.explorer.leaderboard import leaderboards, read_results
+from srm.explorer.leaderboard import leaderboards, read_results, svg_image
 from srm.explorer.session import Session
 from srm.explorer.trace import Trace
 
@@ -42,13 +43,14 @@ def write_report(
     results: str | Path | None = None,
 ) -> Path:
     """Write the report of a session. `prompts` are traced for it (by default the session's own); `run` adds
-    its training curve, `results` the experiments in a folder of `srm sweep`'s.
+    its training curve and the figures of its analyses (some seconds), `results` the experiments in a folder
+    of `srm sweep`'s.
     """
     path = Path(path)
     made = list(traces) or [session.trace(session.encode(prompt)) for prompt in (prompts or session.prompts)]
     record = read_record(run)
     experiments = leaderboards(read_results(results)) if results is not None else ""
-    text = page(session, made, training_curve(run), record, experiments)
+    text = page(session, made, training_curve(run), record, experiments, figures(run, session.saved))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -63,6 +65,7 @@ def page(
     training: dict[str, Any] | None,
     record: dict[str, Any],
     experiments: str = "",
+    drawn: Mapping[str, str] | None = None,
 ) -> str:
     data = {
         "python": session.python,
@@ -90,7 +93,7 @@ def page(
 <style>{style}</style>
 </head>
 <body>
-{_head(session, training, record)}
+{_head(session, training, record, drawn or {})}
 <div class="report">
 <h2>Inside {len(traces)} prompt{"s" if len(traces) != 1 else ""}</h2>
 <div id="tabs"></div>
@@ -187,10 +190,42 @@ def training_sentence(training: dict[str, Any]) -> str:
     return sentence + "."
 
 
+# what was measured
+
+
+def figures(run: str | Path | None, names: Iterable[str]) -> dict[str, str]:
+    """The figures of a run's saved analyses by name, as images; some seconds for all of them."""
+    from srm import analysis
+    from srm.figures import FIGURES, save
+
+    if run is None:
+        return {}
+    found = {}
+    with TemporaryDirectory() as folder:
+        for name in names:
+            stem = Path(run) / "analysis" / name
+            if not stem.with_name(f"{name}.json").is_file():
+                continue
+            result = analysis.load(stem)
+            if result.kind in FIGURES:
+                (file,) = save(result.figure(), Path(folder) / name, ("svg",))
+                found[name] = svg_image(file, f"{name}: {result.headline()}")
+    return found
+
+
+def _measured(name: str, found: dict[str, str], figure: str) -> str:
+    return (
+        f"<section><h3>{escape(name)}</h3><p>{escape(found['headline'])}</p>{figure}<details><summary>"
+        f"{escape(found['evidence'])}</summary><pre>{escape(found['summary'])}</pre></details></section>"
+    )
+
+
 # the head of the page
 
 
-def _head(session: Session, training: dict[str, Any] | None, record: dict[str, Any]) -> str:
+def _head(
+    session: Session, training: dict[str, Any] | None, record: dict[str, Any], drawn: Mapping[str, str]
+) -> str:
     info = session.info()
     order = "".join(info["order"][0])
     lead = (
@@ -204,12 +239,8 @@ def _head(session: Session, training: dict[str, Any] | None, record: dict[str, A
             f'class="caption">{escape(training_sentence(training))}</p>'
         )
     if session.saved:
-        rows = "".join(
-            f"<tr><th>{escape(name)}</th><td>{escape(found['headline'])}<details><summary>{escape(found['evidence'])}</summary>"
-            f"<pre>{escape(found['summary'])}</pre></details></td></tr>"
-            for name, found in session.saved.items()
-        )
-        parts.append(f"<h2>Measured over evaluation text</h2><table>{rows}</table>")
+        measured = [_measured(name, found, drawn.get(name, "")) for name, found in session.saved.items()]
+        parts.append(f'<h2>Measured over evaluation text</h2><div class="measured">{"".join(measured)}</div>')
     parts.append(f"<h2>Provenance</h2>{_provenance(info, record)}</div>")
     return "\n".join(parts)
 

@@ -1,8 +1,9 @@
 // The report: the same views on saved traces, a sentence under each, the training curve, and what was measured.
 
 import { App } from "./app.js";
-import { ink, themeRoot } from "./color.js";
+import { ink, isDark, themeRoot } from "./color.js";
 import { h, short } from "./dom.js";
+import { bindKeys } from "./keyboard.js";
 import { lineChart, penLines } from "./lines.js";
 import { SvgPen } from "./pen.js";
 import { unpack } from "./trace.js";
@@ -16,7 +17,10 @@ export async function start() {
   window.explorer = app;
   const curve = data.training && trainingCurve(document.getElementById("training"), data.training);
   app.store.subscribe((changed) => changed.has("theme") && curve?.draw());
-  if (traces.length) chooser(app, data.traces);
+  if (traces.length) {
+    chooser(app, data.traces);
+    keys(app);
+  }
   forPaper(app, curve);
   document.documentElement.dataset.ready = "yes";
 }
@@ -38,6 +42,12 @@ function chooser(app, entries) {
   store.set({ token: Math.min(traces[0].T - 1, 12), layer: Math.min(traces[0].L - 1, 2), against: traces.length > 1 ? "trace:1" : "" });
   store.subscribe((changed) => changed.has("against") && caption());
   choose(0);
+}
+
+// The explorer's keys, while the pointer or the focus is among its panels; elsewhere space and arrows scroll, as in any document.
+function keys(app) {
+  addEventListener("keydown", (event) => { if (!app.host.matches(":hover, :focus-within")) event.stopPropagation(); }, { capture: true });
+  bindKeys(app, { toggleTheme: () => app.store.set({ theme: isDark() ? "light" : "dark" }) });
 }
 
 // Training and validation loss over the steps: on the screen as wide as its place, on paper as SVG.
