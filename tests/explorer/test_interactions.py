@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 from explorer_pages import PICTURE, VIEWS, click_region, picture, put, settle, state
-from explorer_subjects import serving, tiny_model
+from explorer_subjects import PROMPT, serving, tiny_model
 
 from srm.data import byte_tokenizer
 from srm.explorer import capture
@@ -139,6 +139,23 @@ def test_a_sweep_runs_as_a_job_and_fills_the_map(page):
     page.wait_for_function("() => explorer.sweep !== null", timeout=60_000)
     assert page.evaluate("() => explorer.sweep.length") == 64
     assert picture(page, "ranked") != before
+
+
+def test_a_sweep_of_another_prompt_is_stopped(watch, nano_address):
+    page = watch(nano_address).page
+    put(page, rank="layers")
+    page.locator("#panel-ranked button", has_text="sweep").click()
+    page.wait_for_function("() => explorer.job !== null")
+    page.evaluate("() => explorer.load({ prompt: 'ab' }, { prompt: 'ab' })")
+    page.wait_for_function("() => explorer.trace.T === 2 && explorer.job === null")
+    page.evaluate(
+        "() => { explorer.startSweep(); return explorer.load({ prompt: 'abc' }); }"
+    )  # not yet a job
+    page.wait_for_function("() => explorer.trace.T === 3")
+    settle(page)
+    page.wait_for_timeout(700)
+    assert page.evaluate("() => [explorer.job, explorer.sweep]") == [None, None]
+    assert page.locator("#panel-ranked button", has_text="sweep").is_visible()
 
 
 def test_space_plays_the_recursion_and_clicking_a_column_goes_there(page):
@@ -281,6 +298,73 @@ def test_the_python_of_the_board_and_of_compare_give_the_numbers_on_the_screen(p
         found = eval(code[-1].split("#")[0], names)
         assert found.ravel().tolist() == pytest.approx(page.evaluate(shown), abs=2e-4), view
         assert abs(found).max() > 1e-3
+
+
+def run(page, view: str):
+    """What a panel's Python gives: the names it defines, and the value of its last line."""
+    code = page.evaluate("(id) => explorer.panel(id).drawn.python()", view).splitlines()
+    names: dict = {}
+    exec("\n".join(code[:-1]), names)
+    return names, eval(code[-1].split("#")[0], names)
+
+
+def test_ranked_exports_the_group_or_the_sweep_that_it_shows(page):
+    put(page, brush=[0, 2])
+    rows = page.evaluate("() => explorer.panel('ranked').drawn.table().rows")
+    assert [row[-1] for row in rows] == [1, 1, 1, 0, 0, 0, 0, 0, 1, 1]
+    shown = [float(row[2]) for row in rows[-2:]]
+    assert list(run(page, "ranked")[1]) == pytest.approx(shown, abs=1e-4)
+    put(page, brush=[], rank="layers")
+    page.evaluate("() => { explorer.sweep = null; }")
+    assert page.evaluate("() => explorer.panel('ranked').csv()") == "layer,stream,kl_bits\n"
+    page.evaluate("() => explorer.startSweep()")
+    shown = page.evaluate("() => explorer.panel('ranked').drawn.table().rows.map((row) => row[2])")
+    assert [kl for row in run(page, "ranked")[1] for kl in row] == pytest.approx(shown, abs=1e-4)
+
+
+def test_the_python_of_the_card_gives_all_its_facts(page):
+    put(page, stream=3)
+    code = page.evaluate("() => explorer.panel('card').drawn.python()")
+    names: dict = {}
+    exec(code, names)
+    facts = {row[0]: row[1] for row in page.evaluate("() => explorer.panel('card').drawn.table().rows")}
+    percent = {key: float(facts[key].rstrip(" %").replace("\u2212", "-")) for key in ("hub", "sink", "self")}
+    assert {key: 100 * names[key] for key in percent} == pytest.approx(percent, abs=0.06)
+    assert facts["drift"] == "  ".join(f"{a} {b}" for a, b in zip("ABC", names["drift"], strict=True))
+    assert float(facts["ablation"]) == pytest.approx(names["ablation"], abs=1e-3)
+    assert len(names["lens"]) == 8
+
+
+def test_the_python_of_the_stepper_has_all_three_curves(page):
+    code = page.evaluate("() => explorer.panel('stepper').drawn.python()")
+    assert all(f'trace["{name}"]' in code for name in ("step_change", "state_norm", "drift_cosine"))
+
+
+def test_alignments_csv_has_the_distribution_of_the_chosen_cell(page):
+    put(page, layer=4, stream=2)
+    rows = page.evaluate("() => explorer.panel('align').drawn.table().rows")
+    mean = next(float(row[3]) for row in rows if row[:3] == [4, 2, "mean"])
+    tokens = [float(row[3]) for row in rows if row[:2] == [4, 2] and row[2] != "mean"]
+    assert len(tokens) == len(PROMPT)
+    assert sum(tokens) / len(tokens) == pytest.approx(mean, abs=1e-4)
+
+
+def test_the_boards_picture_says_what_is_switched_on(page):
+    put(page, ablated=[0, 4], first=1, last=3, cuts=[[0, 1, 2, 3, None]])
+    svg = page.evaluate("() => explorer.panel('board').svg()")
+    assert "ablate S0 mean, S1 zero after L1–L3; cut L0 H1 S2←S3" in svg
+
+
+def test_the_picture_of_a_long_prompt_is_whole_and_has_the_chosen_range(watch, nano_address):
+    page = watch(nano_address).page
+    page.locator("#prompt").fill("many words in many lines " * 10)
+    page.locator("#prompt").press("Enter")
+    page.wait_for_function("() => explorer.trace.T === 250")
+    put(page, token=3, rangeEnd=9)
+    svg = ElementTree.fromstring(page.evaluate("() => explorer.panel('tokens').svg()"))
+    bottom = max(float(text.get("y")) for text in svg if text.tag.endswith("text"))
+    assert 60 < bottom < float(svg.get("height"))
+    assert sum(rect.get("stroke") is not None for rect in svg) == 7
 
 
 def test_the_export_menu_downloads_files(watch, nano_address):

@@ -29,6 +29,9 @@ def test_the_address_carries_the_whole_state(watch, nano_address):
         theme="dark",
         ablated=[5],
         cuts=[[1, 0, 2, 3, None]],
+        flow="all",
+        brush=[1, 3],
+        big="ranked",
     )
     settle(first)
     url = first.url
@@ -46,10 +49,63 @@ def test_the_address_carries_the_whole_state(watch, nano_address):
         "theme",
         "ablated",
         "cuts",
+        "flow",
+        "brush",
+        "big",
         "prompt",
     ]
     assert {k: state(again)[k] for k in keys} == {k: state(first)[k] for k in keys}
     assert again.evaluate("() => explorer.outcome.kl") == first.evaluate("() => explorer.outcome.kl")
+    assert "3 together" in again.evaluate("() => explorer.panel('ranked').svg()")
+    assert again.locator("#panel-flow input").is_checked()
+    assert not again.locator("#panel-card").is_visible()
+
+
+def test_the_first_token_and_layer_are_in_the_address(watch, nano_address):
+    page = watch(nano_address).page
+    assert (state(page)["token"], state(page)["layer"]) == (12, 2)
+    put(page, token=0, layer=0)
+    again = watch(page.url).page
+    assert (state(again)["token"], state(again)["layer"]) == (0, 0)
+
+
+def test_a_link_pasted_into_an_open_page_resets_what_it_does_not_name(watch, nano_address):
+    page = watch(nano_address).page
+    put(page, stream=5, ablated=[4], wall="mean", token=3)
+    page.evaluate("() => { location.hash = 'stream=2&prompt=ab'; }")
+    page.wait_for_function("() => explorer.trace.manifest.prompt === 'ab'")
+    found = state(page)
+    assert [found[k] for k in ("stream", "ablated", "wall", "token", "layer")] == [2, [], "frequency", 1, 2]
+    assert page.locator("#prompt").input_value() == "ab"
+
+
+def test_a_prompt_of_several_lines_stays_one(watch, nano_address):
+    page = watch(nano_address).page
+    prompt = page.locator("#prompt")
+    low = prompt.bounding_box()["height"]
+    prompt.fill("one")
+    prompt.press("Shift+Enter")
+    prompt.press_sequentially("two")
+    assert prompt.bounding_box()["height"] > low
+    prompt.press("Enter")
+    page.wait_for_function("() => explorer.trace.manifest.prompt === 'one\\ntwo'")
+    assert state(page)["token"] == 6
+    again = watch(page.url).page
+    assert again.evaluate("() => explorer.trace.manifest.prompt") == "one\ntwo"
+    assert again.locator("#prompt").input_value() == "one\ntwo"
+
+
+def test_the_address_carries_the_ids_of_tokens_that_the_text_would_not_give(watch, nano_address):
+    page = watch(nano_address).page
+    page.evaluate("() => explorer.load({ tokens: [65, 200, 66] }, { prompt: 'A?B' })")  # 200 is no text
+    settle(page)
+    assert page.evaluate("() => explorer.trace.manifest.exact") is False
+    again = watch(page.url).page
+    assert again.evaluate("() => explorer.tokens()") == [65, 200, 66]
+    again.locator("#prompt").fill("AB")
+    again.locator("#prompt").press("Enter")
+    again.wait_for_function("() => explorer.trace.T === 2")
+    assert state(again)["ids"] == []
 
 
 def test_a_broken_address_is_harmless(watch, nano_address):
@@ -112,6 +168,8 @@ def test_after_the_first_trace_changing_the_selection_asks_the_server_nothing(wa
 def test_a_stale_question_is_cancelled(watch, nano_address):
     page = watch(nano_address).page
     settle(page)
+    failed = []
+    page.on("requestfailed", lambda request: failed.append((request.post_data_json, request.failure)))
     page.evaluate(
         """() => {
           for (const s of [0, 1, 2, 3]) {
@@ -121,6 +179,9 @@ def test_a_stale_question_is_cancelled(watch, nano_address):
         }"""
     )
     settle(page)
+    streams = [body["intervention"]["ablations"][0]["stream"] for body, _ in failed]
+    assert streams == [0, 1, 2]
+    assert {reason for _, reason in failed} == {"net::ERR_ABORTED"}
     alone = page.evaluate("() => explorer.outcome.kl")
     page.evaluate("() => explorer.intervene()")
     settle(page)
@@ -146,10 +207,11 @@ def test_the_results_of_a_runs_analyses_are_a_click_away(watch, session):
 # Sizes and speed
 
 
-@pytest.mark.parametrize(("width", "height"), [(1280, 800), (3840, 2160), (800, 900)])
-def test_nothing_overflows_the_page_at_any_width(watch, nano_address, width, height):
-    page = watch(nano_address, viewport={"width": width, "height": height}).page
-    settle(page)
+@pytest.mark.parametrize("against", ["", "prompt:Another prompt of another length."])
+@pytest.mark.parametrize("width", [800, 1280, 2200, 2560, 3000, 3840])
+def test_nothing_overflows_the_page_at_any_width(watch, nano_address, width, against):
+    page = watch(nano_address, viewport={"width": width, "height": 900}).page
+    put(page, against=against)
     assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
     spilled = page.evaluate(
         """() => {

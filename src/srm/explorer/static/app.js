@@ -74,13 +74,17 @@ export class App {
   show(trace) {
     this.trace = trace;
     this.sweep = null;
+    if (this.job) this.stopSweep(); // it is about another prompt
     const { T, S, L, H } = trace;
     const inside = (value, size) => Math.max(0, Math.min(size - 1, value));
     const state = this.store.state;
+    const [from, to] = state.brush;
     this.store.set({
+      ids: trace.manifest.exact ? [] : Array.from(trace.data("tokens")),
       token: inside(state.token, T), rangeEnd: state.rangeEnd === null ? null : inside(state.rangeEnd, T),
       stream: inside(state.stream, S), source: inside(state.source, S), layer: inside(state.layer, L), head: inside(state.head, H), step: inside(state.step, trace.steps),
       ablated: state.ablated.filter((code) => code >= 0 && code < 3 * S),
+      brush: state.brush.length === 2 && from >= 0 && from < to && to < S ? [from, to] : [],
       cuts: state.cuts.filter((cut) => cut.length === 5 && cut[0] < L && cut[1] < H && cut[2] < S && cut[3] < S && (cut[4] === null || cut[4] < T)),
     });
     this.store.touch("trace");
@@ -115,16 +119,23 @@ export class App {
     return `capture(${model}, tokenizer, ${prompt}${reference}${hooks})`;
   }
 
-  // The board's intervention, and the baseline it is set against.
-  interventionPython() {
-    const { ablations, cuts } = this.intervention();
-    const tuple = (list) => (list.length ? `(${list.join(", ")},)` : "()");
+  // The prompt as it is: what interventions are set against.
+  baselinePython() {
     const reference = this.trace.manifest.reference === "evaluation tokens" ? ", reference" : "";
     return [
       "from srm.explorer.interventions import Ablation, Baseline, Cut, Intervention, evaluate, hooks_of",
       "",
       `tokens = torch.tensor(${JSON.stringify(this.tokens())})`,
       `baseline = Baseline.of(model, tokens${reference})`,
+    ].join("\n");
+  }
+
+  // The board's intervention, and the baseline it is set against.
+  interventionPython() {
+    const { ablations, cuts } = this.intervention();
+    const tuple = (list) => (list.length ? `(${list.join(", ")},)` : "()");
+    return [
+      this.baselinePython(),
       "intervention = Intervention(",
       `    ablations=${tuple(ablations.map((a) => `Ablation(stream=${a.stream}, mode="${a.mode}", first=${a.first}, last=${a.last})`))},`,
       `    cuts=${tuple(cuts.map((c) => `Cut(layer=${c.layer}, head=${c.head}, target=${c.target}, source=${c.source}, token=${c.token ?? "None"})`))},`,
@@ -143,9 +154,11 @@ export class App {
     }
   }
 
-  async load(request) {
+  // Trace a prompt or token ids, and show it with these changes of the state.
+  async load(request, changes = {}) {
     const bytes = await this.ask("trace", "/api/trace", request);
     if (!bytes) return false;
+    this.store.set(changes);
     this.show(new Trace(bytes));
     return true;
   }
@@ -194,20 +207,23 @@ export class App {
   }
 
   async startSweep() {
-    const request = { tokens: this.tokens() };
+    const { trace } = this;
     this.sweep = null;
-    this.job = await this.ask("sweep", "/api/sweep", request);
+    const started = await this.ask("sweep", "/api/sweep", { tokens: this.tokens() });
+    if (!started) return;
+    this.job = started;
+    if (this.trace !== trace) await this.stopSweep(); // another prompt came first
     while (this.job?.status === "running") {
       this.store.touch("sweep");
       await new Promise((resolve) => setTimeout(resolve, 300));
-      if (!this.job) return;
-      const state = await this.ask("job", `/api/jobs/${this.job.id}`);
-      if (!this.job) return;
+      if (this.job?.id !== started.id) return;
+      const state = await this.ask("job", `/api/jobs/${started.id}`);
+      if (this.job?.id !== started.id) return;
       this.job = state;
     }
     if (this.job?.status === "failed") this.onerror(new Error(this.job.error));
     if (this.job?.status === "done") {
-      const { L, S } = this.trace;
+      const { L, S } = trace;
       this.sweep = new Float32Array(L * S);
       for (const { layer, stream, kl } of this.job.pieces) this.sweep[layer * S + stream] = kl.reduce((sum, value) => sum + value, 0) / kl.length;
     }

@@ -5,7 +5,7 @@ import { isDark } from "./color.js";
 import { Client } from "./client.js";
 import { h, short } from "./dom.js";
 import { bindKeys, KEYS } from "./keyboard.js";
-import { fromHash, toHash } from "./store.js";
+import { fromHash, START, toHash } from "./store.js";
 import { toggleAblation } from "./views/board.js";
 
 const $ = (id) => document.getElementById(id);
@@ -39,9 +39,8 @@ async function showResults(names) {
 
 async function start() {
   const info = await client.ask("model", "/api/model");
-  const state = fromHash(location.hash);
-  document.documentElement.dataset.theme = state.theme ?? "";
-  const app = new App($("app"), { client, info, state, python: info.python, onerror: (error) => say(error.message, true) });
+  document.documentElement.dataset.theme = fromHash(location.hash).theme ?? "";
+  const app = new App($("app"), { client, info, python: info.python, onerror: (error) => say(error.message, true) });
   window.explorer = app; // for the curious, and for the tests
   const { store } = app;
   document.title = `${info.name} – SRM explorer`;
@@ -49,16 +48,21 @@ async function start() {
   $("model").title = `${info.parameters.toLocaleString("en")} parameters, config ${info.config_hash}, tokenizer ${info.tokenizer}`;
   $("shape").textContent = `${info.streams} streams · ${info.layers} layers × ${info.order[0].join("")} · ${info.heads} heads · ${(info.parameters / 1e6).toFixed(info.parameters < 1e7 ? 2 : 0)}M`;
 
-  const run = async (request) => {
+  const run = async (request, changes) => {
     say("tracing …");
     const began = performance.now();
-    if (await app.load(request)) say(`traced in ${Math.round(performance.now() - began)} ms`);
+    if (await app.load(request, changes)) say(`traced in ${Math.round(performance.now() - began)} ms`);
   };
-  const trace = async () => {
+  const trace = () => {
     const prompt = $("prompt").value;
-    store.set({ prompt, token: 0, rangeEnd: null });
-    await run({ prompt });
-    if (app.trace) store.set({ token: app.trace.T - 1 });
+    return run({ prompt }, { prompt, token: info.max_tokens, rangeEnd: null, brush: [] }); // the token is brought inside: the last
+  };
+  // What a link says, and the start for what it does not name.
+  const open = (hash) => {
+    const next = { ...START, ...fromHash(hash) };
+    next.prompt ||= info.prompts[0];
+    $("prompt").value = next.prompt;
+    return run(next.ids.length ? { tokens: next.ids } : { prompt: next.prompt }, next);
   };
 
   let generating = false;
@@ -74,8 +78,7 @@ async function start() {
     if (!room) say(`the prompt is as long as it gets: ${info.max_tokens} tokens`, true);
     for (let i = 0; i < Math.min(count, room) && generating; i++) {
       const made = await app.ask("generate", "/api/generate", { tokens: app.tokens(), count: 1, temperature: Math.max(0, Number($("temperature").value) || 0), seed: app.trace.T });
-      if (!made || !(await app.load({ tokens: made.tokens }))) break;
-      store.set({ prompt: made.text, token: made.tokens.length - 1, rangeEnd: null });
+      if (!made || !(await app.load({ tokens: made.tokens }, { prompt: made.text, token: made.tokens.length - 1, rangeEnd: null, brush: [] }))) break;
       $("prompt").value = made.text;
       say(`${i + 1} of ${count} tokens`);
     }
@@ -90,32 +93,23 @@ async function start() {
   $("help").addEventListener("click", showHelp);
   $("results").hidden = !info.results.length;
   $("results").addEventListener("click", () => showResults(info.results).catch((error) => say(error.message, true)));
-  $("prompt").addEventListener("keydown", (event) => { if (event.key === "Enter") trace(); });
+  $("prompt").addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    trace();
+  });
   bindKeys(app, { help: showHelp, focusPrompt: () => $("prompt").select(), toggleTheme, ablate: (stream) => toggleAblation(store, stream) });
 
   store.subscribe((_, now) => {
+    if (!app.trace) return;
     const hash = toHash(now);
     history.replaceState(null, "", hash ? `#${hash}` : location.pathname);
-    if (!app.trace) return;
     const range = now.rangeEnd === null ? "" : `–${now.rangeEnd}`;
     $("selection").textContent = `token ${now.token}${range} “${short(app.trace.strings[now.token], 14)}” · S${now.stream} · L${now.layer} · H${now.head}`;
   });
-  addEventListener("hashchange", async () => {
-    const next = fromHash(location.hash);
-    const prompt = next.prompt ?? store.get("prompt");
-    const anew = prompt !== store.get("prompt");
-    store.set({ ...next, prompt });
-    if (anew) {
-      $("prompt").value = prompt;
-      await run({ prompt });
-    }
-  });
+  addEventListener("hashchange", () => open(location.hash));
 
-  $("prompt").value = state.prompt || info.prompts[0];
-  store.set({ prompt: $("prompt").value });
-  await run({ prompt: $("prompt").value });
-  if (app.trace && state.token === undefined) store.set({ token: Math.min(app.trace.T - 1, 12) });
-  if (app.trace && state.layer === undefined) store.set({ layer: Math.min(app.trace.L - 1, 2) }); // layer 0 routes every token alike
+  await open(location.hash);
   document.documentElement.dataset.ready = "yes";
 }
 

@@ -112,8 +112,14 @@ export class Panel {
 
   // --- export ---------------------------------------------------------------------------------------------------
 
+  // As large as on the screen, and at least as high as the picture is.
+  exportSize() {
+    const [width, height] = this.size ?? [800, 0];
+    return [width, Math.max(height, this.drawn.height(width))];
+  }
+
   svg() {
-    const [width, height] = this.size ?? [800, 400];
+    const [width, height] = this.exportSize();
     const theme = ink(this.element);
     const pen = new SvgPen(width, height);
     pen.rect(0, 0, width, height, { fill: theme.panel });
@@ -136,7 +142,7 @@ export class Panel {
   }
 
   savePng() {
-    const [width, height] = this.size ?? [800, 400];
+    const [width, height] = this.exportSize();
     const canvas = document.createElement("canvas");
     const pen = new CanvasPen(canvas, width, height, 2);
     const theme = ink(this.element);

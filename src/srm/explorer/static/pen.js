@@ -8,6 +8,24 @@ function font({ size = 11, weight = 400, mono = false } = {}) {
   return `${weight} ${size}px ${mono ? MONO : SANS}`;
 }
 
+const ruler = new OffscreenCanvas(1, 1).getContext("2d");
+
+export function textWidth(string, style) {
+  ruler.font = font(style);
+  return ruler.measureText(string).width;
+}
+
+// The text's words in lines of at most this width.
+export function wrapped(string, width, style) {
+  const lines = [];
+  for (const word of string.split(" ").filter(Boolean)) {
+    const longer = lines.length ? `${lines.at(-1)} ${word}` : word;
+    if (lines.length && textWidth(longer, style) <= width) lines[lines.length - 1] = longer;
+    else lines.push(word);
+  }
+  return lines;
+}
+
 export class CanvasPen {
   constructor(canvas, width, height, ratio = window.devicePixelRatio || 1) {
     canvas.width = Math.max(1, Math.round(width * ratio));
@@ -85,7 +103,6 @@ export class CanvasPen {
 export class SvgPen {
   constructor(width, height) {
     Object.assign(this, { width, height, parts: [] });
-    this.ruler = new OffscreenCanvas(1, 1).getContext("2d");
     this.regions = [];
   }
 
@@ -106,8 +123,7 @@ export class SvgPen {
   }
 
   measure(string, style) {
-    this.ruler.font = font(style);
-    return this.ruler.measureText(string).width;
+    return textWidth(string, style);
   }
 
   cells(x, y, w, h, rows, columns, rgba) {

@@ -6,10 +6,11 @@
 
 export const START = {
   prompt: "",
-  token: 0,            // the chosen token …
+  ids: [],             // the prompt as token ids, where its text would be read as others
+  token: 12,           // the chosen token …
   rangeEnd: null,      // … or a range from it to this one
   stream: 0,
-  layer: 0,
+  layer: 2,            // layer 0 routes every token alike
   head: 0,
   step: 0,             // of the layer: with it the tick of the recursion
   source: 0,           // the other end of the chosen edge; `stream` is its target
@@ -20,7 +21,9 @@ export const START = {
   lens: "tokens",      // or streams, curves
   drift: "cosine",     // or kl
   align: "connection", // or update, update_in
+  flow: "layer",       // or all: the layers whose arcs are drawn in full
   rank: "prompt",      // or layers: the sweep
+  brush: [],           // the first and last of the ranked bars taken together
   first: -1,           // the layer range of ablations; −1 is the last layer
   last: -1,
   ablated: [],         // stream × 3 + (0 mean, 1 zero, 2 resample)

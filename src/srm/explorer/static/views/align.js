@@ -23,10 +23,12 @@ export const align = {
     const perTick = () => store.get("align") !== "connection";
     const row = () => (perTick() ? ctx.tick() : store.get("layer"));
 
+    // The chosen cell at every token.
+    const chosen = () => Array.from({ length: ctx.trace.T }, (_, t) => ctx.trace.at(name(), row(), t, store.get("stream")));
+
     function histogram(pen, x, y, w, h, theme) {
-      const { trace } = ctx;
       const { stream, token } = store.state;
-      const values = Array.from({ length: trace.T }, (_, t) => trace.at(name(), row(), t, stream));
+      const values = chosen();
       const bins = new Array(24).fill(0);
       const low = Math.min(...values), high = Math.max(...values), span = Math.max(high - low, 0.02);
       const from = (low + high) / 2 - span / 2;
@@ -73,7 +75,9 @@ export const align = {
       },
       table() {
         const values = meanOverTokens(ctx.trace, name());
-        return { columns: [perTick() ? "tick" : "layer", "stream", "cosine"], rows: Array.from(values, (value, i) => [Math.floor(i / ctx.trace.S), i % ctx.trace.S, value.toFixed(5)]) };
+        const map = Array.from(values, (value, i) => [Math.floor(i / ctx.trace.S), i % ctx.trace.S, "mean", value.toFixed(5)]);
+        const cell = chosen().map((value, t) => [row(), store.get("stream"), t, value.toFixed(5)]);
+        return { columns: [perTick() ? "tick" : "layer", "stream", "token", "cosine"], rows: [...map, ...cell] };
       },
       python: () => `${ctx.preamble()}\n\ntrace["${name()}"].mean(1)        # [${perTick() ? "tick" : "layer"}, stream]\ntrace["${name()}"][${row()}, :, ${store.get("stream")}]      # its distribution over tokens`,
     };

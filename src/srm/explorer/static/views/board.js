@@ -2,6 +2,7 @@
 
 import { streamColor } from "../color.js";
 import { h, number, short } from "../dom.js";
+import { wrapped } from "../pen.js";
 
 export const MODES = ["mean", "zero", "resample"];
 
@@ -10,7 +11,7 @@ export const board = {
   title: "Ablation board",
   about: "Replace streams by their mean, zero, or another token's state after a range of layers, cut edges in the routing lens, and see the next token change.",
   live: true,
-  uses: ["token", "outcome", "ablated", "cuts"],
+  uses: ["token", "outcome", "ablated", "cuts", "first", "last"],
 
   mount(panel, ctx) {
     const { store } = ctx;
@@ -47,6 +48,9 @@ export const board = {
       return [...rows.values()].sort((a, b) => Math.max(b[1], b[2]) - Math.max(a[1], a[2])).slice(0, 8);
     }
 
+    // Which switches are on, for a picture without them.
+    const said = (width) => wrapped(describe(ctx.intervention()), width, { size: 10 });
+
     return {
       update() {
         if (!ctx.trace) return;
@@ -60,7 +64,7 @@ export const board = {
         const active = store.get("ablated").length + store.get("cuts").length;
         panel.note.textContent = !active ? "nothing ablated" : ctx.outcome ? `${number(ctx.outcome.kl[Math.min(store.get("token"), ctx.outcome.kl.length - 1)], 3)} bits here` : "…";
       },
-      height: () => 214,
+      height: (width) => 216 + 13 * said(width).length,
       render(pen, width, height, theme) {
         const { outcome, trace } = ctx;
         const token = store.get("token");
@@ -69,6 +73,7 @@ export const board = {
         pen.text("before", width - 106, 12, { color: theme.dim, size: 10 });
         pen.rect(width - 56, 5, 8, 8, { fill: theme.warm });
         pen.text("after", width - 44, 12, { color: theme.dim, size: 10 });
+        said(width).forEach((line, i) => pen.text(line, 0, 226 + 13 * i, { color: theme.ink, size: 10 }));
         if (!outcome) return;
         const rows = bars();
         const left = 86, room = width - left - 92;
@@ -109,6 +114,14 @@ export function toggleAblation(store, stream, mode = 0) {
   const code = stream * 3 + mode;
   const rest = store.get("ablated").filter((other) => Math.floor(other / 3) !== stream);
   store.set({ ablated: store.get("ablated").includes(code) ? rest : [...rest, code].sort((a, b) => a - b), stream });
+}
+
+// An intervention in words: "ablate S0 mean, S2 zero after L1–L3; cut L0 H1 S2←S3 at 4".
+export function describe({ ablations, cuts }) {
+  const streams = ablations.map(({ stream, mode }) => `S${stream} ${mode}`).join(", ");
+  const edges = cuts.map(({ layer, head, target, source, token }) => `L${layer} H${head} S${target}←S${source}${token === null ? "" : ` at ${token}`}`).join(", ");
+  const layers = ablations.length ? [...new Set([ablations[0].first, ablations[0].last])].map((layer) => `L${layer}`).join("–") : "";
+  return [streams && `ablate ${streams} after ${layers}`, edges && `cut ${edges}`].filter(Boolean).join("; ");
 }
 
 function mean(values) {

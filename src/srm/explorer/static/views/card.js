@@ -15,6 +15,8 @@ export const card = {
     const step = (by) => store.set({ stream: (store.get("stream") + by + ctx.trace.S) % ctx.trace.S });
     panel.controls.append(h("button", { type: "button", "aria-label": "Previous stream", onclick: () => step(-1) }, "‹"), h("button", { type: "button", "aria-label": "Next stream", onclick: () => step(1) }, "›"));
 
+    const lensArray = () => (ctx.trace.has("stream_lens_target") ? "stream_lens_target" : "attribution");
+
     function facts() {
       const { trace } = ctx;
       const { stream: s, threshold } = store.state;
@@ -61,13 +63,29 @@ export const card = {
       tip: (hit) => (hit.kind === "token" ? `token ${hit.token}: writes ${number(hit.value)} beyond its mean` : null),
       click: (hit) => hit.kind === "token" && store.set({ token: hit.token, rangeEnd: null }),
       table: () => ({ columns: ["fact", "value", "about"], rows: [...facts(), ...stirred().map(([t, value]) => ["stirred by", ctx.trace.strings[t], `token ${t}, ${number(value)}`])] }),
-      python: () => `${ctx.preamble()}\n\nstream = ${store.get("stream")}\nfrequency = (trace.weights > ${store.get("threshold")}).mean((0, 1, 2))       # [target, source]\ntrace["ablation_kl"][:, stream].mean()                # bits\ntrace["write_norm"][-1, :, stream].argsort()[::-1]    # the tokens that stir it most`,
+      python: () => [
+        ctx.preamble(),
+        "from srm.analysis.drift import CLASSES, convergence, convergence_class",
+        "",
+        `stream = ${store.get("stream")}`,
+        `frequency = (trace.weights > ${store.get("threshold")}).mean((0, 1, 2))       # [target, source]`,
+        "self, others = frequency[stream, stream], max(1, len(frequency) - 1)",
+        "hub, reads = ((edges.sum() - self) / others for edges in (frequency[:, stream], frequency[stream]))",
+        "sink = reads - hub",
+        'ablation = trace["ablation_kl"][:, stream].astype(float).mean()        # bits',
+        ...(ctx.trace.L > 1 ? [
+          'curves = trace["drift_cosine"].astype(float).mean(2)[..., stream]      # [transition, group]',
+          "drift = [CLASSES[convergence_class(convergence(curve), len(curve))] for curve in curves.T]",
+        ] : []),
+        `lens = trace["${lensArray()}"].astype(float).mean(1)[:, stream]        # [layer]`,
+        'stirred = trace["write_norm"][-1, :, stream].argsort()[::-1]           # tokens, those that stir it most first',
+      ].join("\n"),
     };
 
     // What it says alone: log-probability of the right token after each layer, against the other streams.
     function curve(pen, width, theme) {
       const { trace } = ctx;
-      const name = trace.has("stream_lens_target") ? "stream_lens_target" : "attribution";
+      const name = lensArray();
       const label = name === "attribution" ? "part in the right token's logit, by layer" : "right token alone, nats, by layer";
       const mean = meanOverTokens(trace, name);
       const low = Math.min(...mean), high = Math.max(...mean), top = 136, tall = 42;

@@ -12,14 +12,14 @@ export const flow = {
   id: "flow",
   title: "Stream flow",
   about: "Streams are lanes, depth runs along x; arcs are connections above the threshold, width = weight, colour = head.",
-  uses: ["token", "rangeEnd", "threshold", "layer", "head", "stream"],
+  uses: ["token", "rangeEnd", "threshold", "layer", "head", "stream", "flow"],
 
   mount(panel, ctx) {
     const { store } = ctx;
     const host = h("div", { class: "flow" });
     panel.canvas.replaceWith(host);
     const play = h("button", { type: "button", title: "Play through depth", onclick: () => toggle() }, "▶ depth");
-    const all = h("input", { type: "checkbox", onchange: () => panel.redraw() });
+    const all = h("input", { type: "checkbox", onchange: () => store.set({ flow: all.checked ? "all" : "layer" }) });
     panel.controls.append(play, h("label", { class: "check" }, all, "all layers"));
     let timer = 0;
 
@@ -61,6 +61,9 @@ export const flow = {
     }
 
     const drawn = {
+      update() {
+        all.checked = store.get("flow") === "all";
+      },
       height: () => Math.max(200, Math.min(460, ctx.trace.S * 33 + 46)),
       paint(width, height) {
         const pen = new SvgPen(width, height);
@@ -76,7 +79,7 @@ export const flow = {
       },
       render(pen, width, height, theme) {
         const { S, L, H } = ctx.trace;
-        const { layer, stream, head: chosen } = store.state;
+        const { layer, stream, head: chosen, flow } = store.state;
         const left = 34, right = 16, top = 20, lane = (height - top - 26) / S;
         const step = (width - left - right) / L;
         const y = (s) => top + (s + 0.5) * lane;
@@ -86,7 +89,7 @@ export const flow = {
         const strongest = Math.max(0.05, ...list.map((edge) => edge[4]));
         for (const [l, head, target, source, weight] of list) {
           const x0 = left + l * step, x1 = x0 + step;
-          const here = l === layer || all.checked;
+          const here = l === layer || flow === "all";
           const touches = target === stream || source === stream;
           const mid = (x0 + x1) / 2;
           const shift = (head - (H - 1) / 2) * Math.min(2.2, lane / 8);

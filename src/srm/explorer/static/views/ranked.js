@@ -12,23 +12,29 @@ export const ranked = {
   title: "Ranked ablation",
   about: "KL(full ‖ stream at its mean) in bits, mean over the prompt, and its cumulative share. Drag over bars to compare a group's joint effect with the sum.",
   stretches: true,
-  uses: ["stream", "ablated", "rank", "sweep"],
+  uses: ["stream", "ablated", "rank", "sweep", "layer", "brush"],
 
   mount(panel, ctx) {
     const { store } = ctx;
     const kind = choice("Rank", [["prompt", "final state"], ["layers", "by layer", "every stream ablated after every layer: a sweep"]], store.get("rank"), (rank) => store.set({ rank }));
     const run = h("button", { type: "button", onclick: () => (ctx.job ? ctx.stopSweep() : ctx.startSweep()) }, "sweep");
     if (ctx.client) panel.controls.append(kind, run);
-    let brush = null; // { from, to, done, joint, summed }
+    let drag = null; // { start, from, to, done }: done from when the button is up
+    let effect = null; // of the brushed group: { joint, summed }, bits
+
+    const byLayer = () => store.get("rank") === "layers" && Boolean(ctx.client);
+    const isDragging = () => drag !== null && !drag.done;
+    const brush = () => (isDragging() ? [drag.from, drag.to] : store.get("brush"));
+    const isBrushed = (i) => brush().length > 0 && i >= brush()[0] && i <= brush()[1];
+    const group = () => ranking(ctx.trace).filter((_, i) => isBrushed(i)).map((entry) => entry.stream);
 
     async function measure() {
-      const group = ranking(ctx.trace).slice(brush.from, brush.to + 1).map((entry) => entry.stream);
-      const mine = brush;
-      const last = ctx.trace.L - 1;
-      const found = await ctx.ask("brush", "/api/intervene", { tokens: ctx.tokens(), each: true, intervention: { ablations: group.map((stream) => ({ stream, mode: "mean", first: last, last })) } });
-      if (!found || mine !== brush) return;
-      mine.joint = average(found.kl);
-      mine.summed = found.each.reduce((sum, one) => sum + average(one.kl), 0);
+      const { trace } = ctx;
+      const streams = group();
+      const last = trace.L - 1;
+      const found = await ctx.ask("brush", "/api/intervene", { tokens: ctx.tokens(), each: true, intervention: { ablations: streams.map((stream) => ({ stream, mode: "mean", first: last, last })) } });
+      if (!found || ctx.trace !== trace || String(group()) !== String(streams)) return;
+      effect = { joint: average(found.kl), summed: found.each.reduce((sum, one) => sum + average(one.kl), 0) };
       panel.redraw();
     }
 
@@ -46,8 +52,7 @@ export const ranked = {
       const on = new Set(store.get("ablated").map((code) => Math.floor(code / 3)));
       list.forEach(({ stream, kl }, i) => {
         const x = left + i * bar, height = (kl / most) * room;
-        const inBrush = brush && i >= brush.from && i <= brush.to;
-        if (inBrush) pen.rect(x, top, bar, room, { fill: theme.faint });
+        if (isBrushed(i)) pen.rect(x, top, bar, room, { fill: theme.faint });
         pen.rect(x + bar * 0.14, top + room - height, bar * 0.72, Math.max(1, height), { fill: streamColor(stream, S), stroke: stream === store.get("stream") ? theme.mark : undefined, width: 1.5 });
         const label = bar >= 16 || i % Math.ceil(16 / bar) === 0;
         if (label) pen.text(`S${stream}`, x + bar / 2, top + room + 12, { color: on.has(stream) ? theme.warm : theme.dim, weight: on.has(stream) ? 700 : 400, size: bar >= 16 ? 10 : 9, align: "middle" });
@@ -55,8 +60,9 @@ export const ranked = {
       pen.path(`M${list.map(({ share }, i) => `${left + (i + 0.5) * bar} ${top + room - share * room}`).join("L")}`, { stroke: theme.ink, width: 1.2 });
       pen.region({ x: left, y: top, w, h: room + 16, rows: 1, columns: S, kind: "bar" });
       const half = list.findIndex((entry) => entry.share >= 0.5) + 1;
-      const line = brush?.joint !== undefined ? `${brush.to - brush.from + 1} together ${number(brush.joint, 3)} bits, summed ${number(brush.summed, 3)}: ${brush.joint > brush.summed ? "they cover for each other" : "they overlap"}` : `${half} of ${S} make half of the sum; ${ctx.client ? "drag over bars for a group" : `range ${number(list[0].kl / Math.max(1e-9, list[S - 1].kl), 1)}×`}`;
-      pen.text(line, left, 12, { color: brush?.joint !== undefined ? theme.ink : theme.dim, size: 10 });
+      const settled = effect && !isDragging();
+      const line = settled ? `${group().length} together ${number(effect.joint, 3)} bits, summed ${number(effect.summed, 3)}: ${effect.joint > effect.summed ? "they cover for each other" : "they overlap"}` : `${half} of ${S} make half of the sum; ${ctx.client ? "drag over bars for a group" : `range ${number(list[0].kl / Math.max(1e-9, list[S - 1].kl), 1)}×`}`;
+      pen.text(line, left, 12, { color: settled ? theme.ink : theme.dim, size: 10 });
       pen.text("bits, and cumulative share", left, height - 4, { color: theme.dim, size: 10 });
     }
 
@@ -73,12 +79,10 @@ export const ranked = {
     }
 
     document.addEventListener("mouseup", () => {
-      if (brush && !brush.done) {
-        brush.done = true;
-        if (brush.to > brush.from && ctx.client) measure();
-        else brush = null;
-        panel.redraw();
-      }
+      if (!isDragging()) return;
+      drag.done = true;
+      store.set({ brush: drag.to > drag.from && ctx.client ? [drag.from, drag.to] : [] });
+      panel.redraw();
     });
 
     return {
@@ -86,37 +90,51 @@ export const ranked = {
         kind.show(store.get("rank"));
         run.hidden = store.get("rank") !== "layers";
         run.textContent = ctx.job ? "stop" : "sweep";
-        if (keys.has("trace")) brush = null;
+        if (!keys.has("trace") && !keys.has("brush")) return;
+        effect = null;
+        if (store.get("brush").length && ctx.client) measure();
       },
       height: () => 232,
-      render: (pen, width, height, theme) => (store.get("rank") === "layers" && ctx.client ? swept : bars)(pen, width, height, theme),
+      render: (pen, width, height, theme) => (byLayer() ? swept : bars)(pen, width, height, theme),
       tip(hit) {
         if (hit.kind === "sweep") return `S${hit.column} after L${hit.row}   ${number(ctx.sweep[hit.row * ctx.trace.S + hit.column], 4)} bits`;
         const { stream, kl, share } = ranking(ctx.trace)[hit.column];
         return `S${stream}   ${number(kl, 4)} bits   rank ${hit.column + 1}   cumulative ${number(share * 100, 0)} %`;
       },
       press(hit) {
-        if (hit.kind === "bar") brush = { start: hit.column, from: hit.column, to: hit.column, done: false };
+        drag = hit.kind === "bar" ? { start: hit.column, from: hit.column, to: hit.column, done: false } : null;
       },
       drag(hit) {
-        if (!brush || brush.done || !hit) return;
-        brush.from = Math.min(brush.start, hit.column);
-        brush.to = Math.max(brush.start, hit.column);
+        if (!isDragging() || !hit) return;
+        drag.from = Math.min(drag.start, hit.column);
+        drag.to = Math.max(drag.start, hit.column);
         panel.redraw();
       },
       click(hit) {
         if (hit.kind === "sweep") store.set({ stream: hit.column, layer: hit.row });
-        else if (!brush || brush.from === brush.to) {
+        else if (!drag || drag.from === drag.to) {
           const { stream } = ranking(ctx.trace)[hit.column];
           if (ctx.client) toggleAblation(store, stream);
           else store.set({ stream });
         }
       },
       table() {
-        if (store.get("rank") === "layers" && ctx.sweep) return { columns: ["layer", "stream", "kl_bits"], rows: Array.from(ctx.sweep, (value, i) => [Math.floor(i / ctx.trace.S), i % ctx.trace.S, value]) };
-        return { columns: ["rank", "stream", "kl_bits", "cumulative_share"], rows: ranking(ctx.trace).map(({ stream, kl, share }, i) => [i + 1, stream, kl.toFixed(6), share.toFixed(4)]) };
+        if (byLayer()) return { columns: ["layer", "stream", "kl_bits"], rows: Array.from(ctx.sweep ?? [], (value, i) => [Math.floor(i / ctx.trace.S), i % ctx.trace.S, value]) };
+        const columns = ["rank", "stream", "kl_bits", "cumulative_share"];
+        const rows = ranking(ctx.trace).map(({ stream, kl, share }, i) => [i + 1, stream, kl.toFixed(6), share.toFixed(4)]);
+        if (!effect) return { columns, rows };
+        const both = [["", "together", effect.joint.toFixed(6), "", 1], ["", "summed", effect.summed.toFixed(6), "", 1]];
+        return { columns: [...columns, "in_group"], rows: [...rows.map((row, i) => [...row, Number(isBrushed(i))]), ...both] };
       },
-      python: () => `${ctx.preamble()}\n\nkl = trace["ablation_kl"].astype(float).mean(0)      # bits, [stream]\nkl.argsort()[::-1]`,
+      python() {
+        const { L, S } = ctx.trace;
+        const bits = "def bits(*ablations):\n    return evaluate(model, baseline, Intervention(ablations)).kl.mean().item()\n";
+        if (byLayer()) return `${ctx.preamble(false)}\n${ctx.baselinePython()}\n\n${bits}\n[[bits(Ablation(stream, "mean", layer, layer)) for stream in range(${S})] for layer in range(${L})]      # [layer][stream]`;
+        const ranks = `${ctx.preamble()}\n\nkl = trace["ablation_kl"].astype(float).mean(0)      # bits, [stream]\nkl.argsort()[::-1]`;
+        if (!group().length) return ranks;
+        const members = `group = [Ablation(stream, "mean", ${L - 1}, ${L - 1}) for stream in [${group().join(", ")}]]`;
+        return `${ranks}\n\n${ctx.baselinePython()}\n\n${bits}\n${members}\nbits(*group), sum(bits(one) for one in group)      # together, summed`;
+      },
     };
   },
 };

@@ -123,7 +123,7 @@ export const stepper = {
         const rows = Array.from({ length: trace.N }, (_, n) => [Math.floor(n / trace.steps), n % trace.steps, trace.letter(n), ...Array.from({ length: trace.K }, (_, k) => trace.string(trace.at("lens_ids", n, token, k))), ...["step_change", "state_norm", "drift"].map((name) => curve(name, n, token, stream))]);
         return { columns: ["layer", "step", "function", ...Array.from({ length: trace.K }, (_, k) => `top_${k + 1}`), `change_S${stream}`, `rms_S${stream}`, `drift_S${stream}`], rows };
       },
-      python: () => `${ctx.preamble()}\n\ntoken, stream = ${store.get("token")}, ${store.get("stream")}\n[[trace.string(i) for i in row] for row in trace["lens_ids"][:, token]]   # [tick][rank]\ntrace["step_change"][:, token, stream]\ntrace["drift_cosine"][:, :, token, stream]                              # [transition, group]`,
+      python: () => `${ctx.preamble()}\n\ntoken, stream = ${store.get("token")}, ${store.get("stream")}\n[[trace.string(i) for i in row] for row in trace["lens_ids"][:, token]]   # [tick][rank]\ntrace["step_change"][:, token, stream]\ntrace["state_norm"][:, token, stream]                                   # rms\ntrace["drift_cosine"][:, :, token, stream]                              # [transition, group]`,
     };
   },
 };

@@ -2,8 +2,11 @@
 
 import { scale } from "../color.js";
 import { choice, h, number, short, visible } from "../dom.js";
+import { colorbar } from "../heatmap.js";
 import { quantile, tokenSpan, tokenValues } from "../measures.js";
+import { textWidth } from "../pen.js";
 
+const TEXT = { size: 13, mono: true };
 const NAMES = { surprisal: "surprisal, bits", ablation: "ablation KL, bits summed over streams", entropy: "routing entropy, bits" };
 
 export const tokens = {
@@ -40,6 +43,18 @@ export const tokens = {
       strip.replaceChildren(...spans);
     }
 
+    // Where each token goes in the exported picture, line by line.
+    function places(width) {
+      let x = 4, y = 18;
+      return ctx.trace.strings.map((string) => {
+        const text = visible(string);
+        const w = textWidth(text, TEXT) + 4;
+        if (x + w > width - 4 && x > 4) { x = 4; y += 22; }
+        x += w + 1;
+        return { text, x: x - w - 1, y, w };
+      });
+    }
+
     return {
       paint() {
         const { trace } = ctx;
@@ -56,19 +71,18 @@ export const tokens = {
         });
         panel.note.textContent = `${trace.T} tokens · ${NAMES[state.color]}, ${number(colors.low)} – ${number(colors.high)}`;
       },
-      height: () => 60,
+      height: (width) => places(width).at(-1).y + 34,
       render(pen, width, height, theme) {
         const values = tokenValues(ctx.trace, store.get("color"));
         const colors = scale("sequential", ...bounds(values));
-        let x = 4, y = 18;
-        ctx.trace.strings.forEach((string, t) => {
-          const text = visible(string);
-          const w = pen.measure(text, { size: 13, mono: true }) + 4;
-          if (x + w > width - 4) { x = 4; y += 22; }
-          pen.rect(x, y - 14, w, 19, { fill: colors.css(values[t]), stroke: t === store.get("token") ? theme.mark : undefined, width: 2 });
-          pen.text(text, x + 2, y, { color: colors.ink(values[t]), size: 13, mono: true });
-          x += w + 1;
+        const [first, last] = tokenSpan(store.state, ctx.trace);
+        const placed = places(width);
+        placed.forEach(({ text, x, y, w }, t) => {
+          pen.rect(x, y - 14, w, 19, { fill: colors.css(values[t]) });
+          pen.text(text, x + 2, y, { color: colors.ink(values[t]), ...TEXT });
         });
+        for (const { x, y, w } of placed.slice(first, last + 1)) pen.rect(x, y - 14, w, 19, { stroke: theme.mark, width: 2 });
+        colorbar(pen, 4, placed.at(-1).y + 16, Math.min(420, width - 8), colors, NAMES[store.get("color")], theme);
       },
       table() {
         const { trace } = ctx;
