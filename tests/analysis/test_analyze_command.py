@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -12,8 +13,10 @@ import pytest
 
 import srm
 import srm.analysis
+from srm.cli import main
 from srm.cli.analyze import Command
 from srm.cli.paper import Command as Paper
+from srm.cli.report import default_path
 from srm.data import PrepareConfig, prepare
 from srm.errors import UserError
 from srm.models import SRMConfig
@@ -105,6 +108,50 @@ def test_a_text_file_is_read_with_the_runs_tokenizer(trained, tmp_path):
     assert (tmp_path / "out" / "figures" / "routing.svg").exists()
 
 
+def test_another_text_of_the_same_name_is_another_text(trained, tmp_path):
+    findings = []
+    for words in ("alpha beta stream layer ", "layer layer beta "):
+        (tmp_path / "x.txt").write_text(words * 8)
+        command = Command(
+            path=trained, only=("ablation",), text=tmp_path / "x.txt", tokens=64, out=tmp_path, formats=()
+        )
+        findings.append(command.analyze(show=False)["results"]["ablation"]["finding"])
+    assert findings[0] != findings[1]
+
+
+def test_figures_in_another_format_are_drawn_from_what_is_known(trained, tmp_path):
+    options = {"path": trained, "tokens": 64, "out": tmp_path}
+    Command(**options, only=("routing",), formats=("png",)).analyze(show=False)
+    answer = Command(**options, only=("routing",), formats=("svg",)).analyze(show=False)
+    assert all(Path(figure).is_file() for figure in answer["results"]["routing"]["figures"])
+
+
+def test_the_summary_tells_of_all_that_is_known(trained, tmp_path):
+    for name in ("routing", "alignment"):
+        Command(path=trained, tokens=64, out=tmp_path, only=(name,), formats=()).analyze(show=False)
+    summary = (tmp_path / "analysis" / "summary.txt").read_text()
+    assert "Routing" in summary
+    assert "per step of a layer" in summary  # the alignment's
+
+
+def test_the_shipped_run_is_analysed_beside_itself_and_still_loads(tmp_path):
+    run = tmp_path / "shipped"
+    shutil.copytree(srm.pretrained.folder(), run)
+    Command(path=run, text=run / "validation.txt", only=("routing",), tokens=256, formats=("png",)).analyze(
+        show=False
+    )
+    assert (tmp_path / "shipped-analysis" / "figures" / "routing.png").is_file()
+    assert default_path(run) == tmp_path / "shipped-report.html"
+    srm.load(run)
+
+
+def test_what_cannot_be_written_is_one_line_with_the_fix(trained, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["analyze", str(trained), "--only", "routing", "--tokens", "64", "--out", "/proc/nowhere"])
+    assert stop.value.code == 2
+    assert "choose another --out" in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_dynamics_run_over_the_checkpoints_when_asked_for(trained, tmp_path):
     command = Command(path=trained, only=("dynamics",), tokens=64, out=tmp_path, formats=())
     command.analyze(show=False)
@@ -126,6 +173,10 @@ def test_a_checkpoint_is_analysed_beside_itself_and_left_untouched(trained):
         ({"tokens": 0}, "--tokens 0"),
         ({"text": Path("missing.txt")}, "cannot read missing.txt"),
         ({"path": Path("nowhere")}, "nowhere does not exist"),
+        ({"batch_size": 0}, "--batch-size 0: must be at least 1"),
+        ({"formats": ("jpgg",)}, "--formats jpgg: there are png, svg, pdf"),
+        ({"max_depth": 2}, "max_depth = 2: at least the trained depth, 3"),
+        ({"max_depth": 0}, "max_depth = 0: at least the trained depth, 3"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(trained, tmp_path, options, message):

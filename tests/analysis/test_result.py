@@ -46,6 +46,16 @@ def test_a_damaged_result_is_refused_in_one_line(model, batches, tmp_path):
         srm.analysis.load(tmp_path / "routing")
 
 
+@pytest.mark.parametrize("where", [0.3, 0.5, 0.7])
+def test_damaged_arrays_are_refused_in_one_line(model, batches, tmp_path, where):
+    srm.analysis.routing(model, batches).save(tmp_path / "routing")
+    content = bytearray((tmp_path / "routing.npz").read_bytes())
+    content[int(where * len(content))] ^= 0xFF
+    (tmp_path / "routing.npz").write_bytes(content)
+    with pytest.raises(ResultError, match="run the analysis again"):
+        srm.analysis.load(tmp_path / "routing")
+
+
 def test_arrays_that_disagree_about_an_axis_are_refused(model, batches):
     found = srm.analysis.routing(model, batches)
     fields = {name: getattr(found, name) for name in found.axes()}

@@ -188,14 +188,19 @@ class DepthSums(Accumulator):
 def depth(model: LanguageModel, batches: Batches, max_depth: int | None = None) -> Depth:
     """Loss at every depth from 1 to `max_depth` (by default twice the trained one), and where predictions
     settle."""
+    deep = deepened(model, max_depth)
+    return capture(deep, batches, DepthSums(deep, trained_depth(model)))[0]
+
+
+def deepened(model: LanguageModel, max_depth: int | None) -> LanguageModel:
+    """The model that runs for `max_depth` layers, by default twice the trained ones (GPT-2: no more)."""
     trained = trained_depth(model)
     deepest = max_depth if max_depth is not None else (trained if isinstance(model, GPT2) else 2 * trained)
     if deepest < trained:
         raise UserError(
             f"max_depth = {deepest}: at least the trained depth, {trained}; lesser depths are always included"
         )
-    deep = model if deepest == trained else at_depth(model, deepest)
-    return capture(deep, batches, DepthSums(deep, trained))[0]
+    return model if deepest == trained else at_depth(model, deepest)
 
 
 def trained_depth(model: LanguageModel) -> int:

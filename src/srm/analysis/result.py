@@ -25,10 +25,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, get_args, get_origin, get_type_hints
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -177,8 +179,11 @@ def load(path: str | Path) -> Any:
         raise ResultError(f"{files[0]} is not a saved result; run the analysis again") from None
     require(version == FORMAT, f"{files[0]} has format {version}, not {FORMAT}; run the analysis again")
     require(kind in Result.kinds, f"{files[0]} holds an unknown kind of result, {kind!r}; update srm")
-    with np.load(files[1], allow_pickle=False) as archive:
-        arrays = {name: archive[name] for name in archive.files}
+    try:
+        with np.load(files[1], allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except (BadZipFile, OSError, ValueError, KeyError, EOFError, zlib.error) as error:
+        raise ResultError(f"{files[1]} is damaged ({error}); run the analysis again") from None
     settings = {name: _frozen(value) for name, value in document["settings"].items()}
     try:
         return Result.kinds[kind](evidence=Evidence(**document["evidence"]), **settings, **arrays)

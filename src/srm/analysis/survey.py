@@ -21,7 +21,7 @@ from srm.analysis.alignment import AlignmentSums
 from srm.analysis.attribution import AttributionSums
 from srm.analysis.baselines import baseline_decoder
 from srm.analysis.capture import Accumulator, Batches, capture, read_twice
-from srm.analysis.depth import DepthSums, at_depth, trained_depth
+from srm.analysis.depth import DepthSums, deepened, trained_depth
 from srm.analysis.drift import DriftSums, contributions_of
 from srm.analysis.interventions import InteractionSums
 from srm.analysis.logit_lens import LENS_TOKENS, LensSums, StreamDecoder, count_tokens
@@ -29,7 +29,7 @@ from srm.analysis.result import Result
 from srm.analysis.routing import RoutingSums
 from srm.analysis.states import StateMeans, StateSums
 from srm.errors import UserError, nearest
-from srm.models import GPT2, SRM, LanguageModel
+from srm.models import SRM, LanguageModel
 
 FIRST = ("routing", "alignment", "drift", "states")
 SECOND = ("ablation", "attribution", "logit_lens", "interaction")
@@ -101,10 +101,8 @@ def survey(
         {name: _second(name, model, results.get("states"), batches, lens_tokens) for name in second},
     )
     if "depth" in missing:
-        trained = trained_depth(model)
-        deepest = max_depth or (trained if isinstance(model, GPT2) else 2 * trained)
-        deep = model if deepest <= trained else at_depth(model, deepest)
-        run("depth", deep, {"depth": DepthSums(deep, trained)})
+        deep = deepened(model, max_depth)
+        run("depth", deep, {"depth": DepthSums(deep, trained_depth(model))})
     return {name: results[name] for name in (*ANALYSES, *results) if name in results}
 
 

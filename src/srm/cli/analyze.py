@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from srm.models import LanguageModel
 
 TOKENS = 16_384
+FORMATS = ("png", "svg", "pdf")
 EXTRA = ("dynamics",)  # only when asked for: it reads every checkpoint
 
 
@@ -60,7 +61,7 @@ class Command:
     """How deep to run the model; by default twice as deep as trained."""
     batch_size: int = 8
     """Windows at a time."""
-    formats: tuple[str, ...] = ("png", "svg", "pdf")
+    formats: tuple[str, ...] = FORMATS
     """How figures are written."""
     device: str = "auto"
     json: bool = False
@@ -72,11 +73,23 @@ class Command:
                 answer = self.analyze(show=main and not self.json)
         except DataError as error:
             raise UserError(str(error)) from None
+        except OSError as error:
+            raise UserError(
+                f"cannot write {error.filename or self.folder()} ({error.strerror}): choose another --out"
+            ) from None
         if main:
             print(json.dumps(answer, indent=2) if self.json else table(answer))
 
+    def check(self) -> None:
+        if self.batch_size < 1:
+            raise UserError(f"--batch-size {self.batch_size}: must be at least 1")
+        for kind in self.formats:
+            if kind not in FORMATS:
+                raise UserError(f"--formats {kind}: there are {', '.join(FORMATS)}")
+
     def analyze(self, show: bool = True) -> dict[str, Any]:
         from srm.analysis import lens_cost, survey
+        from srm.analysis.depth import deepened
         from srm.analysis.survey import chosen
         from srm.models import SRM
         from srm.storage import load
@@ -84,9 +97,12 @@ class Command:
         from srm.training.memory import keep_buffers
 
         keep_buffers()
+        self.check()
         wanted = [name for name in self.only if name not in EXTRA]
         model = load(self.path, device=device_of(self.device))
         asked = chosen(model, wanted or None) if wanted or not self.only else ()
+        if "depth" in asked:
+            deepened(model, self.max_depth)  # refused now rather than after the other analyses
         text = open_text(self, model)
         store = Store(self.folder(), model, self, text.name)
         known = {name: store.load(name) for name in asked if store.has(name)}
@@ -132,21 +148,24 @@ class Command:
     def dynamics(self, store: Store, text: Text, tell: Callable[[str, int], None]) -> Result:
         from srm.analysis import checkpoints_of, dynamics
 
-        if not store.has("dynamics"):
-            done = iter(range(1, 10**9))
-            result = dynamics(
-                checkpoints_of(self.path),
-                text.batches,
-                self.threshold,
-                lambda _: tell("checkpoints", next(done)),
-            )
-            store.save(result)
-        return store.load("dynamics")
+        if store.has("dynamics"):
+            return store.load("dynamics")
+        done = iter(range(1, 10**9))
+        result = dynamics(
+            checkpoints_of(self.path),
+            text.batches,
+            self.threshold,
+            lambda _: tell("checkpoints", next(done)),
+        )
+        store.save(result)
+        return result
 
     def folder(self) -> Path:
+        from srm.training.files import sealed
+
         if self.out is not None:
             return self.out
-        if (self.path / "run.json").is_file():
+        if (self.path / "run.json").is_file() and not sealed(self.path):
             return self.path
         return self.path.parent / f"{self.path.name}-analysis"
 
@@ -179,7 +198,9 @@ def open_text(options: Command, model: LanguageModel) -> Text:
     if options.tokens < 2:
         raise UserError(f"--tokens {options.tokens}: give 2 or more")
     if options.text is not None:
-        tokens, name = _read_text(options, run), f"{options.text.name}"
+        tokens = _read_text(options, run)
+        digest = hashlib.sha256(tokens.read(0, len(tokens)).tobytes()).hexdigest()
+        name = f"{options.text.name} {digest[:12]}"
         context = min(context, max(1, len(tokens) - 1))
     else:
         folder = options.data or (run.data if run else None)
@@ -260,13 +281,29 @@ class Store:
 
     def save(self, result: Result) -> None:
         from srm.analysis.result import write_text
-        from srm.figures import save_all
+        from srm.figures import FIGURES, save_all
 
         if not is_main():
             return
         result.save(self.results / result.kind)
+        for name in FIGURES.get(result.kind, {}):
+            for kind in FORMATS:  # of an earlier text or model
+                (self.figures / f"{name}.{kind}").unlink(missing_ok=True)
         save_all(result, self.figures, self.formats)
         write_text(self.index, json.dumps(self._index() | {result.kind: self.identity}, indent=2) + "\n")
+
+    def draw(self, result: Result) -> None:
+        """The figures of a known result that have not been written in these formats."""
+        from srm.figures import FIGURES, save_all
+
+        names = FIGURES.get(result.kind, {})
+        missing = [
+            kind
+            for kind in self.formats
+            if any(not (self.figures / f"{name}.{kind}").is_file() for name in names)
+        ]
+        if missing:
+            save_all(result, self.figures, missing)
 
     def finish(self, run: Path, results: dict[str, Result]) -> None:
         from srm.analysis.result import write_text
@@ -276,7 +313,10 @@ class Store:
             return
         shutil.rmtree(self.partial.parent, ignore_errors=True)
         self.results.mkdir(parents=True, exist_ok=True)
-        write_text(self.results / "summary.txt", "\n\n".join(r.summary() for r in results.values()) + "\n")
+        for result in results.values():
+            self.draw(result)
+        known = {name: self.load(name) for name in self._index() if self.has(name)} | results
+        write_text(self.results / "summary.txt", "\n\n".join(r.summary() for r in known.values()) + "\n")
         if (run / "metrics.jsonl").is_file():
             curve = read_losses(run / "metrics.jsonl")
             if len(curve[0]):

@@ -54,6 +54,11 @@ def seal(temporary: Path, target: Path) -> None:
     sync(target.parent)
 
 
+def sealed(folder: Path) -> bool:
+    """Whether nothing may be added to the folder: an export, a checkpoint, the shipped run."""
+    return (folder / SUMS).is_file()
+
+
 def check_sums(folder: Path) -> None:
     """Raise `DamagedFile` unless the folder is, to the bit, what was sealed."""
     try:
