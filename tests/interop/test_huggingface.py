@@ -209,6 +209,9 @@ def test_only_the_logits_asked_for_are_given(ours, theirs, tokens, keep):
     whole = ours(tokens)
     wanted = whole[:, -keep:] if isinstance(keep, int) else whole[:, keep]
     torch.testing.assert_close(theirs(tokens, logits_to_keep=keep).logits, wanted)
+    with_loss = theirs(tokens, labels=tokens, logits_to_keep=keep)
+    torch.testing.assert_close(with_loss.logits, wanted)
+    torch.testing.assert_close(with_loss.loss, theirs(tokens, labels=tokens).loss)
 
 
 @each_architecture

@@ -272,17 +272,17 @@ class SRMForCausalLM(PreTrainedModel, GenerationMixin):
                 cache.start(group_by_padding(input_ids, attention_mask, to_be_continued=True))
             groups = cache.groups
             cache.length += input_ids.shape[1]
-        last_only = isinstance(logits_to_keep, int) and logits_to_keep == 1
+        last_only = isinstance(logits_to_keep, int) and logits_to_keep == 1 and labels is None
         logits = self._read(input_ids, groups, last_only)
-        if not isinstance(logits_to_keep, int):
-            logits = logits[:, logits_to_keep]
-        elif logits_to_keep > 1:
-            logits = logits[:, -logits_to_keep:]
         loss = None
-        if labels is not None:
+        if labels is not None:  # of all tokens, whatever is kept
             loss = self.loss_function(
                 logits=logits, labels=labels, vocab_size=self.config.ours.vocab_size, **loss_options
             )
+        if not isinstance(logits_to_keep, int):
+            logits = logits[:, logits_to_keep]
+        elif logits_to_keep > 0:
+            logits = logits[:, -logits_to_keep:]
         output = CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=cache)  # pyright: ignore[reportArgumentType]
         return output if return_dict is not False else output.to_tuple()
 
