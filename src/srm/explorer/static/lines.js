@@ -26,7 +26,7 @@ export function lineChart(host, spec, { width, height, theme, onpick, log = fals
   const plot = new uPlot({
     width, height, series, bands, pxAlign: 0,
     legend: { show: false },
-    padding: [10, 14, 0, 0],
+    padding: [10, 14 * scale, 0, 0],
     scales: { x: { time: false }, y: { distr: log ? 3 : 1 } },
     axes: [
       { ...axis, size: 30 * scale, gap: 2, space: (spec.x.at(-1) >= 100 ? 60 : 26) * scale, label: spec.xTitle, labelSize: 14 * scale, labelFont: font, labelGap: 0, incrs: spec.whole ? WHOLE : undefined },
