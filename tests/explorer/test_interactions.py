@@ -229,6 +229,59 @@ def test_compare_shows_both_and_their_difference(page, against):
     )
 
 
+MEASURES = [
+    ("routing", {"stream": 3, "source": 1}),
+    ("connection", {"layer": 3, "stream": 1}),
+    ("update", {"layer": 1, "step": 0, "stream": 1}),
+    ("lens", {"layer": 3, "token": 1}),
+]
+
+
+@pytest.mark.parametrize(("measure", "chosen"), MEASURES)
+def test_compare_marks_the_chosen_cell_and_a_click_chooses_one(page, measure, chosen):
+    put(page, ablated=[0], against="intervention", measure=measure, stream=6, source=6, layer=6, token=9)
+    page.wait_for_function("() => explorer.other !== null")
+    before = picture(page, "compare")
+    click_region(page, "compare", 3, 1, which=1)
+    assert {key: state(page)[key] for key in chosen} == chosen
+    assert picture(page, "compare") != before
+
+
+def test_compare_names_b_by_what_it_is(page):
+    put(page, ablated=[0, 4], first=1, last=3, against="intervention")
+    page.wait_for_function("() => explorer.other !== null")
+    settle(page)
+    svg = page.evaluate("() => explorer.panel('compare').svg()")
+    assert "B  ablate S0 mean" in svg
+    assert "A  The streams" in svg
+
+
+def test_compare_subtracts_no_right_tokens_of_other_tokens(page):
+    put(page, against=f"prompt:{PROMPT[::-1]}", measure="lens")  # as many tokens, but others
+    page.wait_for_function("() => explorer.other !== null")
+    picture(page, "compare")
+    assert page.evaluate("() => explorer.panel('compare').pen.regions.length") == 2
+    click_region(page, "compare", 5, 2, which=1)
+    assert (state(page)["layer"], state(page)["token"]) == (5, 12)
+
+
+def test_the_card_marks_the_chosen_token(page):
+    count = "() => explorer.panel('card').pen.regions.filter((r) => r.kind === 'token').length"
+    put(page, stream=3)
+    click_region(page, "card", 0, 0, which=4)
+    assert page.evaluate(count) == 5
+    least = page.evaluate(
+        """() => {
+          const norms = explorer.trace.strings.map((_, t) => explorer.trace.at("write_norm", 7, t, 3));
+          return norms.indexOf(Math.min(...norms));
+        }"""
+    )
+    before = picture(page, "card")
+    put(page, token=least)
+    assert picture(page, "card") != before
+    assert page.evaluate(count) == 6
+
+
 def test_keys_move_the_selection(page):
     put(page, token=5, layer=2, stream=1, head=0)
     page.evaluate("() => document.activeElement.blur()")
@@ -405,4 +458,5 @@ def test_compare_sets_a_checkpoint_against_the_model_at_any_layer_and_head(tiny,
             assert [row[2] for row in rows] == pytest.approx(before[layer, head].ravel().tolist(), abs=1e-5)
             assert [row[3] for row in rows] == pytest.approx(after[layer, head].ravel().tolist(), abs=1e-5)
             pictures.add(picture(page, "compare"))
+            assert "B  checkpoint step-5" in page.evaluate("() => explorer.panel('compare').svg()")
         assert len(pictures) == 3

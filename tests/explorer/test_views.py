@@ -54,6 +54,7 @@ CHANGES = [
     ("card", {"threshold": 0.3}),
     ("drift", {"drift": "kl"}),
     ("drift", {"stream": 2}),
+    ("drift", {"layer": 5}),
     ("board", {"token": 20}),
     ("wall", {"theme": "dark"}),
     ("card", {"theme": "dark"}),
@@ -69,6 +70,20 @@ def test_the_picture_changes_with_what_it_depends_on(page, view, change):
     before = picture(page, view)
     put(page, **change)
     assert picture(page, view) != before
+
+
+def test_the_lens_curves_mark_the_chosen_layer(page):
+    put(page, lens="curves")
+    before = picture(page, "lens")
+    put(page, layer=5)
+    assert picture(page, "lens") != before
+
+
+def test_the_stepper_and_drift_say_what_their_numbers_are(page):
+    assert "log-probability, nats" in page.evaluate("() => explorer.panel('stepper').svg()")
+    assert "A: 1 − cosine" in page.evaluate("() => explorer.panel('drift').svg()")
+    put(page, drift="kl")
+    assert "A: KL, nats" in page.evaluate("() => explorer.panel('drift').svg()")
 
 
 @pytest.mark.parametrize("threshold", [0, 0.05, 0.1, 0.125, 0.4999, 0.51, 0.7, 1])

@@ -1,5 +1,6 @@
 // Colour: one sequential and one diverging scale for each theme, and a colour of its own for every stream and head.
-// All are told apart with any of the common kinds of colour blindness: the scales rise in lightness throughout.
+// The sequential scales rise or fall in lightness throughout; the diverging ones, blue against orange, from the middle outwards. The first six
+// colours of streams and heads are from palettes made for colour-blind readers; the others come closer to one another: labels and position tell them apart.
 
 const SEA = ["#0b0405", "#231526", "#35264c", "#403974", "#3d5296", "#366da0", "#3487a6", "#35a1ab", "#43bbad", "#6cd3ad", "#ade3c0", "#def5e5"];
 const BLUE = ["#0b3c6f", "#1f66a8", "#4a90cf", "#8fbce6", "#cfe0f1"];

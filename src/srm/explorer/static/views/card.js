@@ -33,18 +33,18 @@ export const card = {
       ];
     }
 
-    // The tokens at which the stream writes most to the output, less its mean.
+    // The tokens at which the stream writes most to the output, less its mean; and the chosen one, wherever it stands.
     function stirred() {
       const { trace } = ctx;
       const s = store.get("stream");
-      return Array.from({ length: trace.T }, (_, t) => [t, trace.at("write_norm", trace.L - 1, t, s)]).sort((a, b) => b[1] - a[1]).slice(0, 5);
+      return Array.from({ length: trace.T }, (_, t) => [t, trace.at("write_norm", trace.L - 1, t, s)]).sort((a, b) => b[1] - a[1]).filter(([t], i) => i < 5 || t === store.get("token"));
     }
 
     return {
       update() {
         if (ctx.trace) panel.note.textContent = `S${store.get("stream")}`;
       },
-      height: () => 296,
+      height: () => 314,
       render(pen, width, height, theme) {
         const { trace } = ctx;
         const s = store.get("stream");
@@ -110,6 +110,7 @@ export const card = {
       const x = pen.measure(before, style) + 1;
       const w = pen.measure(word, style);
       pen.rect(x - 1, y - 11, w + 2, 15, { fill: streamColor(store.get("stream"), trace.S), opacity: 0.28 });
+      if (t === store.get("token")) pen.rect(x - 1, y - 11, w + 2, 15, { stroke: theme.mark, width: 1.5 });
       pen.text(word, x, y, { ...style, color: theme.ink, weight: 700 });
       pen.text(after, x + w + 2, y, { ...style, color: theme.dim });
       pen.text(number(value), width, y, { size: 10, color: theme.dim, align: "right" });

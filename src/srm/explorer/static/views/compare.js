@@ -4,12 +4,13 @@ import { scale } from "../color.js";
 import { choice, h, number, short } from "../dom.js";
 import { colorbar, heatmap } from "../heatmap.js";
 import { meanOverTokens, wallMaps } from "../measures.js";
+import { describe } from "./board.js";
 
 export const compare = {
   id: "compare",
   title: "Compare",
   about: "This trace (A) against another (B): a second prompt, a checkpoint or the board's intervention; and B − A.",
-  uses: ["measure", "layer", "head", "stream", "other", "against"],
+  uses: ["measure", "layer", "head", "stream", "source", "token", "step", "other", "against"],
 
   mount(panel, ctx) {
     const { store } = ctx;
@@ -28,33 +29,45 @@ export const compare = {
       return list;
     }
 
-    // [values, rows, columns, row names, column names, kind of scale], of one trace.
+    // Values, rows and columns with their names, kind of scale; the chosen cell (mark) and what a click chooses (pick), of one trace.
     function grid(trace) {
-      const { layer, head } = store.state;
+      const { layer, head, stream, source, token } = store.state;
       const streams = Array.from({ length: trace.S }, (_, s) => `S${s}`);
       const layers = Array.from({ length: trace.L }, (_, l) => `L${l}`);
       switch (store.get("measure")) {
         case "routing": {
           const all = trace.once("mean wall", () => wallMaps(trace, "mean", 0, 0, trace.T - 1));
           const at = (layer * trace.H + head) * trace.S * trace.S;
-          return { values: all.subarray(at, at + trace.S * trace.S), rows: trace.S, columns: trace.S, rowNames: streams, columnNames: streams, kind: "sequential", unit: `mean weight, L${layer} H${head}` };
+          return { values: all.subarray(at, at + trace.S * trace.S), rows: trace.S, columns: trace.S, rowNames: streams, columnNames: streams, kind: "sequential", unit: `mean weight, L${layer} H${head}`, mark: { row: stream, column: source }, pick: (row, column) => store.set({ stream: row, source: column }) };
         }
         case "connection":
-          return { values: meanOverTokens(trace, "connection_cosine"), rows: trace.L, columns: trace.S, rowNames: layers, columnNames: streams, kind: "diverging", unit: "cosine" };
+          return { values: meanOverTokens(trace, "connection_cosine"), rows: trace.L, columns: trace.S, rowNames: layers, columnNames: streams, kind: "diverging", unit: "cosine", mark: { row: layer, column: stream }, pick: (row, column) => store.set({ layer: row, stream: column }) };
         case "update":
-          return { values: meanOverTokens(trace, "update_cosine"), rows: trace.N, columns: trace.S, rowNames: Array.from({ length: trace.N }, (_, n) => `${Math.floor(n / trace.steps)}${trace.letter(n)}`), columnNames: streams, kind: "diverging", unit: "cosine" };
+          return { values: meanOverTokens(trace, "update_cosine"), rows: trace.N, columns: trace.S, rowNames: Array.from({ length: trace.N }, (_, n) => `${Math.floor(n / trace.steps)}${trace.letter(n)}`), columnNames: streams, kind: "diverging", unit: "cosine", mark: { row: ctx.tick(), column: stream }, pick(row, column) { ctx.goto(row); store.set({ stream: column }); } };
         default: {
           const values = new Float32Array(trace.L * trace.T);
           for (let l = 0; l < trace.L; l++) for (let t = 0; t < trace.T; t++) values[l * trace.T + t] = trace.at("lens_target", (l + 1) * trace.steps - 1, t);
-          return { values, rows: trace.L, columns: trace.T, rowNames: layers, columnNames: trace.strings.map((s) => short(s, 5)), kind: "sequential", unit: "nats" };
+          const known = hasSameTokens(trace); // a token of another prompt cannot be chosen
+          const mark = known ? { row: layer, column: token } : { row: layer };
+          const pick = (row, column) => store.set(known ? { layer: row, token: column, rangeEnd: null } : { layer: row });
+          return { values, rows: trace.L, columns: trace.T, rowNames: layers, columnNames: trace.strings.map((s) => short(s, 5)), kind: "sequential", unit: "nats", mark, pick };
         }
       }
+    }
+
+    const hasSameTokens = (trace) => String(trace.data("tokens")) === String(ctx.trace.data("tokens"));
+
+    // A trace by what it is: a checkpoint, an intervention, or else its prompt.
+    function titleOf({ manifest }) {
+      const { checkpoint, intervention } = manifest.note ?? {};
+      const what = [checkpoint && `checkpoint ${checkpoint}`, intervention && describe(intervention)].filter(Boolean).join("; ");
+      return what || manifest.prompt;
     }
 
     function pair() {
       if (!ctx.other) return null;
       const a = grid(ctx.trace), b = grid(ctx.other);
-      const same = a.rows === b.rows && a.columns === b.columns;
+      const same = a.rows === b.rows && a.columns === b.columns && (store.get("measure") !== "lens" || hasSameTokens(ctx.other));
       return { a, b, difference: same ? { ...a, values: Float32Array.from(b.values, (value, i) => value - a.values[i]), kind: "diverging" } : null };
     }
 
@@ -90,16 +103,17 @@ export const compare = {
         const panels = [["A", a, shared, ctx.trace], ["B", b, shared, ctx.other], ["B − A", difference, difference && scaleOf([difference], "diverging"), null]];
         panels.forEach(([name, grid, colors, trace], i) => {
           const x = 36 + i * (w + 40);
-          pen.text(`${name}${trace ? `  ${short(trace.manifest.prompt, Math.floor(w / 8)).replaceAll("·", " ")}` : ""}`, x, 12, { color: theme.ink, size: 11, weight: 600 });
+          pen.text(`${name}${trace ? `  ${short(titleOf(trace), Math.floor(w / 8)).replaceAll("·", " ")}` : ""}`, x, 12, { color: theme.ink, size: 11, weight: 600 });
           if (!grid) {
             pen.text("the two have different tokens", x, 34, { color: theme.dim, size: 11 });
             return;
           }
-          heatmap(pen, { x, y: 18, w, h: tall }, { values: grid.values, rows: grid.rows, columns: grid.columns, scale: colors, theme, rowLabels: grid.rowNames, columnLabels: grid.columnNames, labelSize: 9, region: { which: name, grid } });
+          heatmap(pen, { x, y: 18, w, h: tall }, { values: grid.values, rows: grid.rows, columns: grid.columns, scale: colors, theme, rowLabels: grid.rowNames, columnLabels: grid.columnNames, labelSize: 9, mark: grid.mark, region: { which: name, grid } });
           colorbar(pen, x, tall + 44, w, colors, grid.unit, theme);
         });
       },
       tip: ({ which, grid, row, column }) => `${which}   ${grid.rowNames[row]} ${grid.columnNames[column]}   ${number(grid.values[row * grid.columns + column], 3)}`,
+      click: ({ grid, row, column }) => grid.pick(row, column),
       table() {
         const found = pair();
         if (!found?.difference) return { columns: ["row", "column", "a", "b"], rows: [] };

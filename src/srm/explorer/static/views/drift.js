@@ -9,7 +9,7 @@ import { driftClass, driftOf, quantile } from "../measures.js";
 export const drift = {
   id: "drift",
   title: "Drift",
-  about: "Change of each step group's contribution between consecutive layers. Bold: median; shaded: quartiles; dashed: median convergence.",
+  about: "Change of each step group's contribution between consecutive layers. Bold: median; shaded: quartiles; dashed: median convergence; upright: into the chosen layer.",
   stretches: true,
   uses: ["drift", "stream", "layer"],
 
@@ -28,16 +28,17 @@ export const drift = {
       const { lines, converged, transitions } = driftOf(trace, store.get("drift"), group);
       const x = Array.from({ length: transitions }, (_, d) => d);
       const at = (q) => x.map((d) => quantile(lines.map((line) => line[d]), q));
-      const chosen = store.get("stream");
+      const { stream: chosen, layer } = store.state;
+      const name = { cosine: "1 − cosine", kl: "KL, nats" }[store.get("drift")];
       return {
         x, whole: true, xTitle: "transition", xName: "transition",
-        title: `${trace.manifest.letters[group]}   S${chosen} ${driftClass(converged[chosen], transitions)}`,
+        title: `${trace.manifest.letters[group]}: ${name} · S${chosen} ${driftClass(converged[chosen], transitions)}`,
         band: { low: at(0.25), high: at(0.75), color: theme.band, solid: theme.dim },
         series: [
           ...lines.map((line, s) => ({ label: `S${s}`, values: Array.from(line), color: streamColor(s, trace.S), width: s === chosen ? 2.2 : 0.8, opacity: s === chosen ? 1 : 0.45 })),
           { label: "median", values: at(0.5), color: theme.ink, width: 1.6 },
         ],
-        markers: [{ x: quantile(converged, 0.5) }],
+        markers: [{ x: quantile(converged, 0.5) }, ...(layer > 0 ? [{ x: layer - 1, color: theme.dim, dash: [] }] : [])], // into the chosen layer
       };
     }
 

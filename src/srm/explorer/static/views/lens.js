@@ -54,7 +54,7 @@ export const lens = {
       const x = Array.from({ length: trace.L }, (_, l) => l);
       const whole = x.map((l) => { let sum = 0; for (let t = 0; t < trace.T; t++) sum += trace.at("lens_target", lensRow(l), t); return sum / trace.T; });
       const series = Array.from({ length: trace.S }, (_, s) => ({ label: `S${s}`, values: x.map((l) => mean[l * trace.S + s]), color: streamColor(s, trace.S), width: s === store.get("stream") ? 2.5 : 1, opacity: s === store.get("stream") ? 1 : 0.6 }));
-      return { x, series: [...series, { label: "all streams", values: whole, color: ink(panel.element).ink, width: 1.5, dash: [5, 3] }], xTitle: "layer", xName: "layer", whole: true, title: "log-probability of the right token, nats" };
+      return { x, series: [...series, { label: "all streams", values: whole, color: ink(panel.element).ink, width: 1.5, dash: [5, 3] }], markers: [{ x: store.get("layer"), dash: [] }], xTitle: "layer", xName: "layer", whole: true, title: "log-probability of the right token, nats" };
     }
 
     const drawn = {

@@ -3,6 +3,7 @@
 
 import { scale, streamColor } from "../color.js";
 import { h, number, short } from "../dom.js";
+import { colorbar } from "../heatmap.js";
 
 const BANDS = ["#7a8fb8", "#b88f6a", "#7aa38a", "#a889b5", "#a3a06b", "#8aa3a8"];
 
@@ -67,7 +68,7 @@ export const stepper = {
     }
 
     return {
-      height: () => 44 + ctx.trace.K * 17 + 132,
+      height: () => 44 + ctx.trace.K * 17 + 150,
       render(pen, width, height, theme) {
         const { trace } = ctx;
         const { N, L, K, steps } = trace;
@@ -101,7 +102,8 @@ export const stepper = {
         }
         for (let l = 1; l <= L; l++) if (l < L || trace.hasPost) pen.path(`M${left + l * steps * column - 0.5} ${top}v${rows * tall}`, { stroke: theme.panel, width: 2 });
         curves(pen, left, top + rows * tall + 10, column, theme);
-        pen.rect(left + ctx.tick() * column, 14, column, height - 16, { stroke: theme.mark, width: 1.5, radius: 2 });
+        colorbar(pen, left, height - 12, 260, colors, "log-probability, nats", theme);
+        pen.rect(left + ctx.tick() * column, 14, column, height - 34, { stroke: theme.mark, width: 1.5, radius: 2 });
         pen.region({ x: left, y: 0, w: N * column, h: height, rows: 1, columns: N });
       },
       update() {
