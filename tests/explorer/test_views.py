@@ -81,7 +81,7 @@ def test_the_lens_curves_mark_the_chosen_layer(page):
 
 def test_the_stepper_and_drift_say_what_their_numbers_are(page):
     assert "log-probability, nats" in page.evaluate("() => explorer.panel('stepper').svg()")
-    assert "A: 1 − cosine" in page.evaluate("() => explorer.panel('drift').svg()")
+    assert "A: 1 − cos " in page.evaluate("() => explorer.panel('drift').svg()")
     put(page, drift="kl")
     assert "A: KL, nats" in page.evaluate("() => explorer.panel('drift').svg()")
 

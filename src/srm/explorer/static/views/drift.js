@@ -29,7 +29,7 @@ export const drift = {
       const x = Array.from({ length: transitions }, (_, d) => d);
       const at = (q) => x.map((d) => quantile(lines.map((line) => line[d]), q));
       const { stream: chosen, layer } = store.state;
-      const name = { cosine: "1 − cosine", kl: "KL, nats" }[store.get("drift")];
+      const name = { cosine: "1 − cos", kl: "KL, nats" }[store.get("drift")];
       return {
         x, whole: true, xTitle: "transition", xName: "transition",
         title: `${trace.manifest.letters[group]}: ${name} · S${chosen} ${driftClass(converged[chosen], transitions)}`,
