@@ -84,7 +84,7 @@ class LanguageModel(Instrumented, Generic[Config]):
         """
         if torch.compiler.is_compiling() and self.listening:
             return uncompiled(self.forward, tokens, targets, cache=cache, documents=documents)
-        self._check(tokens, cache, documents, targets)
+        self.check_tokens(tokens, cache, documents, targets)
         tap = self.tap()
         hidden = self.hidden(tokens, cache=cache, documents=documents, tap=tap)
         if targets is None:
@@ -95,7 +95,7 @@ class LanguageModel(Instrumented, Generic[Config]):
 
     def next_token_logits(self, tokens: Tensor, cache: DecodingCache | None = None) -> Tensor:
         """The logits [B, V] after the last token only."""
-        self._check(tokens, cache)
+        self.check_tokens(tokens, cache)
         tap = self.tap()
         if tap is not SILENT:  # a listener at "logits" expects every position
             return self(tokens, cache=cache)[:, -1]
@@ -115,7 +115,7 @@ class LanguageModel(Instrumented, Generic[Config]):
     def device(self) -> torch.device:
         return self.unembedding.device
 
-    def _check(
+    def check_tokens(
         self,
         tokens: Tensor,
         cache: DecodingCache | None = None,
@@ -123,8 +123,10 @@ class LanguageModel(Instrumented, Generic[Config]):
         targets: Tensor | None = None,
     ) -> None:
         """Shapes only: nothing here reads a value, so nothing waits for a GPU or breaks a graph."""
-        if tokens.ndim != 2:
-            raise UserError(f"tokens of shape {tuple(tokens.shape)}: need [batch, token]")
+        if tokens.ndim != 2 or tokens.numel() == 0:
+            raise UserError(
+                f"tokens of shape {tuple(tokens.shape)}: need [batch, token] with at least one token"
+            )
         for name, like in (("targets", targets), ("documents", documents)):
             if like is not None and like.shape != tokens.shape:
                 raise UserError(
