@@ -321,6 +321,10 @@ def test_top_k_and_top_p_together_keep_what_both_keep():
         ({"overflow": "wrap"}, 'overflow = \'wrap\': must be "refuse" or "slide"'),
         ({"tokens": torch.zeros(3, dtype=torch.long)}, r"tokens of shape \(3,\): need \[batch, token\]"),
         ({"tokens": torch.zeros(1, 0, dtype=torch.long)}, "with at least one token"),
+        ({"tokens": torch.zeros(0, 3, dtype=torch.long)}, "with at least one token"),
+        ({"tokens": torch.tensor([[1, 99]])}, "token ids of 1 to 99: this model knows those of 0 to 12"),
+        ({"tokens": torch.tensor([[1, -1]])}, "token ids of -1 to 1"),
+        ({"temperature": float("nan")}, "temperature = nan"),
     ],
 )
 def test_what_cannot_be_sampled_is_refused_in_one_line(options, message):

@@ -114,7 +114,7 @@ def generate(
     on from there. `use_cache=False` recomputes the whole pass for every token: slow, the same result.
     `on_token` sees each new column [B].
     """
-    check_sampling(tokens, max_new_tokens, temperature, top_k, top_p)
+    check_sampling(tokens, max_new_tokens, temperature, top_k, top_p, model.config.vocab_size)
     context = model.config.context
     if overflow not in ("refuse", "slide"):
         raise UserError(f'overflow = {overflow!r}: must be "refuse" or "slide"')
@@ -160,13 +160,21 @@ def generate(
 
 
 def check_sampling(
-    tokens: Tensor, max_new_tokens: int, temperature: float, top_k: int | None, top_p: float | None
+    tokens: Tensor,
+    max_new_tokens: int,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    vocab_size: int,
 ) -> None:
-    if tokens.ndim != 2 or tokens.shape[1] == 0:
+    if tokens.ndim != 2 or tokens.numel() == 0:
         raise UserError(f"tokens of shape {tuple(tokens.shape)}: need [batch, token] with at least one token")
+    low, high = (int(bound) for bound in tokens.aminmax())
+    if low < 0 or high >= vocab_size:
+        raise UserError(f"token ids of {low} to {high}: this model knows those of 0 to {vocab_size - 1}")
     if max_new_tokens < 0:
         raise UserError(f"max_new_tokens = {max_new_tokens}: must be 0 or more")
-    if temperature < 0:
+    if not temperature >= 0:  # NaN too
         raise UserError(f"temperature = {temperature}: must be 0 (greedy) or more")
     if top_k is not None and top_k < 1:
         raise UserError(f"top_k = {top_k}: must be at least 1, or None for all tokens")
