@@ -8,6 +8,7 @@ import pytest
 import torch
 from small_models import ONE_OF_EACH, SMALL, SRM_TINY, small, some_tokens
 
+from srm.errors import UserError
 from srm.models import PRESETS, Site, UnknownSite, build, preset
 from srm.models.sites import SILENT
 
@@ -471,3 +472,29 @@ def test_sites_are_seen_while_decoding_too(name):
         model.next_token_logits(tokens[:, 4:], cache)
     assert [value.shape[1] for value in seen] == [4, 3]
     torch.testing.assert_close(torch.cat(seen, 1), whole, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("name", "earlier", "later"),
+    [
+        ("srm", "layers.1.steps.2.out", "layers.1.out"),
+        ("srm with pre- and post-steps", "input.streams", "pre.0.in"),
+        ("hrm", "cycles.1.high.blocks.0.out", "cycles.1.high.out"),
+        ("hrm", "cycles.1.high.blocks.0.out", "output.embedding"),
+    ],
+)
+def test_a_hook_that_changes_in_place_does_not_reach_back_to_an_earlier_sites_value(name, earlier, later):
+    model, tokens = small(SMALL[name]), some_tokens()
+    plain, expected = model.run_with_cache(tokens, [earlier])
+    with torch.no_grad(), model.hooks([(later, lambda value, _: value.mul_(3))]):
+        changed, cache = model.run_with_cache(tokens, [earlier, later])
+    torch.testing.assert_close(cache[earlier], expected[earlier])
+    torch.testing.assert_close(cache[later], 3 * expected[earlier])
+    assert not torch.equal(changed, plain)
+
+
+@pytest.mark.parametrize("shape", [(1, 0), (0, 3)])
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_empty_input_is_refused(name, shape):
+    with pytest.raises(UserError, match="at least one token"):
+        small(SMALL[name])(torch.empty(shape, dtype=torch.long))

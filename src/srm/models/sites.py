@@ -108,14 +108,19 @@ SILENT = Tap()
 class LiveTap(Tap):
     """A tap with somebody listening at some of its sites."""
 
-    def __init__(self, sites: Mapping[str, Site], prefix: str = "") -> None:
+    def __init__(
+        self, sites: Mapping[str, Site], prefix: str = "", passed: list[Tensor] | None = None
+    ) -> None:
         self.sites = sites
         self.prefix = prefix
+        self.passed = [] if passed is None else passed  # what the last listened site gave back
 
     def __call__(self, name: str, value: Tensor) -> Tensor:
         site = self.sites[self.prefix + name]
         if not site.listening:
             return value
+        if self.passed and value is self.passed[0]:  # the last site's own value, which may have been kept:
+            value = value.clone()  # a hook that changes it in place must not reach back
         shown = value.permute(1, 2, 0, 3) if site.layout == "streams" else value
         given = site(shown)
         if given.shape != shown.shape:
@@ -125,13 +130,15 @@ class LiveTap(Tap):
             )
         # What was shown goes on, even unchanged: the gradient of a cached value is then the site's.
         given = given.to(value.dtype)
-        return given.permute(2, 0, 1, 3).contiguous() if site.layout == "streams" else given
+        given = given.permute(2, 0, 1, 3).contiguous() if site.layout == "streams" else given
+        self.passed[:] = [given]
+        return given
 
     def wants(self, *names: str) -> bool:
         return any(self.sites[self.prefix + name].listening for name in names)
 
     def at(self, prefix: str) -> Tap:
-        return LiveTap(self.sites, f"{self.prefix}{prefix}.")
+        return LiveTap(self.sites, f"{self.prefix}{prefix}.", self.passed)
 
 
 def callable_of(module: nn.Module, tap: Tap, *, compiled: bool = True) -> Callable[..., Any]:
@@ -198,8 +205,7 @@ class Instrumented(nn.Module):
         for pattern in patterns:
             matches = fnmatch.filter(names, pattern)
             if not matches:
-                hint = nearest(pattern, names) or "; model.site_names lists them all"
-                raise UnknownSite(f"no site is called {pattern!r}{hint}")
+                raise UnknownSite(f"no site is called {pattern!r}{_hint(pattern, names)}")
             chosen.update(matches)
         return [name for name in names if name in chosen]
 
@@ -246,6 +252,13 @@ class Instrumented(nn.Module):
 
         with self.hooks([(self.select_sites(names_filter), keep)]):
             return self(tokens), cache
+
+
+def _hint(pattern: str, names: list[str]) -> str:
+    kind = "connection.pattern"
+    if pattern.endswith(kind) and not any(name.endswith(kind) for name in names):
+        return '; only a model with connection = "attention" has patterns'
+    return nearest(pattern, names) or "; model.site_names lists them all"
 
 
 def _as_torch_hook(function: HookFunction, point: HookPoint):
