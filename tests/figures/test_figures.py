@@ -69,9 +69,14 @@ def test_the_same_result_gives_the_same_files(results, tmp_path):
         assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes(), path.name
 
 
-def test_the_routing_wall_names_source_and_target_and_marks_the_uniform_weight(results):
+def test_the_routing_wall_names_source_and_target(results):
     found = texts(results["routing"].figure())
-    assert {"source", "head 1\ntarget", "1/S = 0.333", "layer 0*", "layer 3"} <= found
+    assert {"source", "head 1\ntarget", "layer 0*", "layer 3"} <= found
+
+
+def test_the_uniform_weight_is_marked_among_weights_only(results):
+    assert "1/S = 0.333" in texts(results["routing"].figure(show="weight"))
+    assert "1/S = 0.333" not in texts(results["routing"].figure())
 
 
 def test_a_transposed_wall_swaps_maps_and_labels_together(results):

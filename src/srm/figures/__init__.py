@@ -14,6 +14,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from srm.analysis.result import Result
+from srm.errors import UserError
 from srm.figures.ablation import ablation_bars, attribution_bars, interaction_matrix
 from srm.figures.alignment import alignment_maps, connection_by_layer
 from srm.figures.drift import drift_curves, drift_kl_curves
@@ -61,6 +62,8 @@ __all__ = [
 
 def draw(result: Result, **options: Any) -> Figure:
     """The main figure of a result."""
+    if result.kind not in FIGURES:
+        raise UserError(f"there is no figure of {result.kind}; print(result.summary()) tells what was found")
     return next(iter(FIGURES[result.kind].values()))(result, **options)
 
 

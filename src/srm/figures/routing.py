@@ -17,7 +17,7 @@ def routing_wall(
 ) -> Figure:
     """Each panel: source stream across, target stream down (`transpose` for the other way round).
 
-    The colour bar marks 1/S, the weight of every edge under uniform attention.
+    The colour bar of the weights marks 1/S, the weight of every edge under uniform attention.
     """
     maps = getattr(result, show)
     maps = maps.swapaxes(-1, -2) if transpose else maps
@@ -46,7 +46,9 @@ def routing_wall(
     unit = f"share of tokens with\nweight > {result.threshold:g}" if show == "frequency" else "mean weight"
     bar = figure.colorbar(image, ax=grid.ravel().tolist(), fraction=0.04, pad=0.012, aspect=18)
     bar.set_label(unit)
-    mark_on_bar(bar, result.uniform, f"1/S = {result.uniform:.3g}")
+    bar.outline.set_linewidth(0.4)  # pyright: ignore[reportCallIssue]
+    if show == "weight":
+        mark_on_bar(bar, result.uniform, f"1/S = {result.uniform:.3g}")
     if result.token_independent:
         footnote(figure, "* reads z₀: the same for every token")
     return figure
@@ -54,7 +56,6 @@ def routing_wall(
 
 def mark_on_bar(bar, value: float, label: str) -> None:
     """A dashed line across a colour bar at a reference value, named on its right."""
-    bar.outline.set_linewidth(0.4)
     bar.ax.axhline(value, color="white", linewidth=1.8)
     bar.ax.axhline(value, color="black", linewidth=0.9, linestyle=(0, (2, 1)))
     ticks = [tick for tick in bar.get_ticks() if bar.vmin <= tick <= bar.vmax]
