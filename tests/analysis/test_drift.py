@@ -114,10 +114,38 @@ def test_kl_stays_finite_where_a_plain_softmax_underflows():
         ([0, 0, 0, 0, 0, 0, 0], 0),
         ([1e-9, 3e-7, 0, 0, 1e-7, 0, 0], 0),
         ([np.nan, 1, 1, 1, 1, 1, 2], 6),
+        ([1, np.nan, 1, 2, 2, 2, 2], 3),
+        ([1], 0),
     ],
 )
 def test_convergence_is_the_earliest_transition_after_which_changes_stay_under_a_tenth(curve, expected):
     assert convergence(np.array(curve, dtype=float)) == expected
+
+
+@pytest.mark.parametrize(
+    "curve",
+    [
+        [np.nan] * 7,
+        [np.nan, np.nan, 1, np.nan, 1, np.nan, np.nan],
+        [1, 1, 1, 1, 1, 1, np.nan],
+        [1, 1, 1, 1, 1, np.nan, 1],
+        [1, 1, 1, np.nan, 1, 1, 1],
+        [],
+    ],
+)
+def test_convergence_is_unknown_where_a_gap_hides_it(curve):
+    assert np.isnan(convergence(np.array(curve, dtype=float)))
+
+
+def test_what_was_not_measured_counts_for_no_class(batches):
+    assert Convergence((2, np.nan, 6), of=7).counts == (0, 1, 1)
+    assert Convergence((2, np.nan, 6), of=7).mean == 4
+    assert str(Convergence((np.nan,) * 3, of=7)) == "not measured"
+    found = srm.analysis.drift(build(order="random:2", order_seed=3), batches)
+    assert any(not one.measured for one in found.convergence().values())
+    assert "not measured" in found.summary()
+    assert "not measured" in found.headline()
+    assert found.figure()
 
 
 def test_seven_transitions_are_two_early_two_middle_and_three_late():

@@ -10,8 +10,8 @@ and their means over tokens. Both softmaxes stay in log space, so the KL is fini
 own became NaN at 512 dimensions). n layers have n−1 transitions, counted from 0.
 
 Convergence of a stream is the earliest transition after which every relative change of its drift stays under
-10 %, else the last one. Of the 7 transitions of 8 layers, 0–1 are early, 2–3 middle and 4–6 late; other
-depths are cut in the same proportion.
+10 %, else the last one; NaN where a gap in the curve, left by a random order, hides it. Of the 7 transitions
+of 8 layers, 0–1 are early, 2–3 middle and 4–6 late; other depths are cut in the same proportion.
 
     >>> import srm, srm.analysis, torch
     >>> model = srm.build(srm.preset("srm-nano"))
@@ -27,6 +27,7 @@ blocks for layers.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -47,54 +48,60 @@ Metric = Literal["cosine", "kl"]
 Direction = Literal["forward", "backward"]  # KL(earlier ‖ later), as the paper has it, or KL(later ‖ earlier)
 CLASSES = ("early", "middle", "late")
 TOLERANCE = 0.10
+ONE_LAYER = "one layer: no transitions"
 FLOOR = 1e-5  # drift below this is rounding
 
 
-def convergence(curve: Array, tolerance: float = TOLERANCE) -> int:
+def convergence(curve: Array, tolerance: float = TOLERANCE) -> float:
     """The earliest transition after which every relative change of a drift curve stays under `tolerance`,
-    else the last."""
-    known = np.flatnonzero(np.isfinite(curve))
-    if known.size == 0:
-        return len(curve) - 1
-    values = curve[known]
-    change = np.abs(np.diff(values)) / np.maximum(np.abs(values[:-1]), FLOOR)
-    restless = np.flatnonzero(change >= tolerance)
-    settled = restless[-1] + 1 if restless.size else 0
-    return int(known[settled])
+    else the last. NaN if a gap in the curve (a group that a random order skips) leaves it unknown."""
+    if len(curve) == 0:
+        return math.nan
+    change = np.abs(np.diff(curve)) / np.maximum(np.abs(curve[:-1]), FLOOR)
+    restless = np.flatnonzero(~(change < tolerance))  # NaN too
+    settled = int(restless[-1]) + 1 if restless.size else 0
+    known = np.isfinite(curve[settled]) and (settled == 0 or np.isfinite(change[settled - 1]))
+    return settled if known else math.nan
 
 
-def convergence_class(transition: int, transitions: int) -> int:
+def convergence_class(transition: float, transitions: int) -> int:
     """0 early, 1 middle, 2 late: cut at 2/7 and 4/7 of the transitions."""
-    return int(7 * transition >= 2 * transitions) + int(7 * transition >= 4 * transitions)
+    return 2 - int(7 * transition < 2 * transitions) - int(7 * transition < 4 * transitions)
 
 
 @dataclass(frozen=True)
 class Convergence:
     """When the streams of one step group converge."""
 
-    transitions: tuple[int, ...]  # one for each stream
+    transitions: tuple[float, ...]  # one for each stream; NaN where it was not measured
     of: int  # how many transitions there are
 
     @property
+    def measured(self) -> list[float]:
+        return [t for t in self.transitions if math.isfinite(t)]
+
+    @property
     def mean(self) -> float:
-        return float(np.mean(self.transitions))
+        return float(np.mean(self.measured)) if self.measured else math.nan
 
     @property
     def std(self) -> float:
         """Sample standard deviation (ddof = 1); 0 for a single stream."""
-        return float(np.std(self.transitions, ddof=1)) if len(self.transitions) > 1 else 0.0
+        return float(np.std(self.measured, ddof=1)) if len(self.measured) > 1 else 0.0
 
     @property
     def median(self) -> float:
-        return float(np.median(self.transitions))
+        return float(np.median(self.measured)) if self.measured else math.nan
 
     @property
     def counts(self) -> tuple[int, int, int]:
         """Early, middle and late convergers."""
-        classes = [convergence_class(t, self.of) for t in self.transitions]
+        classes = [convergence_class(t, self.of) for t in self.measured]
         return classes.count(0), classes.count(1), classes.count(2)
 
     def __str__(self) -> str:
+        if not self.measured:
+            return "not measured"
         counted = ", ".join(f"{count} {name}" for count, name in zip(self.counts, CLASSES, strict=True))
         return f"{self.mean:.2f} ± {self.std:.2f} ({counted})"
 
@@ -148,11 +155,18 @@ class Drift(Result):
             return np.nanpercentile(self.curves(metric), (25, 50, 75), axis=2)
 
     def headline(self) -> str:
+        if self.cosine.shape[1] == 0:
+            return ONE_LAYER
         found = self.convergence()
-        return "convergence " + "; ".join(f"{group} {c.mean:.1f} ± {c.std:.1f}" for group, c in found.items())
+        return "convergence " + "; ".join(
+            f"{group} {c.mean:.1f} ± {c.std:.1f}" if c.measured else f"{group} {c}"
+            for group, c in found.items()
+        )
 
     def summary(self) -> str:
         lines = [f"Drift between layers ({self.evidence})"]
+        if self.cosine.shape[1] == 0:
+            return f"{lines[0]}\n  {ONE_LAYER}"
         for metric in ("cosine", "kl"):
             unit = "cosine distance" if metric == "cosine" else f"KL {self.direction}, nats"
             median = self.quartiles(metric)[1]
@@ -161,7 +175,9 @@ class Drift(Result):
                 lines.append(f"  {unit}, group {group}: median {' '.join(f'{v:.3g}' for v in median[g])}")
                 if np.isfinite(median[g]).any():
                     peak = int(np.nanargmax(median[g]))
-                    lines.append(f"    largest at {peak}→{peak + 1}; converges at transition {found[group]}")
+                    known = found[group].measured
+                    when = f"converges at transition {found[group]}" if known else "convergence not measured"
+                    lines.append(f"    largest at {peak}→{peak + 1}; {when}")
         if self.boundary:
             lines.append(
                 f"  gradient reaches back to layer {self.boundary}: transition {self.boundary - 1} crosses it"

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from srm.analysis.drift import Drift, Metric
+from srm.analysis.drift import ONE_LAYER, Drift, Metric
 from srm.figures.style import BLACK, GREY, LINES, PAGE, footnote, new_figure, styled
 
 
@@ -14,6 +14,10 @@ from srm.figures.style import BLACK, GREY, LINES, PAGE, footnote, new_figure, st
 def drift_curves(result: Drift, metric: Metric = "cosine") -> Figure:
     curves, quartiles = result.curves(metric), result.quartiles(metric)
     groups, transitions, streams = curves.shape
+    if transitions == 0:
+        figure = new_figure(PAGE, 0.6)
+        footnote(figure, ONE_LAYER)
+        return figure
     columns = min(groups, 3)
     rows = -(-groups // columns)
     figure = new_figure(PAGE, 1.75 * rows + 0.35)
@@ -26,12 +30,15 @@ def drift_curves(result: Drift, metric: Metric = "cosine") -> Figure:
             axes.plot(x, curves[g], color=color, alpha=0.22, linewidth=0.6)
             axes.fill_between(x, quartiles[0, g], quartiles[2, g], color=color, alpha=0.22, linewidth=0)
         axes.plot(x, quartiles[1, g], color=color, marker="o", markersize=2.5, clip_on=False)
-        axes.axvline(found[group].median, color=BLACK, linestyle=(0, (3, 2)), linewidth=0.9)
+        if found[group].measured:
+            axes.axvline(found[group].median, color=BLACK, linestyle=(0, (3, 2)), linewidth=0.9)
         if result.boundary:
             axes.axvline(result.boundary - 1, color=GREY, linestyle=":", linewidth=0.9)
         early, middle, late = found[group].counts
         axes.set_title(
             f"{group}: {found[group].mean:.2f} ± {found[group].std:.2f}  ({early}/{middle}/{late})"
+            if found[group].measured
+            else f"{group}: convergence not measured"
         )
         axes.set_xticks(list(x), [f"{t}→{t + 1}" for t in x], fontsize=5.5 if transitions > 5 else 6.5)
         axes.grid(axis="y")
