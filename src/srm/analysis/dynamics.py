@@ -64,30 +64,48 @@ class Dynamics(Result):
     def hub_share(self) -> Array:
         """[checkpoint] The strongest stream's share of all outgoing frequency (1/S: no hub)."""
         total = self.outgoing.sum(1)
-        uniform = 1 / self.outgoing.shape[1]
-        return np.divide(self.outgoing.max(1), total, out=np.full_like(total, uniform), where=total > 0)
+        uniform = np.where(np.isnan(total), np.nan, 1 / self.outgoing.shape[1])
+        return np.divide(self.outgoing.max(1), total, out=uniform, where=total > 0)
+
+    @property
+    def routed(self) -> bool:
+        """Whether the connection is a learned one, whose routing was measured."""
+        return bool(np.isfinite(self.outgoing).all())
+
+    @property
+    def profile(self) -> Array:
+        """[checkpoint transition] Drift, mean over the groups that have it; NaN where none has."""
+        count = np.isfinite(self.drift).sum(1)
+        return np.divide(
+            np.nansum(self.drift, axis=1), count, out=np.full(count.shape, np.nan), where=count > 0
+        )
 
     @property
     def jump(self) -> Array:
-        """[checkpoint] The transition with the largest drift, of the mean over groups."""
-        return np.nanargmax(self.drift.mean(1), axis=1)
+        """[checkpoint] The transition with the largest drift, of the mean over groups; −1 if none was
+        measured."""
+        known = np.isfinite(self.profile).any(1)
+        return np.where(known, np.where(np.isnan(self.profile), -1, self.profile).argmax(1), -1)
 
     def headline(self) -> str:
+        hubs = f"hub share {self.hub_share[0]:.0%} → {self.hub_share[-1]:.0%}, " if self.routed else ""
         return (
-            f"{len(self.steps)} checkpoints to step {self.steps[-1]}: hub share {self.hub_share[0]:.0%} → "
-            f"{self.hub_share[-1]:.0%}, loss {self.loss[0]:.2f} → {self.loss[-1]:.2f}"
+            f"{len(self.steps)} checkpoints to step {self.steps[-1]}: {hubs}"
+            f"loss {self.loss[0]:.2f} → {self.loss[-1]:.2f}"
         )
 
     def summary(self) -> str:
         lines = [f"Training dynamics ({self.evidence})"]
         for i, step in enumerate(self.steps):
-            strongest = int(self.outgoing[i].argmax())
-            jump = int(self.jump[i])
-            lines.append(
-                f"  step {step:>6}: loss {self.loss[i]:.3f}; strongest source S{strongest} "
-                f"({self.hub_share[i]:.0%} of all); cos(c, x) {self.connection[i].mean():+.3f}; "
-                f"largest drift at {jump}→{jump + 1}; mean ablation {self.ablation[i].mean() * BITS:.3f} bits"
-            )
+            told = [f"loss {self.loss[i]:.3f}"]
+            if self.routed:
+                strongest = int(self.outgoing[i].argmax())
+                told.append(f"strongest source S{strongest} ({self.hub_share[i]:.0%} of all)")
+            told.append(f"cos(c, x) {self.connection[i].mean():+.3f}")
+            if (jump := int(self.jump[i])) >= 0:
+                told.append(f"largest drift at {jump}→{jump + 1}")
+            told.append(f"mean ablation {self.ablation[i].mean() * BITS:.3f} bits")
+            lines.append(f"  step {step:>6}: {'; '.join(told)}")
         if self.boundary:
             at = f"transition {self.boundary - 1}→{self.boundary}"
             lines.append(f"  the gradient begins at layer {self.boundary}: {at} crosses its boundary")
@@ -136,23 +154,26 @@ def dynamics(
     drift, evidence = None, None
     for step, given in checkpoints:
         model = streams_of(given, "dynamics")
-        routing, alignment, drift, means, loss = capture(
+        if model.config.depth == 1:
+            raise UserError("dynamics follows the drift between layers: train with depth = 2 or more")
+        alignment, drift, means, loss, *routing = capture(
             model,
             batches,
-            RoutingSums(model, threshold),
             AlignmentSums(model),
             DriftSums(StepContributions(model)),
             StateSums(model, last=True),
             LossSums(model),
+            *([RoutingSums(model, threshold)] if model.config.connection == "attention" else []),
         )
         (ablation,) = capture(model, batches, FinalAblation(model, "mean", means))
-        evidence = routing.evidence
+        evidence = alignment.evidence
+        unknown = np.full(model.config.streams, np.nan)  # without a learned connection
         measured = {
             "steps": step,
             "loss": loss.mean,
             "loss_se": loss.standard_error,
-            "outgoing": routing.outgoing,
-            "self_routing": routing.self_routing,
+            "outgoing": routing[0].outgoing if routing else unknown,
+            "self_routing": routing[0].self_routing if routing else unknown,
             "connection": alignment.layer_mean,
             "update": alignment.output.mean((1, 2)),
             "drift": drift.quartiles()[1],

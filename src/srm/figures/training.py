@@ -103,6 +103,10 @@ def dynamics_curves(result: Dynamics) -> Figure:
         (hubs, result.outgoing, "outgoing frequency"),
         (impact, result.ablation, "ablation KL (nats)"),
     ):
+        axes.set_ylabel(title)
+        if not np.isfinite(values).all():
+            axes.text(0.5, 0.5, "no learned connection", transform=axes.transAxes, ha="center")
+            continue
         strongest = int(values[-1].argmax())
         axes.plot(steps, values, color=GREY, linewidth=0.7, alpha=0.7)
         axes.plot(
@@ -112,9 +116,8 @@ def dynamics_curves(result: Dynamics) -> Figure:
             marker=".",
             label=f"S{strongest}, strongest at the end",
         )
-        axes.set_ylabel(title)
         axes.legend(loc="lower right", bbox_to_anchor=(1, 0.97), borderpad=0)
-    profile = np.nanmean(result.drift, axis=1)
+    profile = result.profile
     image = drift.imshow(profile.T, aspect="auto", origin="lower", cmap=SHARE_MAP, vmin=0)
     drift.set_xticks(range(len(steps)), [str(step) for step in steps], rotation=45 if len(steps) > 6 else 0)
     drift.set_yticks(range(profile.shape[1]), [f"{t}→{t + 1}" for t in range(profile.shape[1])])
