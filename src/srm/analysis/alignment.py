@@ -152,7 +152,7 @@ class AlignmentSums(Accumulator):
         match role:
             case "x":
                 self.x, self.x_norm = value, norm
-                self.z = self.model.first_state(value).expand_as(value)
+                self.z = self.model.first_state(value).float().expand_as(value)
                 self.z_norm = torch.linalg.vector_norm(self.z, dim=-1)
             case "c":
                 self.sums["connection"][:, l] = token_sum(cosine(value, self.x, norm, self.x_norm))
