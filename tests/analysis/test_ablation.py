@@ -5,12 +5,15 @@ import math
 import numpy as np
 import pytest
 import torch
+import torch.distributed
+import torch.multiprocessing
 from constructed import build
 
 import srm.analysis
 from srm.analysis.ablation import Ablation, other_tokens
 from srm.analysis.readout import kl_of_changes
 from srm.analysis.result import Evidence
+from srm.analysis.states import Spool
 from srm.errors import UserError
 
 
@@ -205,3 +208,20 @@ def test_resampling_gives_every_token_another_ones_state(count):
     other = other_tokens(count)
     assert sorted(other.tolist()) == list(range(count))
     assert (other != torch.arange(count)).all()
+
+
+def ablate_on_two(rank: int, folder: str) -> None:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    Spool.__init__.__defaults__ = (10_000,)  # bytes: room for the second process's batches only
+    sizes = (3, 1, 3, 1)
+    batches = [torch.arange(16 * n).view(n, 16) % 97 for n in sizes]
+    np.save(f"{folder}/{rank}.npy", srm.analysis.ablation(build(), batches).kl)
+    torch.distributed.destroy_process_group()
+
+
+def test_processes_agree_when_the_states_of_one_do_not_fit_on_disk(tmp_path):
+    torch.multiprocessing.spawn(ablate_on_two, (str(tmp_path),), nprocs=2)
+    batches = [torch.arange(16 * n).view(n, 16) % 97 for n in (3, 1, 3, 1)]
+    expected = srm.analysis.ablation(build(), batches).kl
+    for rank in range(2):
+        np.testing.assert_allclose(np.load(tmp_path / f"{rank}.npy"), expected, rtol=1e-5)

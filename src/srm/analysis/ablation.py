@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
+from numbers import Integral
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -41,6 +42,7 @@ from srm.analysis.capture import (
     capture,
     evaluating,
     numbered,
+    on_any_process,
     read_twice,
     share_sums,
     stream_major,
@@ -165,6 +167,8 @@ class AblationSums(Accumulator):
         for group in self.groups:
             if not group or len(set(group)) < len(group) or any(not 0 <= s < S for s in group):
                 raise UserError(f"group {group}: give different streams of 0 to {S - 1}")
+        if by == "mean" and means is not None:
+            means.check(model, self.points)
         self.readout = Readout(model)
         G = len(self.groups)
         self.means = {"kl": Mean(G), "loss_change": Mean(G)}
@@ -259,8 +263,8 @@ class RerunAblation(AblationSums):
         changed = []
         for group in self.groups:
             with self.model.hooks([(self.points, self._replace(group, batch))]):
-                changed.append(self.model.hidden(batch.tokens) - embedding)
-        self.add(batch, embedding, torch.stack(changed).float())
+                changed.append(self.model.hidden(batch.tokens).float() - embedding.float())
+        self.add(batch, embedding, torch.stack(changed))
 
     def _replace(self, group: tuple[int, ...], batch: Batch) -> Callable:
         streams = list(group)
@@ -301,18 +305,23 @@ def ablation(
 def points_at(model: SRM, layers: Layers) -> tuple[str, ...]:
     """The sites of the states meant by "last", "every" or some layers."""
     points = points_of(model)
-    if layers == "last":
-        return points[-1:]
-    if layers == "every":
-        return points
-    chosen = sorted(set(layers)) if not isinstance(layers, str) else []
-    if not chosen or not all(isinstance(l, int) and 0 <= l < model.config.depth for l in chosen):
-        raise UserError(f'layers = {layers!r}: "last", "every", or layers of 0 to {model.config.depth - 1}')
+    if isinstance(layers, str):
+        known = {"last": points[-1:], "every": points}
+        chosen = []
+        if layers in known:
+            return known[layers]
+    else:
+        chosen = sorted(set(layers)) if isinstance(layers, Iterable) else []
+    if not chosen or not all(isinstance(l, Integral) and 0 <= l < model.config.depth for l in chosen):
+        last = model.config.depth - 1
+        raise UserError(f'layers = {layers!r}: "last", "every", or a list of layers of 0 to {last}')
     return tuple(f"layers.{l}.out" for l in chosen)
 
 
 def other_tokens(count: int, seed: int = 0) -> Tensor:
     """For every token another one, by a fixed draw: token i of a random cycle gets its successor."""
+    if count < 2:
+        raise UserError('by = "resample" needs at least two tokens in a batch: give longer or more windows')
     cycle = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     other = torch.empty_like(cycle)
     other[cycle] = cycle.roll(-1)
@@ -329,7 +338,7 @@ def _ablate_by_spool(model: SRM, batches: Batches, groups: Groups | None) -> Abl
     with closing(Spool(model)) as spool:
         means, _ = capture(model, batches, StateSums(model, last=True), spool)
         sums = FinalAblation(model, "mean", means, groups)
-        if spool.full:
+        if on_any_process(spool.full):
             return capture(model, batches, sums)[0]
         with evaluating(model), torch.inference_mode():
             for batch in numbered(batches, model.device):

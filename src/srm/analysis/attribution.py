@@ -25,7 +25,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srm.analysis.capture import Accumulator, Batch, Batches, Mean, capture, evaluating, stream_major
+from srm.analysis.capture import (
+    Accumulator,
+    Batch,
+    Batches,
+    Mean,
+    capture,
+    evaluating,
+    need_targets,
+    stream_major,
+)
 from srm.analysis.readout import Readout
 from srm.analysis.result import Array, Axes, Evidence, Result, require, write_table
 from srm.analysis.routing import streams_of
@@ -90,12 +99,12 @@ class AttributionSums(Accumulator):
     def see(self, name: str, value: Tensor) -> None:  # noqa: ARG002
         self.parts = self.readout.parts(stream_major(value))  # [S, B, T, E]
 
-    def end(self, batch: Batch, embedding: Tensor) -> None:
+    def end(self, batch: Batch, embedding: Tensor) -> None:  # noqa: ARG002
         direction = (
             self.readout.unembedding[batch.targets.clamp(min=0)] * batch.counted[..., None]
         )  # [B, T, E]
         counts = batch.counted.sum(1)
-        logits = torch.linalg.vecdot(embedding.float(), direction)
+        logits = torch.linalg.vecdot(self.parts.sum(0), direction)  # the embedding in fp32
         contribution = torch.linalg.vecdot(self.parts, direction)  # [S, B, T]
         centred = contribution - (self.parts @ self.average) * batch.counted
         self.means["logit"].add(logits.sum(-1), counts)
@@ -104,6 +113,7 @@ class AttributionSums(Accumulator):
 
     def result(self, evidence: Evidence) -> Attribution:
         contribution, centred = self.means["contribution"], self.means["centred"]
+        need_targets(contribution)
         return Attribution(
             evidence=evidence,
             logit=float(self.means["logit"].mean),
@@ -122,6 +132,7 @@ def attribution(model: LanguageModel, batches: Batches) -> Attribution:
 def attribute(model: LanguageModel, tokens: Tensor, targets: Tensor) -> Tensor:
     """[B, T, S] What each stream adds to the logit of `targets` [B, T] after each of `tokens` [B, T]."""
     model = streams_of(model, "attribution")
+    model.check_tokens(tokens, targets=targets)
     point = points_of(model)[-1]
     with evaluating(model), torch.inference_mode():
         readout = Readout(model)

@@ -136,21 +136,30 @@ class EvidenceSums(Accumulator):
     def __init__(self) -> None:
         self.means = {"counted": Mean()}
         # sums of the 16-bit pieces of 64-bit hashes: exact in fp64, and additive
-        self.hashes = torch.zeros(4, dtype=torch.float64)
+        self.hashes = torch.zeros(4, dtype=torch.float64)  # of the tokens: the text's fingerprint
+        self.pairs = torch.zeros(4, dtype=torch.float64)  # of tokens and targets: what saved sums are of
 
     def begin(self, batch: Batch) -> None:
-        for row in batch.tokens.to("cpu", torch.int64).numpy():
-            digest = hashlib.blake2b(row.astype("<i8").tobytes(), digest_size=8).digest()
-            self.hashes += torch.from_numpy(np.frombuffer(digest, dtype="<u2").astype(np.float64))
+        tokens, targets = (ids.to("cpu", torch.int64) for ids in (batch.tokens, batch.targets))
+        self.hashes += _hash_rows(tokens)
+        self.pairs += _hash_rows(torch.cat((tokens, targets), dim=1))
         self.means["counted"].add(batch.counted.sum(1), batch.tokens.shape[1])
 
     def state(self) -> dict[str, Tensor]:
-        return {**super().state(), "hashes": self.hashes}
+        return {**super().state(), "hashes": self.hashes, "pairs": self.pairs}
 
     def result(self, evidence: Evidence | None = None) -> Evidence:  # noqa: ARG002
         total = sum(int(piece) << (16 * i) for i, piece in enumerate(self.hashes.tolist()))
         tokens, _, sequences = self.means["counted"].weights.tolist()
         return Evidence(int(tokens), int(sequences), f"{total % 2**64:016x}")
+
+
+def _hash_rows(ids: Tensor) -> Tensor:
+    total = torch.zeros(4, dtype=torch.float64)
+    for row in ids.numpy():
+        digest = hashlib.blake2b(row.astype("<i8").tobytes(), digest_size=8).digest()
+        total += torch.from_numpy(np.frombuffer(digest, dtype="<u2").astype(np.float64))
+    return total
 
 
 def capture(
@@ -237,14 +246,29 @@ def numbered(batches: Batches, device: torch.device) -> Iterator[Batch]:
         yield as_batch(given, index, device)
 
 
+def observe(model: LanguageModel, batch: Batch) -> tuple[Tensor, Tensor | None]:
+    """One pass: the embedding [B, T, E], and the logits [B, T, V] if somebody listens there."""
+    model.check_tokens(batch.tokens, targets=batch.targets)
+    tap = model.tap()
+    embedding = model.hidden(batch.tokens, tap=tap)
+    return embedding, tap("logits", embedding @ model.unembedding.T) if tap.wants("logits") else None
+
+
+def need_targets(mean: Mean) -> None:
+    """Refuse a mean over targets of a text without any."""
+    if mean.weights[0] == 0:
+        raise UserError("no position has a next token: give windows of at least two tokens, or targets")
+
+
 def _pass(model: LanguageModel, batch: Batch, books: Sequence[Accumulator]) -> None:
+    model.check_tokens(batch.tokens, targets=batch.targets)
     hooks = []
     for book in books:
         book.begin(batch)
         if book.sites:
             hooks.append((book.sites, _listener(book)))
     with model.hooks(hooks):
-        embedding = model.hidden(batch.tokens)
+        embedding, _ = observe(model, batch)
     for book in books:
         book.end(batch, embedding)
 
@@ -260,6 +284,15 @@ def _process() -> tuple[int, int]:
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1
+
+
+def on_any_process(flag: bool) -> bool:
+    """Whether `flag` holds in this process or, under torchrun, in any other."""
+    if _process()[1] == 1:
+        return flag
+    shared = torch.tensor(int(flag), device="cuda" if dist.get_backend() == "nccl" else "cpu")
+    dist.all_reduce(shared, op=dist.ReduceOp.MAX)
+    return bool(shared)
 
 
 def share_sums(books: Sequence[Accumulator]) -> None:
@@ -316,7 +349,9 @@ def _resume(path: Path, identity: str, batches: Batches, books: Sequence[Accumul
             break
         if batch.index % world == rank:
             text.begin(batch)
-    if not all(np.array_equal(sums.numpy(), arrays[f"0.{name}"]) for name, sums in text.state().items()):
+    if not all(
+        np.array_equal(sums.numpy(), arrays.get(f"0.{name}", ())) for name, sums in text.state().items()
+    ):
         return 0
     for i, book in enumerate(books):
         for name, sums in book.state().items():

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srm.analysis.capture import IGNORE, Accumulator, Batch, Batches, Mean, capture
+from srm.analysis.capture import IGNORE, Accumulator, Batch, Batches, Mean, capture, need_targets
 from srm.analysis.readout import chunks
 from srm.analysis.result import Array, Axes, Evidence, Result, require, write_table
 from srm.analysis.states import Finished
@@ -172,6 +172,7 @@ class DepthSums(Accumulator):
             self.means[name].add(per_sequence, counted.sum(1))
 
     def result(self, evidence: Evidence) -> Depth:
+        need_targets(self.means["loss"])
         units = {SRM: "layers", HRM: "high cycles", GPT2: "blocks"}
         return Depth(
             evidence=evidence,

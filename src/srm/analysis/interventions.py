@@ -45,6 +45,7 @@ from srm.analysis.capture import (
     as_batch,
     capture,
     evaluating,
+    observe,
     read_twice,
 )
 from srm.analysis.readout import chunks, kl_divergence
@@ -76,6 +77,9 @@ def replace_streams(
     if by == "mean" and means is None:
         raise UserError('by = "mean" needs means = srm.analysis.state_means(model, batches)')
     chosen = _checked_streams(model, streams)
+    points = points_at(model, layers)
+    if by == "mean" and means is not None:
+        means.check(model, points)
 
     def replace(value: Tensor, hook: HookPoint) -> Tensor:
         value = value.clone()
@@ -90,7 +94,7 @@ def replace_streams(
             value[:, :, chosen] = value[:, :, chosen].flatten(0, 1)[other].unflatten(0, (B, T))
         return value
 
-    return [(point, replace) for point in points_at(model, layers)]
+    return [(point, replace) for point in points]
 
 
 def cut_edges(edges: Iterable[Edge], renormalise: bool = True) -> list[Hook]:
@@ -102,9 +106,10 @@ def cut_edges(edges: Iterable[Edge], renormalise: bool = True) -> list[Hook]:
         by_layer.setdefault(layer, []).append(tuple(slice(None) if at is None else at for at in place))
 
     def cutter(places: list[tuple]) -> Callable[[Tensor, HookPoint], Tensor]:
-        def cut(pattern: Tensor, hook: HookPoint) -> Tensor:  # noqa: ARG001
+        def cut(pattern: Tensor, hook: HookPoint) -> Tensor:
             pattern = pattern.clone()
             for place in places:
+                _check_edge(place, pattern, hook)
                 pattern[(slice(None), *place)] = 0
             if renormalise:
                 pattern = pattern / pattern.sum(-1, keepdim=True).clamp(min=1e-12)
@@ -113,6 +118,12 @@ def cut_edges(edges: Iterable[Edge], renormalise: bool = True) -> list[Hook]:
         return cut
 
     return [(f"layers.{layer}.connection.pattern", cutter(places)) for layer, places in by_layer.items()]
+
+
+def _check_edge(place: tuple, pattern: Tensor, hook: HookPoint) -> None:
+    for axis, at, size in zip(("token", "head", "target", "source"), place, pattern.shape[1:], strict=True):
+        if not isinstance(at, slice) and not -size <= at < size:
+            raise UserError(f"cut_edges at {hook.name}: {axis} {at}, give one of 0 to {size - 1}")
 
 
 def patch_streams(
@@ -170,7 +181,8 @@ class Effect(Result):
     @property
     def loss_change(self) -> float:
         """Nats, over all tokens with a target."""
-        return float(np.nanmean(self.loss_after - self.loss_before))
+        change = self.loss_after - self.loss_before
+        return float(np.nanmean(change)) if np.isfinite(change).any() else float("nan")
 
     def headline(self) -> str:
         return f"KL {self.mean_kl:.4g} nats ({self.mean_bits:.4g} bits), loss {self.loss_change:+.4f} nats"
@@ -201,12 +213,12 @@ def effect(
         with model.hooks(
             [(name, _listen) for name, _ in hooks]
         ):  # the same arithmetic as in the changed pass
-            before = model.hidden(batch.tokens)
+            before = Prediction(*observe(model, batch), model.unembedding.float())
         with model.hooks(hooks):
-            after = model.hidden(batch.tokens)
-        U = model.unembedding.float()
-        kl, losses = _compare(before.float().flatten(0, 1), after.float().flatten(0, 1), U, batch)
-        p, q = ((h[:, -1].float() @ U.T).softmax(-1) for h in (before, after))
+            after = Prediction(*observe(model, batch), model.unembedding.float())
+        kl, losses = _compare(before, after, batch)
+        T = batch.tokens.shape[1]
+        p, q = (found.log_p(slice(T - 1, None, T)).exp() for found in (before, after))
     ranked = (q - p).abs().topk(min(top, p.shape[-1]), dim=-1).indices
     text = EvidenceSums()
     text.begin(batch)
@@ -226,12 +238,27 @@ def _listen(value: Tensor, hook: HookPoint) -> None:
     """Changes nothing."""
 
 
-def _compare(before: Tensor, after: Tensor, U: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-    """KL [N] and the losses before and after [2, N] (NaN without target) of two embeddings [N, E]."""
+class Prediction:
+    """The next-token distributions of a pass: of its logits if they were looked at, else of its embedding."""
+
+    def __init__(self, embedding: Tensor, logits: Tensor | None, unembedding: Tensor) -> None:
+        self.embedding, self.unembedding = embedding.flatten(0, 1), unembedding
+        self.logits = None if logits is None else logits.flatten(0, 1)
+
+    def log_p(self, rows: slice) -> Tensor:
+        """[n, V] Log-probabilities after some of the B·T positions."""
+        if self.logits is not None:
+            return self.logits[rows].float().log_softmax(-1)
+        return (self.embedding[rows].float() @ self.unembedding.T).log_softmax(-1)
+
+
+def _compare(before: Prediction, after: Prediction, batch: Batch) -> tuple[Tensor, Tensor]:
+    """KL [N] and the losses before and after [2, N] (NaN without target) of two passes."""
     targets = batch.targets.flatten()
-    kl, losses = before.new_empty(len(before)), before.new_empty(2, len(before))
-    for rows in chunks(len(before), U.shape[0]):
-        p, q = ((h[rows] @ U.T).log_softmax(-1) for h in (before, after))
+    N, device = len(targets), targets.device
+    kl, losses = torch.empty(N, device=device), torch.empty(2, N, device=device)
+    for rows in chunks(N, len(before.unembedding)):
+        p, q = before.log_p(rows), after.log_p(rows)
         kl[rows] = kl_divergence(p, q)
         index = targets[rows].clamp(min=0)[:, None]
         losses[:, rows] = -torch.stack([p.gather(-1, index), q.gather(-1, index)]).squeeze(-1)

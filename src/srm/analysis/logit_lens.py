@@ -36,7 +36,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srm.analysis.capture import Accumulator, Batch, Batches, Mean, capture, read_twice, stream_major
+from srm.analysis.capture import (
+    Accumulator,
+    Batch,
+    Batches,
+    Mean,
+    capture,
+    need_targets,
+    read_twice,
+    stream_major,
+)
 from srm.analysis.readout import Readout, log_probabilities
 from srm.analysis.result import Array, Axes, Evidence, Result, require, write_table
 from srm.analysis.states import Finished, StateMeans, StateSums, points_of
@@ -131,11 +140,7 @@ class StreamDecoder:
     def __init__(self, model: SRM, means: StateMeans, through_post: bool = False) -> None:
         self.finished = Finished(model) if through_post else None
         self.points: Sequence[str] = points_of(model) if self.finished is None else self.finished.points
-        if means.points != self.points:
-            raise UserError(
-                "these state means are of another model, or of states before the post-steps and not after; "
-                "measure them on this one with state_means(…, through_post=…)"
-            )
+        means.check(model, self.points)
         self.sites: Sequence[str] = self.points if self.finished is None else self.finished.sites
         self.streams: Sequence[str] = [f"S{s}" for s in range(model.config.streams)]
         self.readout = Readout(model)
@@ -181,9 +186,9 @@ class LensSums(Accumulator):
         self.sums = {name: torch.zeros(B, *mean.sums.shape[1:]) for name, mean in self.means.items()}
 
     def see(self, name: str, value: Tensor) -> None:
-        asked = self.decoder.decode(name, value, self.chosen)
         n = len(self.chosen)
-        if n == 0 or not asked:
+        asked = self.decoder.decode(name, value, self.chosen) if n else []
+        if not asked:
             return
         stacked = torch.cat([embedding.float() for _, embedding in asked])
         found = log_probabilities(stacked, self.decoder.unembedding, self.targets.repeat(len(asked)))
@@ -199,6 +204,7 @@ class LensSums(Accumulator):
             mean.add(self.sums[name], counts)
 
     def result(self, evidence: Evidence) -> LogitLens:
+        need_targets(self.means["full"])
         fields = {name: self.means[name].mean for name in ("full", "raw", "corrected")}
         errors = {f"{name}_se": self.means[name].standard_error for name in ("full", "raw", "corrected")}
         return LogitLens(

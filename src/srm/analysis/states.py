@@ -14,7 +14,9 @@ which takes it through the post-steps.
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -23,9 +25,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srm.analysis.capture import Accumulator, Batch, Batches, Mean, capture, stream_major
+from srm.analysis.capture import (
+    Accumulator,
+    Batch,
+    Batches,
+    Mean,
+    capture,
+    stream_major,
+)
 from srm.analysis.result import Array, Axes, Evidence, Result, require
 from srm.analysis.routing import streams_of
+from srm.errors import UserError
 from srm.models import SRM, LanguageModel
 
 SPOOL_LIMIT = 4 * 2**30  # bytes of states kept on disk between two readings; beyond, the model runs twice
@@ -36,6 +46,17 @@ def points_of(model: SRM) -> tuple[str, ...]:
     config = model.config
     layers = [f"layers.{l}.out" for l in range(config.depth)]
     return tuple(layers + [f"post.{i}.out" for i in range(config.post_steps)])
+
+
+def weights_mark(model: SRM) -> str:
+    """A hash of some values of every weight, the same in any precision: quick, and enough to tell models
+    apart."""
+    digest = hashlib.blake2b(digest_size=8)
+    for value in model.state_dict().values():
+        flat = value.detach().flatten()
+        some = flat[:: max(1, len(flat) // 64)].to("cpu", torch.bfloat16)
+        digest.update(some.float().numpy().tobytes())
+    return digest.hexdigest()
 
 
 class Finished:
@@ -72,12 +93,23 @@ class StateMeans(Result):
 
     points: tuple[str, ...]
     mean: Annotated[Array, Axes("point stream dim", "mean state over tokens")]
+    model: str = ""  # the mark of the weights they are of; "" if unknown
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(
             len(self.points) == len(self.mean), f"{len(self.points)} points named, {len(self.mean)} measured"
         )
+
+    def check(self, model: SRM, points: Sequence[str]) -> None:
+        """Refuse the means of another model, or of other points than are needed."""
+        config = model.config
+        fits = self.mean.shape[1:] == (config.streams, config.stream_dim) and set(points) <= set(self.points)
+        if not fits or (self.model and self.model != weights_mark(model)):
+            raise UserError(
+                "these state means are of another model, or of states before the post-steps and not after; "
+                "measure them on this one with state_means(…, through_post=…)"
+            )
 
     def at(self, point: str, device: torch.device | str = "cpu") -> Tensor:
         """[stream, dim] The mean state at one point."""
@@ -110,6 +142,7 @@ class StateMeans(Result):
 class StateSums(Accumulator):
     def __init__(self, model: SRM, last: bool = False, through_post: bool = False) -> None:
         config = model.config
+        self.model = model
         self.finished = Finished(model) if through_post else None
         self.points = points_of(model)[-1:] if last else points_of(model)
         self.sites = self.points
@@ -132,7 +165,12 @@ class StateSums(Accumulator):
         self.means["state"].add(torch.stack(self.sums)[None], batch.tokens.numel())
 
     def result(self, evidence: Evidence) -> StateMeans:
-        return StateMeans(evidence=evidence, points=tuple(self.points), mean=self.means["state"].mean)
+        return StateMeans(
+            evidence=evidence,
+            points=tuple(self.points),
+            mean=self.means["state"].mean,
+            model=weights_mark(self.model),
+        )
 
 
 class Spool(Accumulator):
