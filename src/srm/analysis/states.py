@@ -15,6 +15,7 @@ which takes it through the post-steps.
 from __future__ import annotations
 
 import hashlib
+import json
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,10 +49,10 @@ def points_of(model: SRM) -> tuple[str, ...]:
     return tuple(layers + [f"post.{i}.out" for i in range(config.post_steps)])
 
 
-def weights_mark(model: SRM) -> str:
-    """A hash of some values of every weight, the same in any precision: quick, and enough to tell models
-    apart."""
-    digest = hashlib.blake2b(digest_size=8)
+def model_mark(model: SRM) -> str:
+    """A hash of the config and of some values of every weight, the same in any precision: quick, and enough
+    to tell models apart."""
+    digest = hashlib.blake2b(json.dumps(model.config.to_dict()).encode(), digest_size=8)
     for value in model.state_dict().values():
         flat = value.detach().flatten()
         some = flat[:: max(1, len(flat) // 64)].to("cpu", torch.bfloat16)
@@ -93,7 +94,7 @@ class StateMeans(Result):
 
     points: tuple[str, ...]
     mean: Annotated[Array, Axes("point stream dim", "mean state over tokens")]
-    model: str = ""  # the mark of the weights they are of; "" if unknown
+    model: str = ""  # the mark of the model they are of; "" if unknown
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -105,7 +106,7 @@ class StateMeans(Result):
         """Refuse the means of another model, or of other points than are needed."""
         config = model.config
         fits = self.mean.shape[1:] == (config.streams, config.stream_dim) and set(points) <= set(self.points)
-        if not fits or (self.model and self.model != weights_mark(model)):
+        if not fits or (self.model and self.model != model_mark(model)):
             raise UserError(
                 "these state means are of another model, or of states before the post-steps and not after; "
                 "measure them on this one with state_means(…, through_post=…)"
@@ -169,7 +170,7 @@ class StateSums(Accumulator):
             evidence=evidence,
             points=tuple(self.points),
             mean=self.means["state"].mean,
-            model=weights_mark(self.model),
+            model=model_mark(self.model),
         )
 
 
