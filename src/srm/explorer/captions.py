@@ -159,13 +159,13 @@ def _align(trace: Trace) -> str:
 
 def _drift(trace: Trace) -> str:
     drift = trace["drift_cosine"].astype(float).mean(2)  # [transition, group, stream]
-    classes = Counter(
-        CLASSES[convergence_class(convergence(drift[:, g, s]), len(drift))]
-        for g in range(drift.shape[1])
-        for s in range(drift.shape[2])
-    )
+    if len(drift) == 0:
+        return "One layer: there are no transitions."
+    settled = [convergence(curve) for curve in drift.reshape(len(drift), -1).T]
+    measured = [at for at in settled if not np.isnan(at)]  # a random order may leave gaps
+    classes = Counter(CLASSES[convergence_class(at, len(drift))] for at in measured)
     listed = ", ".join(f"{classes[name]} {name}" for name in CLASSES)
-    first, last = drift[0].mean(), drift[-1].mean()
+    first, last = np.nanmean(drift[0]), np.nanmean(drift[-1])
     return (
         f"Mean cosine distance {'falls' if last < first else 'rises'} from {first:.3f} to {last:.3f} over "
         f"the depth; of {sum(classes.values())} group–stream pairs, {listed}."
