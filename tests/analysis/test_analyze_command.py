@@ -126,6 +126,15 @@ def test_figures_in_another_format_are_drawn_from_what_is_known(trained, tmp_pat
     assert all(Path(figure).is_file() for figure in answer["results"]["routing"]["figures"])
 
 
+def test_a_damaged_result_is_measured_again(trained, tmp_path):
+    command = Command(path=trained, tokens=64, out=tmp_path, only=("routing",), formats=())
+    first = command.analyze(show=False)
+    arrays = tmp_path / "analysis" / "routing.npz"
+    arrays.write_bytes(arrays.read_bytes()[:200])
+    assert command.analyze(show=False) == first
+    assert srm.analysis.load(arrays).headline() == first["results"]["routing"]["finding"]
+
+
 def test_the_summary_tells_of_all_that_is_known(trained, tmp_path):
     for name in ("routing", "alignment"):
         Command(path=trained, tokens=64, out=tmp_path, only=(name,), formats=()).analyze(show=False)

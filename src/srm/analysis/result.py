@@ -180,7 +180,7 @@ def load(path: str | Path) -> Any:
     require(version == FORMAT, f"{files[0]} has format {version}, not {FORMAT}; run the analysis again")
     require(kind in Result.kinds, f"{files[0]} holds an unknown kind of result, {kind!r}; update srm")
     try:
-        with np.load(files[1], allow_pickle=False) as archive:
+        with files[1].open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
     except (BadZipFile, OSError, ValueError, KeyError, EOFError, zlib.error) as error:
         raise ResultError(f"{files[1]} is damaged ({error}); run the analysis again") from None

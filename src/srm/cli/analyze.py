@@ -270,9 +270,16 @@ class Store:
         self.index = self.results / "index.json"
 
     def has(self, name: str) -> bool:
-        from srm.analysis import Result
+        """Whether it is there, whole, and of this model and text; else it is measured (again)."""
+        from srm.analysis.result import ResultError
 
-        return self._index().get(name) == self.identity and Result.exists(self.results / name)
+        if self._index().get(name) != self.identity:
+            return False
+        try:
+            self.load(name)
+        except ResultError:
+            return False
+        return True
 
     def load(self, name: str) -> Result:
         from srm.analysis import load
