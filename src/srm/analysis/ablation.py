@@ -305,13 +305,9 @@ def ablation(
 def points_at(model: SRM, layers: Layers) -> tuple[str, ...]:
     """The sites of the states meant by "last", "every" or some layers."""
     points = points_of(model)
-    if isinstance(layers, str):
-        known = {"last": points[-1:], "every": points}
-        chosen = []
-        if layers in known:
-            return known[layers]
-    else:
-        chosen = sorted(set(layers)) if isinstance(layers, Iterable) else []
+    if isinstance(layers, str) and layers in ("last", "every"):
+        return points[-1:] if layers == "last" else points
+    chosen = sorted(set(layers)) if isinstance(layers, Iterable) and not isinstance(layers, str) else []
     if not chosen or not all(isinstance(l, Integral) and 0 <= l < model.config.depth for l in chosen):
         last = model.config.depth - 1
         raise UserError(f'layers = {layers!r}: "last", "every", or a list of layers of 0 to {last}')

@@ -248,7 +248,6 @@ def numbered(batches: Batches, device: torch.device) -> Iterator[Batch]:
 
 def observe(model: LanguageModel, batch: Batch) -> tuple[Tensor, Tensor | None]:
     """One pass: the embedding [B, T, E], and the logits [B, T, V] if somebody listens there."""
-    model.check_tokens(batch.tokens, targets=batch.targets)
     tap = model.tap()
     embedding = model.hidden(batch.tokens, tap=tap)
     return embedding, tap("logits", embedding @ model.unembedding.T) if tap.wants("logits") else None

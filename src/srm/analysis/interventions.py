@@ -209,6 +209,7 @@ def effect(
 ) -> Effect:
     """What hooks do to the predictions after `tokens` [B, T]."""
     batch = as_batch(tokens if targets is None else (tokens, targets), 0, model.device)
+    model.check_tokens(batch.tokens, targets=batch.targets)
     with evaluating(model), torch.inference_mode():
         with model.hooks(
             [(name, _listen) for name, _ in hooks]

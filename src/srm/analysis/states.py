@@ -26,14 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srm.analysis.capture import (
-    Accumulator,
-    Batch,
-    Batches,
-    Mean,
-    capture,
-    stream_major,
-)
+from srm.analysis.capture import Accumulator, Batch, Batches, Mean, capture, stream_major
 from srm.analysis.result import Array, Axes, Evidence, Result, require
 from srm.analysis.routing import streams_of
 from srm.errors import UserError

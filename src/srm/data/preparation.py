@@ -39,9 +39,9 @@ from srm.data.corpora import (
     text_digest,
 )
 from srm.data.errors import DataError
-from srm.data.shards import FORMAT, SPLITS, Manifest, manifest_bytes, read_manifest, sha256_of
+from srm.data.shards import FORMAT, SPLITS, Manifest, Shard, manifest_bytes, read_manifest, sha256_of
 from srm.data.tokenizers import Tokenizer, check_tokenizer_spec, load_tokenizer, make_tokenizer
-from srm.data.writing import Seen, ShardWriter, sync_directory, sync_file, write_all, write_atomically
+from srm.data.writing import Seen, ShardWriter, sync, write_all, write_atomically
 
 GROUP_CHARS = 1 << 20  # documents go to a thread in groups of about this size
 COMMIT_TOKENS = 1 << 24  # at most this much work is repeated after a stop
@@ -117,7 +117,7 @@ def prepare(
             for name in ("seen.bin", "lock", "progress.json"):
                 (partial / name).unlink(missing_ok=True)
             partial.rename(out)
-            sync_directory(out.parent)
+            sync(out.parent)
     except OSError as error:
         reason = error.strerror or str(error)
         raise DataError(
@@ -174,7 +174,7 @@ def _encode_corpus(
 
     show("tokenizer", _Position(), 0)
     tokenizer = _tokenizer_of(config, source, partial)
-    dtype = np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4")
+    dtype = _dtype(tokenizer)
     position = _Position(**saved["position"]) if saved else _Position()
     seen, documents = Seen(), source.documents()
     if saved:
@@ -218,9 +218,20 @@ def _encode_corpus(
         _check_splits(position, config.val_fraction, partial)
         shards = {split: writers[split].finish() for split in SPLITS}
 
+    return _manifest(config, source, partial, tokenizer, position, shards)
+
+
+def _manifest(
+    config: PrepareConfig,
+    source: Source,
+    partial: Path,
+    tokenizer: Tokenizer,
+    position: _Position,
+    shards: dict[str, list[Shard]],
+) -> Manifest:
     return Manifest(
         format=FORMAT,
-        dtype=dtype.name,
+        dtype=_dtype(tokenizer).name,
         vocab_size=tokenizer.vocab_size,
         end_of_text=tokenizer.end_of_text,
         tokenizer=tokenizer.name,
@@ -236,6 +247,10 @@ def _encode_corpus(
         tokens={split: sum(shard.tokens for shard in shards[split]) for split in SPLITS},
         shards=shards,
     )
+
+
+def _dtype(tokenizer: Tokenizer) -> np.dtype:
+    return np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4")
 
 
 def split_of(digest: bytes, val_fraction: float) -> str:
@@ -335,7 +350,7 @@ def _tokenizer_of(config: PrepareConfig, source: Source, partial: Path) -> Token
     train = sample_text(source, config.val_fraction) if config.tokenizer.startswith("bpe:") else iter(())
     make_tokenizer(config.tokenizer, train).save(unfinished)
     for path in unfinished.iterdir():
-        sync_file(path)
+        sync(path)
     unfinished.rename(folder)
     return load_tokenizer(folder)
 

@@ -113,7 +113,7 @@ def write_atomically(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.rename(path)
-    sync_directory(path.parent)
+    sync(path.parent)
 
 
 def write_all(file: FileIO, content: bytes) -> None:
@@ -123,12 +123,8 @@ def write_all(file: FileIO, content: bytes) -> None:
         rest = rest[file.write(rest) or 0 :]
 
 
-def sync_file(path: Path) -> None:
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
-
-
-def sync_directory(path: Path) -> None:
+def sync(path: Path) -> None:
+    """A file, or the names in a folder, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

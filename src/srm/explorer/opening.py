@@ -12,7 +12,6 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import torch
 from torch import Tensor
@@ -101,7 +100,7 @@ def saved_results(path: Path) -> dict[str, Any]:
                 "summary": result.summary(),
                 "evidence": str(result.evidence),
             }
-        except (UserError, NotImplementedError, KeyError, ValueError, OSError, BadZipFile) as error:
+        except (UserError, NotImplementedError, KeyError, ValueError, OSError) as error:
             warnings.warn(f"{file.with_suffix('')} is not shown: {error}", stacklevel=2)
     return found
 

@@ -116,13 +116,7 @@ def generate(
     """
     check_sampling(tokens, max_new_tokens, temperature, top_k, top_p, model.config.vocab_size)
     context = model.config.context
-    if overflow not in ("refuse", "slide"):
-        raise UserError(f'overflow = {overflow!r}: must be "refuse" or "slide"')
-    if tokens.shape[1] + max_new_tokens > context and overflow == "refuse":
-        raise UserError(
-            f"{tokens.shape[1]} prompt + {max_new_tokens} new tokens exceed the context of {context}; "
-            'ask for fewer, or pass overflow="slide"'
-        )
+    check_length(tokens, max_new_tokens, context, overflow)
     generator = torch.Generator(device=tokens.device)
     if seed is None:
         generator.seed()
@@ -180,3 +174,13 @@ def check_sampling(
         raise UserError(f"top_k = {top_k}: must be at least 1, or None for all tokens")
     if top_p is not None and not 0 < top_p <= 1:
         raise UserError(f"top_p = {top_p}: must be in (0, 1], or None for all tokens")
+
+
+def check_length(tokens: Tensor, max_new_tokens: int, context: int, overflow: str) -> None:
+    if overflow not in ("refuse", "slide"):
+        raise UserError(f'overflow = {overflow!r}: must be "refuse" or "slide"')
+    if tokens.shape[1] + max_new_tokens > context and overflow == "refuse":
+        raise UserError(
+            f"{tokens.shape[1]} prompt + {max_new_tokens} new tokens exceed the context of {context}; "
+            'ask for fewer, or pass overflow="slide"'
+        )

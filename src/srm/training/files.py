@@ -15,6 +15,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from srm.data.writing import sync
+
 SUMS = "SHA256SUMS"
 LINE = re.compile(r"([0-9a-f]{64})  ([\w.+/-]+)")
 
@@ -111,14 +113,6 @@ def write_file(path: Path, content: str) -> None:
 def digest(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def umask() -> int:
