@@ -42,10 +42,14 @@ def test_several_accumulators_share_one_forward_pass(model, batches):
     assert len(passes) == len(batches)
 
 
+def window(length, first=0):
+    return as_batch(torch.zeros(1, length, dtype=torch.long), 0, torch.device("cpu"), first)
+
+
 def test_sequences_of_unequal_length_weigh_by_their_tokens():
     mean = Mean()
-    mean.add(torch.tensor([2.0]), 2)
-    mean.add(torch.tensor([9.0]), 3)
+    mean.add(window(2), torch.tensor([2.0]))
+    mean.add(window(3, first=1), torch.tensor([9.0]))
     assert mean.mean == pytest.approx(11 / 5)
     residuals = np.array([2.0, 9.0]) - 11 / 5 * np.array([2, 3])
     assert mean.standard_error == pytest.approx(np.sqrt(2 * (residuals**2).sum()) / 5)
@@ -53,7 +57,7 @@ def test_sequences_of_unequal_length_weigh_by_their_tokens():
 
 def test_one_sequence_alone_has_no_standard_error():
     mean = Mean()
-    mean.add(torch.tensor([2.0]), 2)
+    mean.add(window(2), torch.tensor([2.0]))
     assert np.isnan(mean.standard_error)
 
 

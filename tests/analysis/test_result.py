@@ -18,6 +18,9 @@ def test_a_saved_result_is_read_back_the_same(model, batches, tmp_path):
     assert (again.threshold, again.token_independent) == (found.threshold, found.token_independent)
     for name in found.axes():
         np.testing.assert_array_equal(getattr(again, name), getattr(found, name))
+    assert set(again.errors) == set(found.derived())
+    for name, error in found.errors.items():
+        np.testing.assert_array_equal(again.errors[name], error)
     assert again.summary() == found.summary()
 
 
@@ -31,7 +34,9 @@ def test_the_saved_files_are_plain_npz_and_json_with_axes_and_units(model, batch
         "shape": [4, 2, 4, 4],
     }
     with np.load(tmp_path / "routing.npz", allow_pickle=False) as archive:
-        assert sorted(archive.files) == ["frequency", "frequency_se", "weight", "weight_se"]
+        fields = {name for name in archive.files if not name.startswith("error of ")}
+        assert fields == {"frequency", "frequency_se", "weight", "weight_se"}
+        assert archive["error of hub_score"].shape == (4,)
 
 
 def test_a_missing_result_names_the_command_that_makes_it(tmp_path):

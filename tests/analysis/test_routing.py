@@ -3,18 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from constructed import build
+from constructed import build, force_pattern
 
 import srm.analysis
 from srm.analysis.routing import Routing
 from srm.errors import UserError
-
-
-def force_pattern(model, wanted: torch.Tensor) -> None:
-    """Make every head of every layer use the pattern `wanted` [target, source], by hooks that stay."""
-    for l in range(model.config.depth):
-        site = model.sites[f"layers.{l}.connection.pattern"]
-        site.register_forward_hook(lambda _m, _i, out: wanted.expand_as(out).contiguous())
 
 
 def test_a_connection_forced_to_a_permutation_gives_that_routing_matrix(model, batches):

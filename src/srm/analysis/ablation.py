@@ -41,6 +41,7 @@ from srm.analysis.capture import (
     Mean,
     capture,
     evaluating,
+    finished,
     numbered,
     on_any_process,
     read_twice,
@@ -48,7 +49,7 @@ from srm.analysis.capture import (
     stream_major,
 )
 from srm.analysis.readout import Readout, kl_of_changes
-from srm.analysis.result import Array, Axes, Evidence, Result, require, write_table
+from srm.analysis.result import Array, Axes, Evidence, Result, derived, require, write_table
 from srm.analysis.routing import streams_of
 from srm.analysis.states import Spool, StateMeans, StateSums, points_of
 from srm.errors import UserError
@@ -58,6 +59,7 @@ By = Literal["mean", "zero", "resample"]
 Layers = Literal["last", "every"] | Iterable[int]
 Groups = Sequence[tuple[int, ...]]
 BITS = 1 / math.log(2)  # bits in a nat
+SHARES = (0.5, 0.75, 0.8)  # of the total impact
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -82,6 +84,7 @@ class Ablation(Result):
         return ["+".join(f"S{s}" for s in group) for group in self.groups]
 
     @property
+    @derived("group", "bits")
     def bits(self) -> Array:
         """[group] The KL in bits."""
         return self.kl * BITS
@@ -92,6 +95,13 @@ class Ablation(Result):
         return [int(g) for g in np.argsort(-self.kl, kind="stable")]
 
     @property
+    @derived("", "bits")
+    def mean_bits(self) -> float:
+        """Mean KL over groups."""
+        return float(self.bits.mean())
+
+    @property
+    @derived("rank", "share of the total impact")
     def cumulative_share(self) -> Array:
         """[rank] The share of the total impact that the highest-ranked groups have together."""
         total = self.kl.sum()
@@ -104,6 +114,13 @@ class Ablation(Result):
         return int(np.searchsorted(self.cumulative_share, share - 1e-12) + 1)
 
     @property
+    @derived("share", "groups")
+    def carriers(self) -> Array:
+        """[50, 75, 80 %] How many of the highest-ranked groups have that share of the total impact."""
+        return np.array([self.groups_for(share) for share in SHARES])
+
+    @property
+    @derived("", "ratio")
     def dynamic_range(self) -> float:
         """The greatest KL over the least."""
         return float(self.kl.max() / self.kl.min()) if self.kl.min() > 0 else math.inf
@@ -126,22 +143,23 @@ class Ablation(Result):
     def summary(self) -> str:
         where = self.points[0] if len(self.points) == 1 else f"{self.points[0]} … {self.points[-1]}"
         spread = self.bits.std(ddof=1) if len(self.bits) > 1 else 0.0
+        carried = (
+            f"{share:.0%} is from the top {self.told('carriers', '.2g', (i,))}"
+            for i, share in enumerate(SHARES)
+        )
         lines = [
             f"Ablation by {self.by} at {where} ({self.evidence})",
-            f"  KL {self.bits.min():.3f} to {self.bits.max():.3f} bits (× {self.dynamic_range:.1f}), "
-            f"mean {self.bits.mean():.3f} ± {spread:.3f} bits ({self.kl.mean():.3f} nats)",
-            "  of the total impact, "
-            + ", ".join(
-                f"{share:.0%} is from the top {self.groups_for(share)}" for share in (0.5, 0.75, 0.8)
-            ),
+            f"  KL {self.bits.min():.3f} to {self.bits.max():.3f} bits "
+            f"(× {self.told('dynamic_range', '.1f')}), mean {self.told('mean_bits')} bits, "
+            f"spread over streams {spread:.3f} bits (mean {self.kl.mean():.3f} nats)",
+            f"  of the total impact, {', '.join(carried)}",
         ]
         for tier, members in enumerate(self.tiers(), start=1):
-            listed = ", ".join(
-                f"{self.names[g]} {self.bits[g]:.3f}±{self.kl_se[g] * BITS:.3f}" for g in members
-            )
+            listed = ", ".join(f"{self.names[g]} {self.told('bits', at=(g,))}" for g in members)
             lines.append(f"  tier {tier}: {listed} bits")
         worst = self.ranking[0]
-        lines.append(f"  without {self.names[worst]} the loss changes by {self.loss_change[worst]:+.3f} nats")
+        change = self.told("loss_change", "+.3f", (worst,))
+        lines.append(f"  without {self.names[worst]} the loss changes by {change} nats")
         return "\n".join(lines)
 
     def to_pgfplots(
@@ -199,23 +217,15 @@ class AblationSums(Accumulator):
             batch.targets.flatten(),
         )
         self.measured(batch, kl.view(-1, B, T))
-        self.means["kl"].add(kl.view(-1, B, T).sum(-1).T, T)
-        self.means["loss_change"].add(loss.view(-1, B, T).sum(-1).T, batch.counted.sum(1))
+        self.means["kl"].add(batch, kl.view(-1, B, T).sum(-1).T)
+        self.means["loss_change"].add(batch, loss.view(-1, B, T).sum(-1).T, batch.counted.sum(1))
 
     def measured(self, batch: Batch, kl: Tensor) -> None:
         """A place for more sums of the KLs [G, B, T]."""
 
     def result(self, evidence: Evidence) -> Ablation:
-        kl, loss = self.means["kl"], self.means["loss_change"]
         return Ablation(
-            evidence=evidence,
-            by=self.by,
-            points=self.points,
-            groups=self.groups,
-            kl=kl.mean,
-            kl_se=kl.standard_error,
-            loss_change=loss.mean,
-            loss_change_se=loss.standard_error,
+            evidence=evidence, by=self.by, points=self.points, groups=self.groups, **self.numbers()
         )
 
 
@@ -342,7 +352,7 @@ def _ablate_by_spool(model: SRM, batches: Batches, groups: Groups | None) -> Abl
                 if z is not None:
                     sums.replay(batch, z)
     share_sums([sums])
-    return sums.result(means.evidence)
+    return finished(sums, means.evidence)
 
 
 def _natural_breaks(values: Array, count: int) -> list[int]:

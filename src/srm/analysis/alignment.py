@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from srm.analysis.capture import Accumulator, Batch, Batches, Mean, capture, stream_major
-from srm.analysis.result import Array, Axes, Evidence, Result, require, write_table
+from srm.analysis.result import Array, Axes, Evidence, Result, derived, require, write_table
 from srm.analysis.routing import streams_of, token_independent_layers
 from srm.models import SRM, LanguageModel
 
@@ -58,16 +58,19 @@ class Alignment(Result):
             require(bool((np.abs(getattr(self, name)) <= 1 + 1e-5).all()), f"{name}: a cosine lies in −1…1")
 
     @property
+    @derived("", "cosine")
     def mean(self) -> float:
         """Mean connection alignment over layers and streams."""
         return float(self.connection.mean())
 
     @property
+    @derived("layer", "cosine")
     def layer_mean(self) -> Array:
         """[layer] Mean connection alignment over streams."""
         return self.connection.mean(1)
 
     @property
+    @derived("", "share of (layer, stream) pairs")
     def negative_share(self) -> float:
         """The share of (layer, stream) pairs whose connection alignment is negative."""
         return float((self.connection < 0).mean())
@@ -76,29 +79,63 @@ class Alignment(Result):
         """[layer step stream] Update–state alignment with the step's output or with its incoming state."""
         return self.output if state == "output" else self.incoming
 
+    @property
+    @derived("state", "cosine")
+    def update_mean(self) -> Array:
+        """[output, incoming] Mean update–state alignment over layers, steps and streams."""
+        return np.array([self.output.mean(), self.incoming.mean()])
+
+    @property
+    @derived("layer", "cosine")
+    def update_layer_mean(self) -> Array:
+        """[layer] Mean alignment of update and step output, over steps and streams."""
+        return self.output.mean((1, 2))
+
+    @property
+    @derived("state step", "cosine")
+    def update_step_mean(self) -> Array:
+        """[output, incoming; step] Mean update–state alignment over layers and streams."""
+        return np.stack([self.output.mean((0, 2)), self.incoming.mean((0, 2))])
+
+    @property
+    @derived("state stream", "cosine")
+    def update_stream_mean(self) -> Array:
+        """[output, incoming; stream] Mean update–state alignment over layers and steps."""
+        return np.stack([self.output.mean((0, 1)), self.incoming.mean((0, 1))])
+
+    @property
+    @derived("state", "share of (layer, step, stream) triples")
+    def update_negative_share(self) -> Array:
+        """[output, incoming] The share of cosines that are negative."""
+        return np.array([(self.output < 0).mean(), (self.incoming < 0).mean()])
+
     def headline(self) -> str:
         update = f"cos(update, output) {self.output.mean():+.3f}"
         return f"cos(c, x) {self.mean:+.3f}, {self.negative_share:.0%} negative; {update}"
 
     def summary(self) -> str:
         peak = int(self.layer_mean.argmax())
+        layers, steps, _ = self.output.shape
+        each = ", ".join(self.told("layer_mean", "+.3f", (l,)) for l in range(layers))
         lines = [
             f"Connection alignment cos(c, x) ({self.evidence})",
-            f"  mean {self.mean:+.3f}, range {self.connection.min():+.3f} to {self.connection.max():+.3f}, "
-            f"negative in {self.negative_share:.1%} of (layer, stream) pairs",
-            f"  per layer: {' '.join(f'{v:+.3f}' for v in self.layer_mean)} (peak at layer {peak})",
+            f"  mean {self.told('mean', '+.3f')}, range {self.connection.min():+.3f} to "
+            f"{self.connection.max():+.3f}, negative in {self.told('negative_share', '.1%')} "
+            "of (layer, stream) pairs",
+            f"  per layer: {each} (peak at layer {peak})",
         ]
         if self.token_independent:
             lines.append("  layer 0's c is the same for every token")
-        for state in ("output", "incoming"):
-            values = self.update_state(state)
-            low = values.mean((0, 1)).argsort(kind="stable")[:3]
-            share = (values < 0).mean()
+        for i, state in enumerate(("step output", "incoming state")):
+            low = self.update_stream_mean[i].argsort(kind="stable")[:3]
+            lowest = ", ".join(f"S{s} {self.told('update_stream_mean', '+.2f', (i, s))}" for s in low)
+            each = ", ".join(self.told("update_step_mean", "+.3f", (i, k)) for k in range(steps))
             lines += [
-                f"Update–state alignment, {'step output' if state == 'output' else 'incoming state'}",
-                f"  mean {values.mean():+.3f}, negative in {share:.1%} of (layer, step, stream); "
-                f"lowest streams {', '.join(f'S{s} {values[:, :, s].mean():+.2f}' for s in low)}",
-                f"  per step of a layer: {' '.join(f'{v:+.3f}' for v in values.mean((0, 2)))}",
+                f"Update–state alignment, {state}",
+                f"  mean {self.told('update_mean', '+.3f', (i,))}, negative in "
+                f"{self.told('update_negative_share', '.1%', (i,))} of (layer, step, stream); "
+                f"lowest streams {lowest}",
+                f"  per step of a layer: {each}",
             ]
         return "\n".join(lines)
 
@@ -167,12 +204,10 @@ class AlignmentSums(Accumulator):
 
     def end(self, batch: Batch, embedding: Tensor) -> None:  # noqa: ARG002
         for name, sums in self.sums.items():
-            self.means[name].add(sums, batch.tokens.shape[1])
+            self.means[name].add(batch, sums)
 
     def result(self, evidence: Evidence) -> Alignment:
-        found = {name: mean.mean for name, mean in self.means.items()}
-        errors = {f"{name}_se": mean.standard_error for name, mean in self.means.items()}
-        return Alignment(evidence=evidence, token_independent=self.token_independent, **found, **errors)
+        return Alignment(evidence=evidence, token_independent=self.token_independent, **self.numbers())
 
 
 def alignment(model: LanguageModel, batches: Batches) -> Alignment:

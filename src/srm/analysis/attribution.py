@@ -36,7 +36,7 @@ from srm.analysis.capture import (
     stream_major,
 )
 from srm.analysis.readout import Readout
-from srm.analysis.result import Array, Axes, Evidence, Result, require, write_table
+from srm.analysis.result import Array, Axes, Evidence, Result, derived, require, write_table
 from srm.analysis.routing import streams_of
 from srm.analysis.states import points_of
 from srm.models import SRM, LanguageModel
@@ -46,7 +46,8 @@ from srm.models import SRM, LanguageModel
 class Attribution(Result):
     kind: ClassVar[str] = "attribution"
 
-    logit: float  # mean logit of the correct token
+    logit: Annotated[Array, Axes("", "mean logit of the correct token")]
+    logit_se: Annotated[Array, Axes("", "standard error over sequences, logits")]
     contribution: Annotated[Array, Axes("stream", "logits, mean over targets; adds up to `logit`")]
     contribution_se: Annotated[Array, Axes("stream", "standard error over sequences, logits")]
     centred: Annotated[Array, Axes("stream", "logits above the vocabulary's mean, mean over targets")]
@@ -65,19 +66,33 @@ class Attribution(Result):
         """Streams from the largest centred contribution to the smallest."""
         return [int(s) for s in np.argsort(-self.centred, kind="stable")]
 
+    @property
+    @derived("", "logits above the vocabulary's mean")
+    def total(self) -> float:
+        """What all streams add together."""
+        return float(self.centred.sum())
+
+    @property
+    @derived("", "streams")
+    def against(self) -> int:
+        """How many streams speak against the correct token on average."""
+        return int((self.centred < 0).sum())
+
     def headline(self) -> str:
         first = ", ".join(f"S{s} {self.centred[s]:+.2f}" for s in self.ranking[:3])
-        return f"logits {first} … of {self.centred.sum():+.2f}"
+        return f"logits {first} … of {self.total:+.2f}"
 
     def summary(self) -> str:
-        listed = ", ".join(f"S{s} {self.centred[s]:+.3f}±{self.centred_se[s]:.3f}" for s in self.ranking)
-        against = int((self.centred < 0).sum())
+        listed = ", ".join(f"S{s} {self.told('centred', '+.3f', (s,))}" for s in self.ranking)
+        streams = range(len(self.contribution))
+        parts = ", ".join(f"S{s} {self.told('contribution', '+.3f', (s,))}" for s in streams)
         return "\n".join(
             [
                 f"Direct attribution to the correct token's logit ({self.evidence})",
-                f"  above the vocabulary's mean: {listed}; together {self.centred.sum():+.3f}",
-                f"  {against} of {len(self.centred)} streams speak against the correct token on average",
-                f"  mean logit {self.logit:+.3f} = {' '.join(f'{v:+.3f}' for v in self.contribution)}",
+                f"  above the vocabulary's mean: {listed}; together {self.told('total', '+.3f')}",
+                f"  {self.told('against', '.2g')} of {len(self.centred)} streams speak against the correct "
+                "token on average",
+                f"  mean logit {self.told('logit', '+.3f')}, the sum of {parts}",
             ]
         )
 
@@ -107,20 +122,15 @@ class AttributionSums(Accumulator):
         logits = torch.linalg.vecdot(self.parts.sum(0), direction)  # the embedding in fp32
         contribution = torch.linalg.vecdot(self.parts, direction)  # [S, B, T]
         centred = contribution - (self.parts @ self.average) * batch.counted
-        self.means["logit"].add(logits.sum(-1), counts)
-        self.means["contribution"].add(contribution.sum(-1).T, counts)
-        self.means["centred"].add(centred.sum(-1).T, counts)
+        self.means["logit"].add(batch, logits.sum(-1), counts)
+        self.means["contribution"].add(batch, contribution.sum(-1).T, counts)
+        self.means["centred"].add(batch, centred.sum(-1).T, counts)
 
     def result(self, evidence: Evidence) -> Attribution:
-        contribution, centred = self.means["contribution"], self.means["centred"]
-        need_targets(contribution)
+        need_targets(self.means["logit"])
         return Attribution(
             evidence=evidence,
-            logit=float(self.means["logit"].mean),
-            contribution=contribution.mean,
-            contribution_se=contribution.standard_error,
-            centred=centred.mean,
-            centred_se=centred.standard_error,
+            **self.numbers(),
         )
 
 

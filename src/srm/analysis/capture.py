@@ -17,7 +17,7 @@ is that of one batch.
     ...     def see(self, name, value):
     ...         self.rows.append(value.square().sum((1, 2, 3)))      # [B]
     ...     def end(self, batch, embedding):
-    ...         self.means["square"].add(torch.stack(self.rows, 1), batch.tokens.shape[1])
+    ...         self.means["square"].add(batch, torch.stack(self.rows, 1))
     ...     def result(self, evidence):
     ...         return self.means["square"].mean
     >>> model = srm.build(srm.preset("srm-nano"))
@@ -31,10 +31,17 @@ batches and add up their sums, and a run that is stopped picks up its saved sums
 Standard errors are over sequences: tokens of one window depend on each other, windows hardly do. For
 per-sequence sums s_i of w_i tokens the mean is m = Σs/Σw and its standard error √(n/(n−1) · Σ(s_i −
 m·w_i)²)/Σw, from Σs², Σsw and Σw². One sequence alone has no standard error (NaN).
+
+What a result derives from its means (a hub score, a share, a rank) has its standard error by bootstrap.
+Sequences are dealt in turn to 32 folds, whose sums are kept apart; folds are drawn anew, with replacement,
+100 times, and each time the result is made again from what was drawn. The spread of its numbers, times
+√(k/(k−1)) for k folds in use, is their error.
 """
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -49,11 +56,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from srm.analysis.result import Array, Evidence, write_npz
+from srm.analysis.result import Array, Evidence, Result, write_npz
 from srm.errors import UserError
 from srm.models import LanguageModel
 
 IGNORE = -100  # a target that does not count
+FOLDS = 32  # parts of the text whose sums are kept apart
+DRAWS = 100  # of folds, for a bootstrap
 SINGLE_PASS = "batches that can be read only once: pass a list, or a function that returns an iterator"
 
 Batches = Iterable[Any] | Callable[[], Iterable[Any]]
@@ -64,6 +73,12 @@ class Batch:
     tokens: Tensor  # [B, T]
     targets: Tensor  # [B, T], the next token; −100 where there is none
     index: int  # its place among all batches, whichever process reads it
+    first: int = 0  # how many sequences came before it, in all batches
+
+    @property
+    def folds(self) -> Tensor:
+        """[B] The fold each sequence belongs to."""
+        return (self.first + torch.arange(len(self.tokens))) % FOLDS
 
     @property
     def counted(self) -> Tensor:
@@ -74,33 +89,48 @@ class Batch:
 class Mean:
     """A running mean over tokens of an array of quantities, with its standard error over sequences."""
 
-    def __init__(self, *shape: int, spread: bool = True) -> None:
-        self.sums = torch.zeros(3 if spread else 1, *shape, dtype=torch.float64)  # Σs, Σs², Σsw
-        self.weights = torch.zeros(3, dtype=torch.float64)  # Σw, Σw², n
+    def __init__(self, *shape: int) -> None:
+        self.sums = torch.zeros(FOLDS, *shape, dtype=torch.float64)  # Σs of each fold
+        self.spread = torch.zeros(2, *shape, dtype=torch.float64)  # Σs², Σsw
+        self.weights = torch.zeros(FOLDS, dtype=torch.float64)  # Σw of each fold
+        self.sequences = torch.zeros(2, dtype=torch.float64)  # n, Σw²
 
-    def add(self, sums: Tensor, tokens: int | Tensor) -> None:
-        """Per-sequence sums [B, …], and how many tokens each is over: a number, or [B]."""
+    def add(self, batch: Batch, sums: Tensor, tokens: Tensor | None = None) -> None:
+        """Per-sequence sums [B, …], and how many tokens each is over [B]; by default all of them."""
         s = sums.detach().to("cpu", torch.float64)
-        w = torch.as_tensor(tokens, dtype=torch.float64, device="cpu").expand(s.shape[0])
-        self.sums[0] += s.sum(0)
-        if len(self.sums) == 3:
-            self.sums[1] += s.square().sum(0)
-            self.sums[2] += torch.tensordot(w, s, 1)
-        self.weights += torch.stack((w.sum(), w.square().sum(), (w > 0).sum().double()))
+        w = torch.full((len(s),), batch.tokens.shape[1]) if tokens is None else tokens.cpu()
+        w = w.double()
+        self.sums.index_add_(0, batch.folds, s)
+        self.weights.index_add_(0, batch.folds, w)
+        self.spread[0] += s.square().sum(0)
+        self.spread[1] += torch.tensordot(w, s, 1)
+        self.sequences += torch.stack(((w > 0).sum().double(), w.square().sum()))
+
+    @property
+    def total(self) -> float:
+        """How many tokens."""
+        return float(self.weights.sum())
 
     @property
     def mean(self) -> Array:
-        return (self.sums[0] / self.weights[0]).numpy()
+        return (self.sums.sum(0) / self.weights.sum()).numpy()
 
     @property
     def standard_error(self) -> Array:
-        total, squares, n = self.weights.tolist()
+        n, squares = self.sequences.tolist()
         if n < 2:
             return np.full(self.sums.shape[1:], np.nan)
-        m = self.sums[0] / total
-        spread = self.sums[1] - 2 * m * self.sums[2] + m.square() * squares
-        spread[spread < 1e-13 * self.sums[1]] = 0.0  # what rounding leaves of a constant
-        return (spread.clamp(min=0) * (n / (n - 1))).sqrt().div(total).numpy()
+        m = self.sums.sum(0) / self.weights.sum()
+        spread = self.spread[0] - 2 * m * self.spread[1] + m.square() * squares
+        spread[spread < 1e-13 * self.spread[0]] = 0.0  # what rounding leaves of a constant
+        return (spread.clamp(min=0) * (n / (n - 1))).sqrt().div(self.weights.sum()).numpy()
+
+    def drawn(self, times: Tensor) -> Mean:
+        """The mean if each fold had come so many times [FOLDS]; without a standard error."""
+        other = Mean()
+        other.sums = torch.tensordot(times, self.sums, 1)[None]
+        other.weights = (times @ self.weights)[None]
+        return other
 
 
 class Accumulator:
@@ -122,12 +152,18 @@ class Accumulator:
     def result(self, evidence: Evidence) -> Any:
         raise NotImplementedError
 
+    def numbers(self) -> dict[str, Any]:
+        """Every mean by its name, and its standard error: the fields of a result."""
+        found = {name: mean.mean for name, mean in self.means.items()}
+        return found | {f"{name}_se": mean.standard_error for name, mean in self.means.items()}
+
     def state(self) -> dict[str, Tensor]:
         """Every sum, by name."""
-        named = {}
-        for name, mean in self.means.items():
-            named[f"{name}.sums"], named[f"{name}.weights"] = mean.sums, mean.weights
-        return named
+        return {
+            f"{name}.{part}": getattr(mean, part)
+            for name, mean in self.means.items()
+            for part in ("sums", "spread", "weights", "sequences")
+        }
 
 
 class EvidenceSums(Accumulator):
@@ -143,15 +179,15 @@ class EvidenceSums(Accumulator):
         tokens, targets = (ids.to("cpu", torch.int64) for ids in (batch.tokens, batch.targets))
         self.hashes += _hash_rows(tokens)
         self.pairs += _hash_rows(torch.cat((tokens, targets), dim=1))
-        self.means["counted"].add(batch.counted.sum(1), batch.tokens.shape[1])
+        self.means["counted"].add(batch, batch.counted.sum(1))
 
     def state(self) -> dict[str, Tensor]:
         return {**super().state(), "hashes": self.hashes, "pairs": self.pairs}
 
     def result(self, evidence: Evidence | None = None) -> Evidence:  # noqa: ARG002
         total = sum(int(piece) << (16 * i) for i, piece in enumerate(self.hashes.tolist()))
-        tokens, _, sequences = self.means["counted"].weights.tolist()
-        return Evidence(int(tokens), int(sequences), f"{total % 2**64:016x}")
+        counted = self.means["counted"]
+        return Evidence(int(counted.total), int(counted.sequences[0]), f"{total % 2**64:016x}")
 
 
 def _hash_rows(ids: Tensor) -> Tensor:
@@ -197,7 +233,30 @@ def capture(
         _save(saved, identity, read, books)
     share_sums(books)
     evidence = books[0].result(Evidence(0, 0, ""))
-    return [accumulator.result(evidence) for accumulator in accumulators]
+    return [finished(accumulator, evidence) for accumulator in accumulators]
+
+
+def finished(book: Accumulator, evidence: Evidence) -> Any:
+    """The accumulator's result, with the standard errors of the numbers it derives."""
+    found = book.result(evidence)
+    if not isinstance(found, Result) or not found.derived():
+        return found
+    folds = torch.stack([mean.weights for mean in book.means.values()]).amin(0).nonzero().squeeze(1)
+    if len(folds) < 2:
+        return found
+    generator = torch.Generator().manual_seed(0)
+    drawn = copy.copy(book)
+    samples: dict[str, list[Array]] = {name: [] for name in found.derived()}
+    for chosen in folds[torch.randint(len(folds), (DRAWS, len(folds)), generator=generator)]:
+        times = torch.bincount(chosen, minlength=FOLDS).double()
+        drawn.means = {name: mean.drawn(times) for name, mean in book.means.items()}
+        sample = drawn.result(evidence)
+        for name, values in samples.items():
+            values.append(np.asarray(getattr(sample, name), dtype=float))
+    correction = (len(folds) / (len(folds) - 1)) ** 0.5
+    with np.errstate(invalid="ignore"):  # an infinite ratio has no error
+        errors = {name: np.asarray(np.std(values, axis=0) * correction) for name, values in samples.items()}
+    return dataclasses.replace(found, errors=errors)
 
 
 def merge(into: Accumulator, other: Accumulator) -> None:
@@ -230,7 +289,7 @@ def evaluating(model: LanguageModel) -> Iterator[None]:
         model.train(was_training)
 
 
-def as_batch(given: Any, index: int, device: torch.device) -> Batch:
+def as_batch(given: Any, index: int, device: torch.device, first: int = 0) -> Batch:
     tokens, targets = given if isinstance(given, tuple | list) else (given, None)
     tokens = tokens.to(device)
     if tokens.ndim != 2:
@@ -238,12 +297,15 @@ def as_batch(given: Any, index: int, device: torch.device) -> Batch:
     if targets is None:
         last = torch.full_like(tokens[:, :1], IGNORE)
         targets = torch.cat((tokens[:, 1:], last), dim=1)
-    return Batch(tokens, targets.to(device), index)
+    return Batch(tokens, targets.to(device), index, first)
 
 
 def numbered(batches: Batches, device: torch.device) -> Iterator[Batch]:
+    first = 0
     for index, given in enumerate(batches() if callable(batches) else batches):
-        yield as_batch(given, index, device)
+        batch = as_batch(given, index, device, first)
+        first += len(batch.tokens)
+        yield batch
 
 
 def observe(model: LanguageModel, batch: Batch) -> tuple[Tensor, Tensor | None]:
@@ -255,7 +317,7 @@ def observe(model: LanguageModel, batch: Batch) -> tuple[Tensor, Tensor | None]:
 
 def need_targets(mean: Mean) -> None:
     """Refuse a mean over targets of a text without any."""
-    if mean.weights[0] == 0:
+    if mean.total == 0:
         raise UserError("no position has a next token: give windows of at least two tokens, or targets")
 
 

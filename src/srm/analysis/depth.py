@@ -31,7 +31,7 @@ from torch import Tensor
 
 from srm.analysis.capture import IGNORE, Accumulator, Batch, Batches, Mean, capture, need_targets
 from srm.analysis.readout import chunks
-from srm.analysis.result import Array, Axes, Evidence, Result, require, write_table
+from srm.analysis.result import Array, Axes, Evidence, Result, derived, require, write_table
 from srm.analysis.states import Finished
 from srm.errors import UserError
 from srm.models import GPT2, HRM, SRM, GPT2Config, HRMConfig, LanguageModel, SRMConfig, build
@@ -47,7 +47,9 @@ class Depth(Result):
     loss: Annotated[Array, Axes("depth", "nats, mean over targets")]
     loss_se: Annotated[Array, Axes("depth", "standard error over sequences, nats")]
     agreement: Annotated[Array, Axes("depth", "share of targets' positions")]
+    agreement_se: Annotated[Array, Axes("depth", "standard error over sequences")]
     settled: Annotated[Array, Axes("depth", "share of targets' positions; 0 beyond the trained depth")]
+    settled_se: Annotated[Array, Axes("depth", "standard error over sequences")]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -58,11 +60,13 @@ class Depth(Result):
         )
 
     @property
+    @derived("", "layers run")
     def best(self) -> int:
         """The depth with the least loss."""
         return int(self.depths[self.loss.argmin()])
 
     @property
+    @derived("", "layers run")
     def mean_settling(self) -> float:
         """The mean depth at which predictions settle."""
         return float(self.settled @ self.depths)
@@ -77,12 +81,17 @@ class Depth(Result):
 
     def summary(self) -> str:
         lines = [f"Loss against depth ({self.evidence})"]
-        for d, loss, error, same, here in zip(
-            self.depths, self.loss, self.loss_se, self.agreement, self.settled, strict=True
-        ):
+        for i, d in enumerate(self.depths):
+            loss, same, here = (
+                self.told(name, form, (i,))
+                for name, form in (("loss", ".4f"), ("agreement", ".1%"), ("settled", ".1%"))
+            )
             mark = " (trained)" if d == self.trained else ""
-            shares = f"agrees {same:.0%}, settles {here:.0%}"
-            lines.append(f"  {d:>3} {self.unit}: {loss:.4f} ± {error:.4f} nats; {shares}{mark}")
+            lines.append(f"  {d:>3} {self.unit}: {loss} nats; agrees {same}, settles {here}{mark}")
+        lines.append(
+            f"  the least loss is at {self.told('best', '.2g')} {self.unit}; "
+            f"predictions settle at {self.told('mean_settling', '.2f')} on average"
+        )
         return "\n".join(lines)
 
     def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:
@@ -169,7 +178,7 @@ class DepthSums(Accumulator):
         rows = {"loss": torch.stack(self.losses), "agreement": same.float(), "settled": settled}
         for name, values in rows.items():
             per_sequence = (values.view(-1, B, T) * counted).sum(-1).T
-            self.means[name].add(per_sequence, counted.sum(1))
+            self.means[name].add(batch, per_sequence, counted.sum(1))
 
     def result(self, evidence: Evidence) -> Depth:
         need_targets(self.means["loss"])
@@ -179,10 +188,7 @@ class DepthSums(Accumulator):
             trained=self.trained,
             unit=units[type(self.model)],
             depths=np.arange(1, len(self.places) + 1),
-            loss=self.means["loss"].mean,
-            loss_se=self.means["loss"].standard_error,
-            agreement=self.means["agreement"].mean,
-            settled=self.means["settled"].mean,
+            **self.numbers(),
         )
 
 

@@ -39,12 +39,13 @@ import torch
 from torch import Tensor
 
 from srm.analysis.capture import Accumulator, Batch, Batches, Mean, capture, stream_major
-from srm.analysis.result import Array, Axes, Evidence, Result, require, write_table
+from srm.analysis.result import Array, Axes, Evidence, Result, derived, require, write_table
 from srm.errors import UserError
 from srm.models import SRM, LanguageModel
 from srm.models.ordering import LETTERS
 
 Metric = Literal["cosine", "kl"]
+METRICS: tuple[Metric, ...] = ("cosine", "kl")
 Direction = Literal["forward", "backward"]  # KL(earlier ‖ later), as the paper has it, or KL(later ‖ earlier)
 CLASSES = ("early", "middle", "late")
 TOLERANCE = 0.10
@@ -55,13 +56,23 @@ FLOOR = 1e-5  # drift below this is rounding
 def convergence(curve: Array, tolerance: float = TOLERANCE) -> float:
     """The earliest transition after which every relative change of a drift curve stays under `tolerance`,
     else the last. NaN if a gap in the curve (a group that a random order skips) leaves it unknown."""
-    if len(curve) == 0:
-        return math.nan
-    change = np.abs(np.diff(curve)) / np.maximum(np.abs(curve[:-1]), FLOOR)
-    restless = np.flatnonzero(~(change < tolerance))  # NaN too
-    settled = int(restless[-1]) + 1 if restless.size else 0
-    known = np.isfinite(curve[settled]) and (settled == 0 or np.isfinite(change[settled - 1]))
-    return settled if known else math.nan
+    found = float(convergences(np.asarray(curve)[:, None], tolerance)[0])
+    return int(found) if math.isfinite(found) else found
+
+
+def convergences(curves: Array, tolerance: float = TOLERANCE) -> Array:
+    """[stream] The convergence of each of the curves [transition, stream]."""
+    transitions, streams = curves.shape
+    if transitions == 0:
+        return np.full(streams, np.nan)
+    change = np.abs(np.diff(curves, axis=0)) / np.maximum(np.abs(curves[:-1]), FLOOR)
+    restless = ~(change < tolerance)  # NaN too
+    after_last = transitions - 1 - restless[::-1].argmax(0) if transitions > 1 else 0
+    settled = np.where(restless.any(0), after_last, 0)
+    each = np.arange(streams)
+    before = change[settled - 1, each] if transitions > 1 else 0.0
+    known = np.isfinite(curves[settled, each]) & ((settled == 0) | np.isfinite(before))
+    return np.where(known, settled, np.nan)
 
 
 def convergence_class(transition: float, transitions: int) -> int:
@@ -142,7 +153,7 @@ class Drift(Result):
         curves = self.curves(metric)
         return {
             group: Convergence(
-                tuple(convergence(curves[g, :, s], tolerance) for s in range(curves.shape[2])),
+                tuple(int(t) if math.isfinite(t) else t for t in convergences(curves[g], tolerance)),
                 curves.shape[1],
             )
             for g, group in enumerate(self.groups)
@@ -150,9 +161,54 @@ class Drift(Result):
 
     def quartiles(self, metric: Metric = "cosine") -> Array:
         """[3, group, transition] The lower quartile, median and upper quartile over streams."""
+        curves = self.curves(metric)
+        if np.isfinite(curves).all():
+            return np.quantile(curves, (0.25, 0.5, 0.75), axis=2)
         with warnings.catch_warnings():  # a group that a random order skips has no drift there
             warnings.simplefilter("ignore", RuntimeWarning)
-            return np.nanpercentile(self.curves(metric), (25, 50, 75), axis=2)
+            return np.nanquantile(curves, (0.25, 0.5, 0.75), axis=2)
+
+    @property
+    @derived("group transition", "cosine distance, median over streams")
+    def cosine_median(self) -> Array:
+        return self.quartiles("cosine")[1]
+
+    @property
+    @derived("group transition", "nats, median over streams")
+    def kl_median(self) -> Array:
+        return self.quartiles("kl")[1]
+
+    @property
+    @derived("metric group stream", "transition")
+    def converged(self) -> Array:
+        """When each stream converges; NaN where a gap hides it."""
+        return np.array([[convergences(curves) for curves in self.curves(metric)] for metric in METRICS])
+
+    @property
+    @derived("metric group", "transition")
+    def mean_convergence(self) -> Array:
+        """When a group's streams converge, on average over those known."""
+        converged = self.converged
+        known = np.isfinite(converged)
+        count = known.sum(2)
+        total = np.where(known, converged, 0).sum(2)
+        return np.divide(total, count, out=np.full(count.shape, np.nan), where=count > 0)
+
+    @property
+    @derived("transition", "cosine distance")
+    def profile(self) -> Array:
+        """The median cosine drift, mean over the groups that have it; NaN where none has."""
+        median = self.cosine_median
+        count = np.isfinite(median).sum(0)
+        return np.divide(np.nansum(median, axis=0), count, out=np.full(count.shape, np.nan), where=count > 0)
+
+    @property
+    @derived("", "transition")
+    def jump(self) -> int:
+        """The transition with the largest cosine drift; −1 if none was measured."""
+        profile = self.profile
+        known = np.isfinite(profile)
+        return int(np.where(known, profile, -1).argmax()) if known.any() else -1
 
     def headline(self) -> str:
         if self.cosine.shape[1] == 0:
@@ -167,22 +223,28 @@ class Drift(Result):
         lines = [f"Drift between layers ({self.evidence})"]
         if self.cosine.shape[1] == 0:
             return f"{lines[0]}\n  {ONE_LAYER}"
-        for metric in ("cosine", "kl"):
+        for m, metric in enumerate(METRICS):
             unit = "cosine distance" if metric == "cosine" else f"KL {self.direction}, nats"
-            median = self.quartiles(metric)[1]
             found = self.convergence(metric)
             for g, group in enumerate(self.groups):
-                lines.append(f"  {unit}, group {group}: median {' '.join(f'{v:.3g}' for v in median[g])}")
-                if np.isfinite(median[g]).any():
-                    peak = int(np.nanargmax(median[g]))
-                    known = found[group].measured
-                    when = f"converges at transition {found[group]}" if known else "convergence not measured"
-                    lines.append(f"    largest at {peak}→{peak + 1}; {when}")
+                median = self.quartiles(metric)[1, g]
+                each = (self.told(f"{metric}_median", ".3g", (g, t)) for t in range(len(median)))
+                lines.append(f"  {unit}, group {group}: median {', '.join(each)}")
+                if np.isfinite(median).any():
+                    peak = int(np.nanargmax(median))
+                    lines.append(f"    largest at {peak}→{peak + 1}; {self._when(m, g, found[group])}")
         if self.boundary:
             lines.append(
                 f"  gradient reaches back to layer {self.boundary}: transition {self.boundary - 1} crosses it"
             )
         return "\n".join(lines)
+
+    def _when(self, metric: int, group: int, found: Convergence) -> str:
+        if not found.measured:
+            return "convergence not measured"
+        error = float(self.standard_error("mean_convergence")[metric, group])
+        known = f"; the mean's standard error {error:.2f}" if math.isfinite(error) else ""
+        return f"streams converge at transition {found}{known}"
 
     def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:
         """`{prefix}_drift.dat`: group, transition, stream, cosine, kl."""
@@ -283,7 +345,7 @@ class DriftSums(Accumulator):
     def end(self, batch: Batch, embedding: Tensor) -> None:  # noqa: ARG002
         self.before.clear()
         for name, sums in self.sums.items():
-            self.means[name].add(sums, batch.tokens.shape[1])
+            self.means[name].add(batch, sums)
 
     def result(self, evidence: Evidence) -> Drift:
         return Drift(
@@ -291,11 +353,8 @@ class DriftSums(Accumulator):
             groups=tuple(self.reader.groups),
             streams=tuple(self.reader.streams),
             boundary=self.reader.boundary,
-            cosine=self.means["cosine"].mean,
-            cosine_se=self.means["cosine"].standard_error,
-            kl=self.means["kl"].mean,
-            kl_se=self.means["kl"].standard_error,
             direction=self.direction,
+            **self.numbers(),
         )
 
 

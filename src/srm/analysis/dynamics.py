@@ -19,12 +19,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from torch import Tensor
 
-from srm.analysis.ablation import BITS, FinalAblation
+from srm.analysis.ablation import FinalAblation
 from srm.analysis.alignment import AlignmentSums
 from srm.analysis.capture import Accumulator, Batch, Batches, Mean, capture, read_twice
 from srm.analysis.drift import DriftSums, StepContributions
@@ -33,7 +33,21 @@ from srm.analysis.result import Array, Axes, Evidence, Result, require, write_ta
 from srm.analysis.routing import RoutingSums, streams_of
 from srm.analysis.states import StateSums
 from srm.errors import UserError
-from srm.models import LanguageModel
+from srm.models import SRM, LanguageModel
+
+SOURCES = {  # field → the analysis, and its number
+    "outgoing": ("routing", "outgoing"),
+    "hub_share": ("routing", "hub_share"),
+    "self_routing": ("routing", "self_routing"),
+    "connection": ("alignment", "layer_mean"),
+    "alignment": ("alignment", "mean"),
+    "update": ("alignment", "update_layer_mean"),
+    "drift": ("drift", "cosine_median"),
+    "profile": ("drift", "profile"),
+    "jump": ("drift", "jump"),
+    "ablation": ("ablation", "kl"),
+    "mean_bits": ("ablation", "mean_bits"),
+}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -44,48 +58,44 @@ class Dynamics(Result):
     boundary: int | None  # the first layer trained with gradient
     steps: Annotated[Array, Axes("checkpoint", "training steps")]
     loss: Annotated[Array, Axes("checkpoint", "nats, mean over targets")]
-    loss_se: Annotated[Array, Axes("checkpoint", "standard error over sequences, nats")]
+    loss_se: Annotated[Array, Axes("checkpoint", "standard error")]
     outgoing: Annotated[
         Array, Axes("checkpoint stream", "hub score: outgoing routing frequency, share of tokens")
     ]
+    outgoing_se: Annotated[Array, Axes("checkpoint stream", "standard error")]
+    hub_share: Annotated[
+        Array, Axes("checkpoint", "the strongest stream's share of all outgoing frequency; 1/S: no hub")
+    ]
+    hub_share_se: Annotated[Array, Axes("checkpoint", "standard error")]
     self_routing: Annotated[Array, Axes("checkpoint stream", "share of tokens")]
+    self_routing_se: Annotated[Array, Axes("checkpoint stream", "standard error")]
     connection: Annotated[Array, Axes("checkpoint layer", "cosine of c and x, mean over streams and tokens")]
+    connection_se: Annotated[Array, Axes("checkpoint layer", "standard error")]
+    alignment: Annotated[Array, Axes("checkpoint", "cosine of c and x, mean over layers, streams and tokens")]
+    alignment_se: Annotated[Array, Axes("checkpoint", "standard error")]
     update: Annotated[
         Array, Axes("checkpoint layer", "cosine of update and step output, mean over steps and streams")
     ]
+    update_se: Annotated[Array, Axes("checkpoint layer", "standard error")]
     drift: Annotated[Array, Axes("checkpoint group transition", "cosine distance, median over streams")]
+    drift_se: Annotated[Array, Axes("checkpoint group transition", "standard error")]
+    profile: Annotated[Array, Axes("checkpoint transition", "cosine distance, mean over groups of `drift`")]
+    profile_se: Annotated[Array, Axes("checkpoint transition", "standard error")]
+    jump: Annotated[Array, Axes("checkpoint", "transition with the largest drift; −1 if none was measured")]
+    jump_se: Annotated[Array, Axes("checkpoint", "standard error")]
     ablation: Annotated[Array, Axes("checkpoint stream", "nats, KL of mean ablation")]
+    ablation_se: Annotated[Array, Axes("checkpoint stream", "standard error")]
+    mean_bits: Annotated[Array, Axes("checkpoint", "bits, KL of mean ablation, mean over streams")]
+    mean_bits_se: Annotated[Array, Axes("checkpoint", "standard error")]
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(bool((np.diff(self.steps) > 0).all()), "checkpoints must come in the order of their steps")
 
     @property
-    def hub_share(self) -> Array:
-        """[checkpoint] The strongest stream's share of all outgoing frequency (1/S: no hub)."""
-        total = self.outgoing.sum(1)
-        uniform = np.where(np.isnan(total), np.nan, 1 / self.outgoing.shape[1])
-        return np.divide(self.outgoing.max(1), total, out=uniform, where=total > 0)
-
-    @property
     def routed(self) -> bool:
         """Whether the connection is a learned one, whose routing was measured."""
         return bool(np.isfinite(self.outgoing).all())
-
-    @property
-    def profile(self) -> Array:
-        """[checkpoint transition] Drift, mean over the groups that have it; NaN where none has."""
-        count = np.isfinite(self.drift).sum(1)
-        return np.divide(
-            np.nansum(self.drift, axis=1), count, out=np.full(count.shape, np.nan), where=count > 0
-        )
-
-    @property
-    def jump(self) -> Array:
-        """[checkpoint] The transition with the largest drift, of the mean over groups; −1 if none was
-        measured."""
-        known = np.isfinite(self.profile).any(1)
-        return np.where(known, np.where(np.isnan(self.profile), -1, self.profile).argmax(1), -1)
 
     def headline(self) -> str:
         hubs = f"hub share {self.hub_share[0]:.0%} → {self.hub_share[-1]:.0%}, " if self.routed else ""
@@ -97,14 +107,14 @@ class Dynamics(Result):
     def summary(self) -> str:
         lines = [f"Training dynamics ({self.evidence})"]
         for i, step in enumerate(self.steps):
-            told = [f"loss {self.loss[i]:.3f}"]
+            told = [f"loss {self.told('loss', at=(i,))}"]
             if self.routed:
                 strongest = int(self.outgoing[i].argmax())
-                told.append(f"strongest source S{strongest} ({self.hub_share[i]:.0%} of all)")
-            told.append(f"cos(c, x) {self.connection[i].mean():+.3f}")
+                told.append(f"strongest source S{strongest} ({self.told('hub_share', '.1%', (i,))} of all)")
+            told.append(f"cos(c, x) {self.told('alignment', '+.3f', (i,))}")
             if (jump := int(self.jump[i])) >= 0:
                 told.append(f"largest drift at {jump}→{jump + 1}")
-            told.append(f"mean ablation {self.ablation[i].mean() * BITS:.3f} bits")
+            told.append(f"mean ablation {self.told('mean_bits', at=(i,))} bits")
             lines.append(f"  step {step:>6}: {'; '.join(told)}")
         if self.boundary:
             at = f"transition {self.boundary - 1}→{self.boundary}"
@@ -118,7 +128,7 @@ class Dynamics(Result):
                 int(s),
                 float(self.loss[i]),
                 float(self.hub_share[i]),
-                float(self.connection[i].mean()),
+                float(self.alignment[i]),
                 int(self.jump[i]),
             )
             for i, s in enumerate(self.steps)
@@ -136,7 +146,7 @@ class LossSums(Accumulator):
 
     def end(self, batch: Batch, embedding: Tensor) -> None:
         found = log_probabilities(embedding.float().flatten(0, 1), self.unembedding, batch.targets.flatten())
-        self.means["loss"].add(-found.view_as(batch.tokens).sum(1), batch.counted.sum(1))
+        self.means["loss"].add(batch, -found.view_as(batch.tokens).sum(1), batch.counted.sum(1))
 
     def result(self, evidence: Evidence) -> Mean:  # noqa: ARG002
         return self.means["loss"]
@@ -151,42 +161,44 @@ def dynamics(
     """The analyses at each (step, model), in the order of the steps."""
     read_twice(batches)
     rows: dict[str, list] = {name: [] for name in Dynamics.axes()}
-    drift, evidence = None, None
+    drift = None
     for step, given in checkpoints:
         model = streams_of(given, "dynamics")
         if model.config.depth == 1:
             raise UserError("dynamics follows the drift between layers: train with depth = 2 or more")
-        alignment, drift, means, loss, *routing = capture(
-            model,
-            batches,
-            AlignmentSums(model),
-            DriftSums(StepContributions(model)),
-            StateSums(model, last=True),
-            LossSums(model),
-            *([RoutingSums(model, threshold)] if model.config.connection == "attention" else []),
-        )
-        (ablation,) = capture(model, batches, FinalAblation(model, "mean", means))
-        evidence = alignment.evidence
-        unknown = np.full(model.config.streams, np.nan)  # without a learned connection
-        measured = {
-            "steps": step,
-            "loss": loss.mean,
-            "loss_se": loss.standard_error,
-            "outgoing": routing[0].outgoing if routing else unknown,
-            "self_routing": routing[0].self_routing if routing else unknown,
-            "connection": alignment.layer_mean,
-            "update": alignment.output.mean((1, 2)),
-            "drift": drift.quartiles()[1],
-            "ablation": ablation.kl,
-        }
-        for name, value in measured.items():
+        found, loss = _analyses(model, batches, threshold)
+        drift = found["drift"]
+        rows["steps"].append(step)
+        rows["loss"].append(loss.mean)
+        rows["loss_se"].append(loss.standard_error)
+        for name, (analysis, number) in SOURCES.items():
+            if analysis in found:
+                value, error = getattr(found[analysis], number), found[analysis].standard_error(number)
+            else:  # no routing without a learned connection
+                value = error = np.full(() if name == "hub_share" else model.config.streams, np.nan)
             rows[name].append(value)
+            rows[f"{name}_se"].append(error)
         if progress is not None:
             progress(step)
-    if drift is None or evidence is None:
+    if drift is None:
         raise UserError("no checkpoints to analyse: train with checkpoints, or give (step, model) pairs")
-    arrays = {name: np.array(values) for name, values in rows.items()}
-    return Dynamics(evidence=evidence, groups=drift.groups, boundary=drift.boundary, **arrays)
+    arrays: dict[str, Any] = {name: np.array(values) for name, values in rows.items()}
+    return Dynamics(evidence=drift.evidence, groups=drift.groups, boundary=drift.boundary, **arrays)
+
+
+def _analyses(model: SRM, batches: Batches, threshold: float) -> tuple[dict[str, Any], Mean]:
+    """The results by name, and the loss."""
+    books: dict[str, Accumulator] = {
+        "alignment": AlignmentSums(model),
+        "drift": DriftSums(StepContributions(model)),
+        "states": StateSums(model, last=True),
+        "loss": LossSums(model),
+    }
+    if model.config.connection == "attention":
+        books["routing"] = RoutingSums(model, threshold)
+    found = dict(zip(books, capture(model, batches, *books.values()), strict=True))
+    (found["ablation"],) = capture(model, batches, FinalAblation(model, "mean", found["states"]))
+    return found, found["loss"]
 
 
 def checkpoints_of(run: str | Path) -> Iterator[tuple[int, LanguageModel]]:

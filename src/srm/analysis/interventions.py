@@ -49,7 +49,7 @@ from srm.analysis.capture import (
     read_twice,
 )
 from srm.analysis.readout import chunks, kl_divergence
-from srm.analysis.result import Array, Axes, Evidence, Result, require, write_table
+from srm.analysis.result import Array, Axes, Evidence, Result, derived, require, write_table
 from srm.analysis.routing import streams_of
 from srm.analysis.states import StateMeans, StateSums
 from srm.errors import UserError
@@ -170,22 +170,26 @@ class Effect(Result):
         require(bool((self.kl >= 0).all()), "a KL divergence is not negative")
 
     @property
+    @derived("", "nats")
     def mean_kl(self) -> float:
         """Nats, over all tokens."""
         return float(self.kl.mean())
 
     @property
+    @derived("", "bits")
     def mean_bits(self) -> float:
         return self.mean_kl * BITS
 
     @property
+    @derived("", "nats")
     def loss_change(self) -> float:
         """Nats, over all tokens with a target."""
         change = self.loss_after - self.loss_before
         return float(np.nanmean(change)) if np.isfinite(change).any() else float("nan")
 
     def headline(self) -> str:
-        return f"KL {self.mean_kl:.4g} nats ({self.mean_bits:.4g} bits), loss {self.loss_change:+.4f} nats"
+        kl, bits = self.told("mean_kl", ".4g"), self.told("mean_bits", ".4g")
+        return f"KL {kl} nats ({bits} bits), loss {self.told('loss_change', '+.4f')} nats"
 
     def summary(self, decode: Callable[[int], str] | None = None) -> str:
         """Pass a tokenizer's decoding of one id to read tokens instead of numbers."""
@@ -224,8 +228,16 @@ def effect(
     text = EvidenceSums()
     text.begin(batch)
     shape = batch.tokens.shape
+    mean_kl, change = Mean(), Mean()
+    mean_kl.add(batch, kl.view(shape).sum(1))
+    change.add(batch, (losses[1] - losses[0]).view(shape).nansum(1), batch.counted.sum(1))
     return Effect(
         evidence=text.result(),
+        errors={
+            "mean_kl": mean_kl.standard_error,
+            "mean_bits": np.asarray(mean_kl.standard_error * BITS),
+            "loss_change": change.standard_error,
+        },
         kl=_array(kl.view(shape)),
         loss_before=_array(losses[0].view(shape)),
         loss_after=_array(losses[1].view(shape)),
@@ -272,9 +284,11 @@ class Interaction(Result):
 
     by: By
     single: Annotated[Array, Axes("stream", "nats, KL with this stream ablated")]
+    single_se: Annotated[Array, Axes("stream", "standard error over sequences, nats")]
     joint: Annotated[
         Array, Axes("first second", "nats, KL with both streams ablated; the diagonal is `single`")
     ]
+    joint_se: Annotated[Array, Axes("first second", "standard error over sequences, nats")]
     interaction: Annotated[Array, Axes("first second", "nats, joint − sum of the two; the diagonal is 0")]
     interaction_se: Annotated[Array, Axes("first second", "standard error over sequences, nats")]
 
@@ -289,21 +303,25 @@ class Interaction(Result):
         found = list(combinations(range(len(self.single)), 2))
         return sorted(found, key=lambda pair: -abs(self.interaction[pair]))
 
+    @property
+    @derived("", "share of pairs")
+    def positive_share(self) -> float:
+        """The share of pairs in which each covers for the other; NaN without pairs."""
+        signs = [self.interaction[pair] > 0 for pair in self.pairs]
+        return float(np.mean(signs)) if signs else float("nan")
+
     def headline(self) -> str:
         return ", ".join(f"S{a}·S{b} {self.interaction[a, b]:+.3f}" for a, b in self.pairs[:3]) + " nats"
 
     def summary(self) -> str:
-        positive = (
-            np.mean([self.interaction[pair] > 0 for pair in self.pairs]) if self.pairs else float("nan")
-        )
         lines = [
             f"Interaction of streams under joint ablation by {self.by} ({self.evidence})",
-            f"  positive, each covering for the other, in {positive:.0%} of {len(self.pairs)} pairs",
+            f"  positive, each covering for the other, in {self.told('positive_share', '.0%')} "
+            f"of {len(self.pairs)} pairs",
         ]
         for a, b in self.pairs[:6]:
-            value, error = self.interaction[a, b], self.interaction_se[a, b]
-            more = f"{value:+.4f} ± {error:.4f} nats"
-            lines.append(f"  S{a} and S{b}: joint {self.joint[a, b]:.3f}, more than the sum by {more}")
+            joint, more = self.told("joint", at=(a, b)), self.told("interaction", "+.4f", (a, b))
+            lines.append(f"  S{a} and S{b}: joint {joint}, more than the sum by {more} nats")
         return "\n".join(lines)
 
     def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:
@@ -325,23 +343,27 @@ class InteractionSums(FinalAblation):
     def measured(self, batch: Batch, kl: Tensor) -> None:
         S = self.model.config.streams
         beyond = kl[S:] - kl[self.first] - kl[self.second]
-        self.means["interaction"].add(beyond.sum(-1).T, batch.tokens.shape[1])
+        self.means["interaction"].add(batch, beyond.sum(-1).T)
 
     def result(self, evidence: Evidence) -> Interaction:  # pyright: ignore[reportIncompatibleMethodOverride]
         S = self.model.config.streams
-        kl = self.means["kl"].mean
-        mean = self.means["interaction"]
-        joint, beyond, error = np.diag(kl[:S]), np.zeros((S, S)), np.zeros((S, S))
-        for matrix, values in ((joint, kl[S:]), (beyond, mean.mean), (error, mean.standard_error)):
-            matrix[self.first, self.second] = values
-            matrix[self.second, self.first] = values
+
+        def matrix(diagonal: Array, pairs: Array) -> Array:
+            full = np.diag(diagonal)
+            full[self.first, self.second] = full[self.second, self.first] = pairs
+            return full
+
+        kl, kl_se = self.means["kl"].mean, self.means["kl"].standard_error
+        beyond = self.means["interaction"]
         return Interaction(
             evidence=evidence,
             by=self.by,
             single=kl[:S],
-            joint=joint,
-            interaction=beyond,
-            interaction_se=error,
+            single_se=kl_se[:S],
+            joint=matrix(kl[:S], kl[S:]),
+            joint_se=matrix(kl_se[:S], kl_se[S:]),
+            interaction=matrix(np.zeros(S), beyond.mean),
+            interaction_se=matrix(np.zeros(S), beyond.standard_error),
         )
 
 

@@ -47,7 +47,7 @@ from srm.analysis.capture import (
     stream_major,
 )
 from srm.analysis.readout import Readout, log_probabilities
-from srm.analysis.result import Array, Axes, Evidence, Result, require, write_table
+from srm.analysis.result import Array, Axes, Evidence, Result, derived, require, write_table
 from srm.analysis.states import Finished, StateMeans, StateSums, points_of
 from srm.errors import UserError
 from srm.models import SRM, LanguageModel
@@ -89,27 +89,37 @@ class LogitLens(Result):
     def curves(self, mode: Mode = "corrected") -> Array:
         return self.corrected if mode == "corrected" else self.raw
 
+    @property
+    @derived("mode point", "nats, mean log-probability of the correct token")
+    def stream_mean(self) -> Array:
+        """[corrected, raw; point] Mean over streams."""
+        return np.stack([self.corrected.mean(1), self.raw.mean(1)])
+
+    @property
+    @derived("mode", "nats")
+    def largest_fall(self) -> Array:
+        """[corrected, raw] The largest fall of the mean over streams from one point to the next; 0 if it
+        never falls."""
+        return np.diff(self.stream_mean).min(1, initial=0.0)
+
     def headline(self) -> str:
         last = self.corrected[-1]
         best = int(last.argmax())
         return f"best alone {self.streams[best]} {last[best]:.2f}, all {self.full[-1]:.2f} nats"
 
     def summary(self) -> str:
+        P = len(self.points)
         lines = [f"Stream-wise logit lens, {self.sampled:,} positions of {self.evidence}"]
-        lines.append(f"  all streams: {' '.join(f'{v:.2f}' for v in self.full)} nats")
-        for mode in ("corrected", "raw"):
-            curves = self.curves(mode)
-            mean, order = curves.mean(1), np.argsort(-curves[-1], kind="stable")
-            last = ", ".join(f"{self.streams[s]} {curves[-1, s]:.2f}" for s in order[:4])
-            steps = np.diff(mean)
-            lines.append(
-                f"  {mode}, mean over streams: {' '.join(f'{v:.2f}' for v in mean)}; at the end {last}"
-            )
-            if steps.size and steps.min() < 0:
-                t = int(steps.argmin())
-                lines.append(
-                    f"    the largest fall, {steps.min():.2f} nats: {self.points[t]} → {self.points[t + 1]}"
-                )
+        lines.append(f"  all streams: {', '.join(self.told('full', '.2f', (p,)) for p in range(P))} nats")
+        for m, mode in enumerate(("corrected", "raw")):
+            order = np.argsort(-self.curves(mode)[-1], kind="stable")
+            last = ", ".join(f"{self.streams[s]} {self.told(mode, '.2f', (P - 1, s))}" for s in order[:4])
+            mean = ", ".join(self.told("stream_mean", ".2f", (m, p)) for p in range(P))
+            lines.append(f"  {mode}, mean over streams: {mean}; at the end {last}")
+            if self.largest_fall[m] < 0:
+                t = int(np.diff(self.stream_mean[m]).argmin())
+                fall = self.told("largest_fall", ".2f", (m,))
+                lines.append(f"    the largest fall, {fall} nats: {self.points[t]} → {self.points[t + 1]}")
         return "\n".join(lines)
 
     def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:
@@ -201,19 +211,16 @@ class LensSums(Accumulator):
     def end(self, batch: Batch, embedding: Tensor) -> None:  # noqa: ARG002
         counts = torch.bincount(self.rows, minlength=batch.tokens.shape[0])
         for name, mean in self.means.items():
-            mean.add(self.sums[name], counts)
+            mean.add(batch, self.sums[name], counts)
 
     def result(self, evidence: Evidence) -> LogitLens:
         need_targets(self.means["full"])
-        fields = {name: self.means[name].mean for name in ("full", "raw", "corrected")}
-        errors = {f"{name}_se": self.means[name].standard_error for name in ("full", "raw", "corrected")}
         return LogitLens(
             evidence=evidence,
             points=tuple(self.decoder.points),
             streams=tuple(self.decoder.streams),
-            sampled=int(self.means["full"].weights[0]),
-            **fields,
-            **errors,
+            sampled=int(self.means["full"].total),
+            **self.numbers(),
         )
 
 

@@ -5,13 +5,19 @@ A result is a frozen dataclass. Its array fields carry the names of their axes a
     frequency: Annotated[np.ndarray, Axes("layer head target source", "share of tokens")]
 
 and an axis name means one size throughout a result: the constructor refuses arrays that disagree. Everything
-else in a result is a number, a text or a list of them.
+else in a result is a number, a text or a list of them. What is worked out of the fields, such as a hub score,
+is a property marked `@derived(axes, unit)`.
+
+Every number has a standard error, over sequences. A field's is the field beside it, `frequency_se`; a derived
+number's was found by bootstrap when the analysis ran. `standard_error(name)` gives either.
 
     >>> import srm, srm.analysis, torch
     >>> model = srm.build(srm.preset("srm-nano"))
     >>> found = srm.analysis.routing(model, [torch.arange(64).view(2, 32)])
     >>> found.frequency.shape                                   # layer, head, target, source
     (8, 2, 8, 8)
+    >>> found.hub_score.shape == found.standard_error("hub_score").shape
+    True
     >>> import tempfile, pathlib
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     stem = found.save(pathlib.Path(folder) / "routing")        # routing.npz and routing.json
@@ -23,14 +29,25 @@ else in a result is a number, a text or a list of them.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import hashlib
+import io
 import json
 import os
-import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, get_args, get_origin, get_type_hints
-from zipfile import BadZipFile
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Self,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import numpy as np
 
@@ -39,7 +56,8 @@ from srm.errors import UserError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FORMAT = 1
+FORMAT = 2
+ERROR = "error of "  # begins the names of derived numbers' errors in the npz
 Array = np.ndarray
 
 
@@ -56,6 +74,19 @@ class Axes:
 
     def __iter__(self):
         return iter(self.names.split())
+
+
+Getter = TypeVar("Getter", bound=Callable)
+
+
+def derived(axes: str, unit: str) -> Callable[[Getter], Getter]:
+    """Under `@property`: a number (axes "") or an array worked out of a result's fields."""
+
+    def mark(getter: Getter) -> Getter:
+        getter.axes = Axes(axes, unit)  # pyright: ignore[reportFunctionMemberAccess]
+        return getter
+
+    return mark
 
 
 @dataclass(frozen=True)
@@ -78,14 +109,19 @@ class Result:
     kinds: ClassVar[dict[str, type[Result]]] = {}
 
     evidence: Evidence
+    errors: Mapping[str, Array] = dataclasses.field(default_factory=dict)  # of derived numbers, by name
 
     def __init_subclass__(cls) -> None:
         Result.kinds[cls.kind] = cls
 
     def __post_init__(self) -> None:
         sizes: dict[str, int] = {}
-        for name, axes in self.axes().items():
-            value = getattr(self, name)
+        known = self.derived()
+        for name in self.errors:
+            require(name in known, f"an error of {name}, which {self.kind} does not have")
+        described = [(name, axes, getattr(self, name)) for name, axes in self.axes().items()]
+        described += [(ERROR + name, known[name], error) for name, error in self.errors.items()]
+        for name, axes, value in described:
             expected = list(axes)
             require(
                 isinstance(value, np.ndarray) and value.ndim == len(expected),
@@ -98,6 +134,7 @@ class Result:
                 )
 
     @classmethod
+    @functools.cache
     def axes(cls) -> dict[str, Axes]:
         """The array fields, with axes and unit."""
         found = {}
@@ -106,6 +143,26 @@ class Result:
                 if isinstance(note, Axes):
                     found[name] = note
         return found
+
+    @classmethod
+    @functools.cache
+    def derived(cls) -> dict[str, Axes]:
+        """The numbers worked out of the fields, with axes and unit."""
+        getters = {name: getattr(getattr(cls, name), "fget", None) for name in dir(cls)}
+        return {name: vars(getter)["axes"] for name, getter in getters.items() if hasattr(getter, "axes")}
+
+    def standard_error(self, name: str) -> Array:
+        """The standard error of a field or of a derived number; NaN if the text had one sequence only."""
+        if hasattr(self, f"{name}_se"):
+            return np.asarray(getattr(self, f"{name}_se"))
+        if name in self.derived():
+            return self.errors.get(name, np.full(np.shape(getattr(self, name)), np.nan))
+        known = [n.removesuffix("_se") for n in self.axes() if n.endswith("_se")] + list(self.derived())
+        raise ResultError(f"no standard error of {name!r} in {self.kind}; there are {', '.join(known)}")
+
+    def told(self, name: str, form: str = ".3f", at: tuple[int, ...] = ()) -> str:
+        """A number, or the one at a place of an array, with its error: `0.123 ± 0.004`."""
+        return plus_minus(np.asarray(getattr(self, name))[at], self.standard_error(name)[at], form)
 
     def summary(self) -> str:
         """The findings as text to read."""
@@ -130,25 +187,28 @@ class Result:
         returned."""
         stem = _stem(path)
         stem.parent.mkdir(parents=True, exist_ok=True)
-        axes = self.axes()
+        axes = dict(self.axes())
         arrays = {name: getattr(self, name) for name in axes}
         settings = {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
-            if field.name not in axes and field.name != "evidence"
+            if field.name not in axes and field.name not in ("evidence", "errors")
         }
+        for name, error in self.errors.items():
+            arrays[ERROR + name], axes[ERROR + name] = error, self.derived()[name]
         described = {
             name: {"axes": list(note), "unit": note.unit, "shape": list(arrays[name].shape)}
             for name, note in axes.items()
         }
+        digest = write_npz(stem.with_name(stem.name + ".npz"), arrays)
         document = {
             "kind": self.kind,
             "format": FORMAT,
+            "npz": digest,
             "evidence": dataclasses.asdict(self.evidence),
             "settings": settings,
             "arrays": described,
         }
-        write_npz(stem.with_name(stem.name + ".npz"), arrays)
         write_text(stem.with_name(stem.name + ".json"), json.dumps(document, indent=2) + "\n")
         return stem
 
@@ -179,16 +239,24 @@ def load(path: str | Path) -> Any:
         raise ResultError(f"{files[0]} is not a saved result; run the analysis again") from None
     require(version == FORMAT, f"{files[0]} has format {version}, not {FORMAT}; run the analysis again")
     require(kind in Result.kinds, f"{files[0]} holds an unknown kind of result, {kind!r}; update srm")
-    try:
-        with files[1].open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except (BadZipFile, OSError, ValueError, KeyError, EOFError, zlib.error) as error:
-        raise ResultError(f"{files[1]} is damaged ({error}); run the analysis again") from None
+    content = files[1].read_bytes()
+    whole = _digest(content) == document.get("npz")
+    require(whole, f"{files[1]} is damaged, or not of {files[0].name}; run the analysis again")
+    with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive.files}
     settings = {name: _frozen(value) for name, value in document["settings"].items()}
+    errors = {name.removeprefix(ERROR): arrays.pop(name) for name in list(arrays) if name.startswith(ERROR)}
     try:
-        return Result.kinds[kind](evidence=Evidence(**document["evidence"]), **settings, **arrays)
+        evidence = Evidence(**document["evidence"])
+        return Result.kinds[kind](evidence=evidence, errors=errors, **settings, **arrays)
     except TypeError as error:
         raise ResultError(f"{files[0]} does not fit its arrays ({error}); run the analysis again") from None
+
+
+def plus_minus(value: float, error: float, form: str = ".3f") -> str:
+    """`0.123 ± 0.004`; the value alone if its error is not known. In a form "g" the error has one digit."""
+    rounded = ".1g" if form.endswith("g") else form.lstrip("+")
+    return f"{value:{form}} ± {error:{rounded}}" if np.isfinite(error) else f"{value:{form}}"
 
 
 def require(holds: bool, message: str) -> None:
@@ -203,11 +271,14 @@ def write_text(path: Path, text: str) -> None:
     os.replace(partial, path)
 
 
-def write_npz(path: Path, arrays: dict[str, Array]) -> None:
+def write_npz(path: Path, arrays: dict[str, Array]) -> str:
+    """The arrays, whole or not at all; a hash of what was written."""
+    content = io.BytesIO()
+    np.savez_compressed(content, allow_pickle=False, **arrays)
     partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
-        np.savez_compressed(file, allow_pickle=False, **arrays)
+    partial.write_bytes(content.getbuffer())
     os.replace(partial, path)
+    return _digest(content.getbuffer())
 
 
 def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Path:
@@ -218,6 +289,10 @@ def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[obje
         lines.append(" ".join(f"{cell:.6g}" if isinstance(cell, float) else str(cell) for cell in row))
     write_text(path, "\n".join(lines) + "\n")
     return path
+
+
+def _digest(content: bytes | memoryview) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def _stem(path: str | Path) -> Path:

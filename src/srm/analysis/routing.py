@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from srm.analysis.capture import Accumulator, Batch, Batches, Mean, capture
-from srm.analysis.result import Array, Axes, Evidence, Result, require, write_table
+from srm.analysis.result import Array, Axes, Evidence, Result, derived, require, write_table
 from srm.errors import UserError
 from srm.models import SRM, LanguageModel
 
@@ -64,31 +64,60 @@ class Routing(Result):
         return 1 / self.streams
 
     @property
+    @derived("", "share of all edges and tokens")
+    def in_use(self) -> float:
+        """Mean frequency over all edges."""
+        return float(self.frequency.mean())
+
+    @property
+    @derived("source", "share of tokens")
     def outgoing(self) -> Array:
         """[source] How often a stream is listened to by another one: mean frequency over layers, heads and
         other targets."""
         return _off_diagonal_mean(self.frequency.mean((0, 1)), axis=0)
 
     @property
+    @derived("target", "share of tokens")
     def incoming(self) -> Array:
         """[target] How often a stream listens to another one: mean frequency over layers, heads and other
         sources."""
         return _off_diagonal_mean(self.frequency.mean((0, 1)), axis=1)
 
     @property
+    @derived("stream", "share of tokens")
     def hub_score(self) -> Array:
         """[stream] The outgoing frequency."""
         return self.outgoing
 
     @property
+    @derived("", "share of all outgoing frequency")
+    def hub_share(self) -> float:
+        """What the strongest stream has of all outgoing frequency (1/S: no hub)."""
+        total = float(self.outgoing.sum())
+        return float(self.outgoing.max()) / total if total > 0 else self.uniform
+
+    @property
+    @derived("stream", "share of tokens")
     def sink_score(self) -> Array:
         """[stream] Incoming minus outgoing frequency: positive where a stream takes more than it gives."""
         return self.incoming - self.outgoing
 
     @property
+    @derived("stream", "share of tokens")
     def self_routing(self) -> Array:
         """[stream] How often a stream listens to itself: mean frequency of the diagonal."""
         return np.diagonal(self.frequency, axis1=-2, axis2=-1).mean((0, 1))
+
+    @property
+    @derived("", "share of tokens")
+    def mean_self_routing(self) -> float:
+        return float(self.self_routing.mean())
+
+    @property
+    @derived("", "(layer, head, stream) triples")
+    def mostly_self(self) -> int:
+        """In how many layers, heads and streams the stream listens to itself at more than half the tokens."""
+        return int((np.diagonal(self.frequency, axis1=-2, axis2=-1) > 0.5).sum())
 
     @property
     def hubs(self) -> list[int]:
@@ -105,33 +134,39 @@ class Routing(Result):
         return [int(s) for s in np.argsort(out, kind="stable") if out[s] < out.mean() / 2]
 
     @property
+    @derived("transition", "correlation")
     def stability(self) -> Array:
         """[transition] Correlation of the frequency maps of consecutive layers (1: the same wiring)."""
         flat = self.frequency.reshape(self.frequency.shape[0], -1)
         return np.array([_correlation(a, b) for a, b in itertools.pairwise(flat)])
 
+    @property
+    @derived("", "correlation")
+    def mean_stability(self) -> float:
+        """Mean correlation of consecutive layers; NaN for one layer."""
+        return float(self.stability.mean()) if self.stability.size else float("nan")
+
     def headline(self) -> str:
         first = ", ".join(f"S{s} {self.outgoing[s]:.0%}" for s in self.hubs[:3]) or "none"
-        stable = self.stability.mean() if self.stability.size else float("nan")
-        return f"hubs {first}; self-routing {self.self_routing.mean():.0%}; layer to layer r = {stable:.2f}"
+        self_routing = f"self-routing {self.mean_self_routing:.0%}"
+        return f"hubs {first}; {self_routing}; layer to layer r = {self.mean_stability:.2f}"
 
     def summary(self) -> str:
         layers, heads = self.frequency.shape[:2]
-        diagonal = np.diagonal(self.frequency, axis1=-2, axis2=-1)
 
         def named(streams: list[int]) -> str:
-            return ", ".join(f"S{s} {self.outgoing[s]:.1%}" for s in streams) or "none"
+            return ", ".join(f"S{s} {self.told('outgoing', '.1%', (s,))}" for s in streams) or "none"
 
-        worst = float(np.nanmax(self.frequency_se)) if np.isfinite(self.frequency_se).any() else float("nan")
         lines = [
             f"Routing, weight > {self.threshold:g} ({self.evidence})",
             f"  {layers} layers × {heads} heads × {self.streams} streams; uniform 1/S = {self.uniform:.3f}",
-            f"  edges in use: {self.frequency.mean():.1%} of all (largest standard error {worst:.2g})",
+            f"  edges in use: {self.told('in_use', '.1%')} of all",
             "  hubs (outgoing frequency): " + named(self.hubs),
             "  sinks (rarely listened to): " + named(self.sinks),
-            f"  self-routing: mean {self.self_routing.mean():.1%}, "
-            f"above one half in {(diagonal > 0.5).sum()} of {diagonal.size}",
-            "  correlation with the next layer: " + " ".join(f"{r:.2f}" for r in self.stability),
+            f"  self-routing: mean {self.told('mean_self_routing', '.1%')}, above one half in "
+            f"{self.told('mostly_self', '.3g')} of {layers * heads * self.streams}",
+            "  correlation with the next layer: "
+            + ", ".join(self.told("stability", ".2f", (t,)) for t in range(layers - 1)),
         ]
         if self.token_independent:
             lines.append("  layer 0 reads z_0 and is the same for every token")
@@ -168,20 +203,15 @@ class RoutingSums(Accumulator):
         self.weight.append(value.sum(1, dtype=torch.float32))
 
     def end(self, batch: Batch, embedding: Tensor) -> None:  # noqa: ARG002
-        tokens = batch.tokens.shape[1]
         for name, rows in (("frequency", self.frequency), ("weight", self.weight)):
-            self.means[name].add(torch.stack(rows, 1), tokens)
+            self.means[name].add(batch, torch.stack(rows, 1))
 
     def result(self, evidence: Evidence) -> Routing:
-        frequency, weight = self.means["frequency"], self.means["weight"]
         return Routing(
             evidence=evidence,
             threshold=self.threshold,
             token_independent=self.token_independent,
-            frequency=frequency.mean,
-            frequency_se=frequency.standard_error,
-            weight=weight.mean,
-            weight_se=weight.standard_error,
+            **self.numbers(),
         )
 
 

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from srm.analysis.capture import Accumulator, Batch, Batches, Mean, capture, stream_major
-from srm.analysis.result import Array, Axes, Evidence, Result, require
+from srm.analysis.result import Array, Axes, Evidence, Result, derived, require
 from srm.analysis.routing import streams_of
 from srm.errors import UserError
 from srm.models import SRM, LanguageModel
@@ -87,6 +87,7 @@ class StateMeans(Result):
 
     points: tuple[str, ...]
     mean: Annotated[Array, Axes("point stream dim", "mean state over tokens")]
+    mean_se: Annotated[Array, Axes("point stream dim", "standard error over sequences")]
     model: str = ""  # the mark of the model they are of; "" if unknown
 
     def __post_init__(self) -> None:
@@ -110,13 +111,20 @@ class StateMeans(Result):
         return torch.from_numpy(self.mean[self.points.index(point)]).to(device, torch.float32)
 
     def headline(self) -> str:
-        return "mean length " + " ".join(f"{v:.1f}" for v in self.length.mean(1))
+        return "mean length " + " ".join(f"{v:.1f}" for v in self.mean_length)
 
     @property
+    @derived("point stream", "length")
     def length(self) -> Array:
         """[point stream] The length of the mean state. (States have length √D, so √D here would mean: all
         tokens alike.)"""
         return np.linalg.norm(self.mean, axis=-1)
+
+    @property
+    @derived("point", "length")
+    def mean_length(self) -> Array:
+        """[point] The mean over streams of their mean states' lengths."""
+        return self.length.mean(1)
 
     def summary(self) -> str:
         full = self.mean.shape[-1] ** 0.5
@@ -124,8 +132,9 @@ class StateMeans(Result):
             f"Mean states ({self.evidence}); a length of √D = {full:.1f} would mean that all tokens agree"
         ]
         lines += [
-            f"  {point}: mean length {lengths.mean():.2f}, by stream {' '.join(f'{v:.1f}' for v in lengths)}"
-            for point, lengths in zip(self.points, self.length, strict=True)
+            f"  {point}: mean length {self.told('mean_length', '.2f', (p,))}, "
+            f"by stream {' '.join(f'{v:.1f}' for v in self.length[p])}"
+            for p, point in enumerate(self.points)
         ]
         return "\n".join(lines)
 
@@ -136,14 +145,14 @@ class StateMeans(Result):
 class StateSums(Accumulator):
     def __init__(self, model: SRM, last: bool = False, through_post: bool = False) -> None:
         config = model.config
-        self.model = model
+        self.mark = model_mark(model)
         self.finished = Finished(model) if through_post else None
         self.points = points_of(model)[-1:] if last else points_of(model)
         self.sites = self.points
         if self.finished is not None:
             self.points, self.sites = self.finished.points, self.finished.sites
         self.settings = {"last": last, "through_post": through_post}
-        self.means = {"state": Mean(len(self.points), config.streams, config.stream_dim, spread=False)}
+        self.means = {"mean": Mean(len(self.points), config.streams, config.stream_dim)}
         self.sums: list[Tensor] = []
 
     def begin(self, batch: Batch) -> None:  # noqa: ARG002
@@ -151,19 +160,19 @@ class StateSums(Accumulator):
 
     def see(self, name: str, value: Tensor) -> None:
         if self.finished is None:
-            self.sums.append(stream_major(value).sum((1, 2)))
+            self.sums.append(stream_major(value).sum(2))
         elif found := self.finished.see(name, value):
-            self.sums.append(found[1].float().sum((1, 2)))
+            self.sums.append(found[1].float().sum(2))
 
     def end(self, batch: Batch, embedding: Tensor) -> None:  # noqa: ARG002
-        self.means["state"].add(torch.stack(self.sums)[None], batch.tokens.numel())
+        self.means["mean"].add(batch, torch.stack(self.sums).permute(2, 0, 1, 3))  # [B, P, S, D]
 
     def result(self, evidence: Evidence) -> StateMeans:
         return StateMeans(
             evidence=evidence,
             points=tuple(self.points),
-            mean=self.means["state"].mean,
-            model=model_mark(self.model),
+            **self.numbers(),
+            model=self.mark,
         )
 
 

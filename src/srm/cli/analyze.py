@@ -314,6 +314,7 @@ class Store:
 
     def finish(self, run: Path, results: dict[str, Result]) -> None:
         from srm.analysis.result import write_text
+        from srm.analysis.survey import ANALYSES
         from srm.figures import read_losses, save, training_curves
 
         if not is_main():
@@ -323,7 +324,8 @@ class Store:
         for result in results.values():
             self.draw(result)
         known = {name: self.load(name) for name in self._index() if self.has(name)} | results
-        write_text(self.results / "summary.txt", "\n\n".join(r.summary() for r in known.values()) + "\n")
+        ordered = [known[name] for name in (*ANALYSES, "dynamics") if name in known]
+        write_text(self.results / "summary.txt", "\n\n".join(r.summary() for r in ordered) + "\n")
         if (run / "metrics.jsonl").is_file():
             curve = read_losses(run / "metrics.jsonl")
             if len(curve[0]):

@@ -6,7 +6,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from srm.analysis.alignment import Alignment, State
-from srm.figures.style import COLUMN, GREY, PAGE, SIGNED_MAP, footnote, new_figure, sparse_ticks, styled
+from srm.figures.style import (
+    BLUE,
+    COLUMN,
+    GREY,
+    PAGE,
+    SIGNED_MAP,
+    error_band,
+    footnote,
+    new_figure,
+    sparse_ticks,
+    styled,
+)
 
 
 @styled
@@ -41,8 +52,9 @@ def connection_by_layer(result: Alignment) -> Figure:
     axes = figure.subplots()
     layers = range(len(result.connection))
     axes.axhline(0, color=GREY, linewidth=0.6)
-    axes.plot(layers, result.connection, color="#0072B2", alpha=0.25, linewidth=0.7)
-    axes.plot(layers, result.layer_mean, color="#0072B2", marker="o", markersize=3, label="mean over streams")
+    axes.plot(layers, result.connection, color=BLUE, alpha=0.25, linewidth=0.7)
+    error_band(axes, layers, result.layer_mean, result.standard_error("layer_mean"), BLUE)
+    axes.plot(layers, result.layer_mean, color=BLUE, marker="o", markersize=3, label="mean over streams")
     _layer_ticks(axes, result)
     axes.set_xlabel("layer")
     axes.set_ylabel(r"$\cos(c_t, x)$")

@@ -13,6 +13,7 @@ from srm.figures.style import (
     GREY,
     PAGE,
     SHARE_MAP,
+    error_band,
     footnote,
     new_figure,
     sparse_ticks,
@@ -25,7 +26,7 @@ def lens_curves(result: LogitLens, mode: Mode = "corrected") -> Figure:
     """A panel for each stream: the log-probability of the correct token against depth, all streams together
     in grey."""
     curves = result.curves(mode)
-    errors = np.nan_to_num(result.corrected_se if mode == "corrected" else result.raw_se)
+    errors = result.standard_error(mode)
     points, streams = curves.shape
     columns = min(8, streams)
     rows = -(-streams // columns)
@@ -37,9 +38,7 @@ def lens_curves(result: LogitLens, mode: Mode = "corrected") -> Figure:
             axes.set_visible(False)
             continue
         axes.plot(x, curves.mean(1), color=GREY, linewidth=0.7)
-        axes.fill_between(
-            x, curves[:, s] - errors[:, s], curves[:, s] + errors[:, s], color=BLUE, alpha=0.3, lw=0
-        )
+        error_band(axes, x, curves[:, s], errors[:, s], BLUE)
         axes.plot(x, curves[:, s], color=BLUE, marker=".", markersize=3)
         axes.set_title(result.streams[s], pad=2, fontsize=7)
         axes.set_xticks(sparse_ticks(points, at_most=4))

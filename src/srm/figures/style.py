@@ -7,12 +7,13 @@ Figures are made without pyplot, so drawing opens no windows and keeps no global
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -130,3 +131,11 @@ def bare(axes: Axes) -> None:
         spine.set_visible(True)
         spine.set_linewidth(0.4)
         spine.set_color(GREY)
+
+
+def error_band(
+    axes: Axes, x: Sequence[float] | np.ndarray, values: np.ndarray, errors: np.ndarray, color: str
+) -> None:
+    """A standard error on either side, where it is known."""
+    errors = np.nan_to_num(errors)
+    axes.fill_between(x, values - errors, values + errors, color=color, alpha=0.25, linewidth=0)

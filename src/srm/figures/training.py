@@ -23,6 +23,7 @@ from srm.figures.style import (
     PAGE,
     SHARE_MAP,
     VERMILION,
+    error_band,
     new_figure,
     styled,
 )
@@ -35,13 +36,20 @@ def depth_curve(result: Depth) -> Figure:
     """Above: loss against depth. Below: agreement with the trained depth, and where predictions settle."""
     figure = new_figure(COLUMN, 2.9)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
-    errors = np.nan_to_num(result.loss_se)
-    top.fill_between(
-        result.depths, result.loss - errors, result.loss + errors, color=BLUE, alpha=0.25, linewidth=0
-    )
+    error_band(top, result.depths, result.loss, result.loss_se, BLUE)
     top.plot(result.depths, result.loss, color=BLUE, marker="o", markersize=2.5)
     top.set_ylabel("loss (nats)")
-    bottom.bar(result.depths, result.settled, color=ORANGE, width=0.7, label="settles here")
+    whisker = {"elinewidth": 0.6, "ecolor": BLACK}
+    bottom.bar(
+        result.depths,
+        result.settled,
+        yerr=np.where(result.settled > 0, np.nan_to_num(result.settled_se), np.nan),
+        error_kw=whisker,
+        color=ORANGE,
+        width=0.7,
+        label="settles here",
+    )
+    error_band(bottom, result.depths, result.agreement, result.agreement_se, BLACK)
     bottom.plot(
         result.depths,
         result.agreement,
@@ -97,11 +105,12 @@ def dynamics_curves(result: Dynamics) -> Figure:
     grid = figure.subplots(2, 2)
     steps = result.steps
     loss, hubs, impact, drift = grid.ravel()
+    error_band(loss, steps, result.loss, result.loss_se, BLUE)
     loss.plot(steps, result.loss, color=BLUE, marker=".")
     loss.set_ylabel("loss (nats)")
-    for axes, values, title in (
-        (hubs, result.outgoing, "outgoing frequency"),
-        (impact, result.ablation, "ablation KL (nats)"),
+    for axes, values, errors, title in (
+        (hubs, result.outgoing, result.outgoing_se, "outgoing frequency"),
+        (impact, result.ablation, result.ablation_se, "ablation KL (nats)"),
     ):
         axes.set_ylabel(title)
         if not np.isfinite(values).all():
@@ -109,6 +118,7 @@ def dynamics_curves(result: Dynamics) -> Figure:
             continue
         strongest = int(values[-1].argmax())
         axes.plot(steps, values, color=GREY, linewidth=0.7, alpha=0.7)
+        error_band(axes, steps, values[:, strongest], errors[:, strongest], VERMILION)
         axes.plot(
             steps,
             values[:, strongest],

@@ -1,0 +1,144 @@
+"""Every number of every result has a standard error, and the errors are right."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from constructed import SMALL, build, force_pattern
+
+import srm.analysis
+from srm.analysis import interventions
+from srm.analysis.result import Result, ResultError
+
+GIVEN = {"depths", "steps", "top_tokens"}  # not measured, so without error
+EACH_TOKEN = {
+    "kl",
+    "loss_before",
+    "loss_after",
+    "top_before",
+    "top_after",
+}  # of an effect: one token's, no mean
+NOT_NUMBERS = {  # properties that name, rank or describe
+    "groups", "hubs", "labels", "names", "pairs", "ranking", "routed", "sinks", "streams", "uniform",
+}  # fmt: skip
+
+
+def text(seed: int, sequences: int = 12) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(0, SMALL.vocab_size, (sequences, 16), generator=generator)]
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, Result]:
+    model, (tokens,) = build(), text(7)
+    batches = list(tokens.split(3))
+    cut = interventions.cut_edges([(1, None, 0, 2)])
+    return {
+        **srm.analysis.survey(model, batches),
+        "effect": srm.analysis.effect(model, batches[0], cut),
+        "dynamics": srm.analysis.dynamics([(0, model), (10, build(init_seed=5))], batches),
+    }
+
+
+def test_every_kind_of_result_is_looked_at(results):
+    assert {result.kind for result in results.values()} == set(Result.kinds)
+
+
+def test_every_measured_field_has_its_standard_error(results):
+    for kind, result in results.items():
+        exempt = GIVEN | (EACH_TOKEN if kind == "effect" else set())
+        for name in result.axes():
+            if name.endswith("_se") or name in exempt:
+                continue
+            value, error = getattr(result, name), result.standard_error(name)
+            assert error.shape == value.shape, f"{kind}.{name}"
+            assert (np.isfinite(error) & (error >= 0)).all(), f"{kind}.{name}"
+
+
+def test_every_derived_number_has_its_standard_error(results):
+    for kind, result in results.items():
+        properties = {name for name in dir(type(result)) if isinstance(getattr(type(result), name), property)}
+        assert properties - set(result.derived()) <= NOT_NUMBERS, kind
+        for name in result.derived():
+            value, error = getattr(result, name), result.standard_error(name)
+            assert error.shape == np.shape(value), f"{kind}.{name}"
+            assert (np.isfinite(error) & (error >= 0)).all(), f"{kind}.{name}"
+
+
+def test_the_summary_tells_the_errors(results):
+    for kind, result in results.items():
+        assert "±" in result.summary(), kind
+
+
+def test_one_sequence_alone_has_no_errors(model):
+    one = text(0, sequences=1)
+    for result in srm.analysis.survey(model, one).values():
+        for name in result.derived():
+            assert np.isnan(result.standard_error(name)).all()
+        assert "nan" not in result.summary()
+
+
+def test_what_is_the_same_in_every_sequence_has_no_error(model, batches):
+    force_pattern(model, torch.eye(4).roll(1, 0))
+    found = srm.analysis.routing(model, batches)
+    for name in found.derived():
+        assert found.standard_error(name).max() < 1e-12, name
+
+
+def test_a_bootstrapped_mean_has_the_error_of_a_mean(model):
+    """Mean alignment is linear in the sequences, so its error is known without a bootstrap."""
+    (tokens,) = text(1, sequences=32)
+    found = srm.analysis.alignment(model, [tokens])
+    each = np.array([srm.analysis.alignment(model, [row[None]]).mean for row in tokens])
+    assert found.standard_error("mean") == pytest.approx(each.std(ddof=1) / len(each) ** 0.5, rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("analysis", "name"),
+    [
+        ("routing", "hub_score"),
+        ("routing", "mean_stability"),
+        ("drift", "cosine_median"),
+        ("ablation", "cumulative_share"),
+        ("logit_lens", "stream_mean"),
+        ("depth", "mean_settling"),
+    ],
+)
+def test_errors_are_the_spread_over_texts(model, analysis, name):
+    """Measured on many texts, a number varies by what each measurement says is its error."""
+    found = [getattr(srm.analysis, analysis)(model, text(seed)) for seed in range(40)]
+    spread = np.std([getattr(result, name) for result in found], axis=0, ddof=1)
+    told = np.mean([result.standard_error(name) for result in found], axis=0)
+    ratio = np.sqrt((told**2).sum() / (spread**2).sum())
+    assert 0.65 < ratio < 1.5
+
+
+def test_errors_do_not_depend_on_the_batch_size(model, batches):
+    whole = torch.cat(batches)
+    one, other = (srm.analysis.routing(model, parts) for parts in (batches, whole.split(5)))
+    for name in one.derived():
+        np.testing.assert_allclose(one.standard_error(name), other.standard_error(name), atol=1e-9)
+
+
+def test_errors_are_those_of_more_sequences_than_folds(model):
+    few, many = (srm.analysis.routing(model, text(3, sequences)) for sequences in (24, 24 * 16))
+    shrunk = many.standard_error("hub_score").mean() / few.standard_error("hub_score").mean()
+    assert shrunk == pytest.approx(1 / 4, rel=0.4)
+
+
+def test_a_number_that_is_not_there_is_refused_with_those_that_are(model, batches):
+    with pytest.raises(
+        ResultError, match="no standard error of 'hubs' in routing; there are frequency, weight"
+    ):
+        srm.analysis.routing(model, batches).standard_error("hubs")
+
+
+def test_saved_arrays_of_another_result_are_refused(model, batches, tmp_path):
+    srm.analysis.routing(model, batches).save(tmp_path / "one")
+    srm.analysis.routing(model, batches[:2]).save(tmp_path / "other")
+    (tmp_path / "other.npz").replace(tmp_path / "one.npz")
+    with pytest.raises(
+        ResultError, match=r"one\.npz is damaged, or not of one\.json; run the analysis again"
+    ):
+        srm.analysis.load(tmp_path / "one")
