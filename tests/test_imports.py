@@ -1,6 +1,6 @@
 """Imports point one way:
 
-models ← data ← training ← storage ← analysis ← experiments ← figures ← report, explorer ← cli
+models ← data ← tasks ← training ← storage ← analysis ← experiments ← figures ← report, explorer ← cli
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ RANK = {
             ("errors", "pretrained"),
             ("models",),
             ("data",),
+            ("tasks",),
             ("training",),
             ("storage",),
             ("analysis",),

@@ -110,7 +110,9 @@ def test_the_installed_command_answers_and_fails_like_the_function():
     assert failed.stderr == "srm presests: no such command; did you mean 'presets'?\n"
 
 
-@pytest.mark.parametrize("name", ["", "prepare", "analyze", "explore", "evaluate", "generate", "export"])
+@pytest.mark.parametrize(
+    "name", ["", "prepare", "analyze", "explore", "evaluate", "solve", "generate", "export"]
+)
 def test_help_does_not_wait_for_torch(name):
     code = (
         "import sys\n"

@@ -26,6 +26,7 @@ COMMANDS = {  # name → one line for `srm --help`; the module is srm.cli.<name>
     "train": "train a model on prepared tokens",
     "resume": "go on with a stopped run, as if it had never stopped",
     "evaluate": "loss, perplexity and bits per byte on unseen text",
+    "solve": "problems solved, by difficulty and by depth",
     "generate": "continue a prompt, and show the text as it is made",
     "analyze": "look inside a model: routing, alignment, drift, ablation, lens",
     "paper": "write the data files that the paper's own LaTeX figures read",

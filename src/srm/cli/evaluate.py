@@ -9,6 +9,7 @@ from typing import Any
 
 import tyro
 
+from srm.cli.analyze import run_config
 from srm.errors import UserError
 
 
@@ -35,6 +36,8 @@ class Command:
     """Tokens per window; by default what the run was trained on."""
     document_mask: bool = False
     """Attention does not cross documents (always so if the run was trained so)."""
+    answers_only: bool = False
+    """Count only what follows "=" in a document (always so if the run was trained so)."""
     device: str = "auto"
     json: bool = False
     """Print JSON, for a program to read."""
@@ -51,13 +54,14 @@ class Command:
         from srm.training.memory import keep_buffers
 
         keep_buffers()
-        run = self.run_config()
+        run = run_config(self.path)
         if self.data is None and run is None:
             raise UserError(f"{self.path} is no run and does not say what it was trained on: give --data")
         data = open_tokens(self.data or run.data)
         model = load(self.path, device=device_of(self.device))
         check_vocabulary(model.config.vocab_size, data.vocab_size, data.path)
         trained = run.training if run else None
+        answers = self.answers_only or bool(trained and trained.answers_only)
         result = evaluate(
             model,
             data.val,
@@ -66,21 +70,13 @@ class Command:
             batch_size=self.batch_size,
             limit_tokens=self.limit_tokens,
             document_mask=self.document_mask or bool(trained and trained.document_mask),
+            marks=data.tokenizer.answer_marks if answers else None,
         )
         return (
             {"model": str(self.path), "data": str(data.path)}
             | result.to_dict()
-            | {"references": asdict(reference_losses(data.train, data.val))}
+            | {"references": None if answers else asdict(reference_losses(data.train, data.val))}
         )
-
-    def run_config(self) -> Any:
-        """The run behind the path, if there is one: the path itself, or two folders above a checkpoint."""
-        from srm.training.run import RunDirectory
-
-        for folder in (self.path, self.path.parent.parent):
-            if RunDirectory(folder).exists():
-                return RunDirectory(folder).read()
-        return None
 
 
 def lines(answer: dict[str, Any]) -> list[str]:
@@ -91,9 +87,11 @@ def lines(answer: dict[str, Any]) -> list[str]:
     shown = [row("loss", answer["loss"], "nats per token"), row("perplexity", answer["perplexity"], "")]
     if answer["bits_per_byte"]:
         shown.append(row("bits per byte", answer["bits_per_byte"], ""))
-    shown += [f"{name + ' loss':<15} {references[name]:>9.4f}" for name in ("bigram", "unigram", "uniform")]
+    if references:
+        rows = ("bigram", "unigram", "uniform")
+        shown += [f"{name + ' loss':<15} {references[name]:>9.4f}" for name in rows]
     return [
         *shown,
-        f"{answer['tokens']:,} tokens of {answer['data']}; "
+        f"{answer['tokens']:,} tokens{'' if references else ' of answers'} of {answer['data']}; "
         f"± is one standard error over {answer['windows']:,} windows",
     ]

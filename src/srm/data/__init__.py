@@ -9,13 +9,14 @@
 What a user can cause is a `DataError`, one line that names the fix.
 """
 
-from srm.data.batches import Batches, document_ids, evaluation_batches, num_windows
+from srm.data.batches import Batches, answers_only, document_ids, evaluation_batches, num_windows
 from srm.data.corpora import Document, Source, open_source, source_fingerprint
 from srm.data.errors import DataError
 from srm.data.preparation import PrepareConfig, Progress, prepare
 from srm.data.references import ReferenceLosses, reference_losses
 from srm.data.shards import Manifest, TokenData, Tokens, open_tokens, read_manifest
 from srm.data.tokenizers import (
+    ANSWER,
     Tokenizer,
     byte_tokenizer,
     gpt2_tokenizer,
@@ -25,6 +26,7 @@ from srm.data.tokenizers import (
 )
 
 __all__ = [
+    "ANSWER",
     "Batches",
     "DataError",
     "Document",
@@ -36,6 +38,7 @@ __all__ = [
     "TokenData",
     "Tokenizer",
     "Tokens",
+    "answers_only",
     "byte_tokenizer",
     "document_ids",
     "evaluation_batches",

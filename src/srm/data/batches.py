@@ -40,6 +40,7 @@ class Batches:
     context: int
     batch_size: int  # of the global batch: all ranks, all micro-batches
     seed: int = 0
+    marks: tuple[int, ...] | None = None  # only answers are targets, as `answers_only` says
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -79,13 +80,21 @@ class Batches:
         self, step: int, rank: int = 0, world: int = 1, micro: int = 0, accumulate: int = 1
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """inputs and targets, each [b, context] int64, with b = batch_size / (world · accumulate)."""
-        return _read_windows(self.tokens, self.context, self.windows(step, rank, world, micro, accumulate))
+        windows = self.windows(step, rank, world, micro, accumulate)
+        return _read_windows(self.tokens, self.context, windows, self.marks)
 
 
 def evaluation_batches(
-    tokens: Tokens, context: int, batch_size: int, limit_tokens: int | None = None
+    tokens: Tokens,
+    context: int,
+    batch_size: int,
+    limit_tokens: int | None = None,
+    marks: tuple[int, ...] | None = None,
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """All windows in the order of the text, up to `limit_tokens` targets; the last batch may be smaller."""
+    """All windows in the order of the text, up to `limit_tokens` targets; the last batch may be smaller.
+
+    With `marks`, only answers are targets, as `answers_only` says.
+    """
     if batch_size < 1:
         raise DataError(f"batch_size is {batch_size}: give 1 or more")
     _check_length(tokens, context)
@@ -95,7 +104,7 @@ def evaluation_batches(
             raise DataError(f"limit_tokens {limit_tokens} is less than one window: give {context} or more")
         count = min(count, limit_tokens // context)
     return (
-        _read_windows(tokens, context, np.arange(first, min(first + batch_size, count)))
+        _read_windows(tokens, context, np.arange(first, min(first + batch_size, count)), marks)
         for first in range(0, count, batch_size)
     )
 
@@ -111,6 +120,29 @@ def document_ids(inputs: torch.Tensor, end_of_text: int) -> torch.Tensor:
     """
     ends = (inputs == end_of_text).long()
     return ends.cumsum(dim=-1) - ends
+
+
+def answers_only(
+    inputs: torch.Tensor, targets: torch.Tensor, marks: tuple[int, ...], end_of_text: int
+) -> torch.Tensor:
+    """The targets [b, T] that answer a question, end-of-text included; the others become −100.
+
+    An answer is what follows one of `marks` (the ids before an answer) in its document. It counts only if the
+    end of another document stands before it in the window: behind half a question there is no right answer.
+
+    >>> import torch
+    >>> inputs = torch.tensor([[4, 61, 7, 0, 2, 3, 61, 5]])
+    >>> answers_only(inputs, torch.tensor([[61, 7, 0, 2, 3, 61, 5, 0]]), marks=(61,), end_of_text=0)
+    tensor([[-100, -100, -100, -100, -100, -100,    5,    0]])
+    """
+    import torch
+
+    from srm.models.loss import IGNORE
+
+    marked = torch.isin(inputs, torch.tensor(marks)).long().cumsum(dim=-1)  # marks so far in the window …
+    earlier = torch.where(inputs == end_of_text, marked, 0).cummax(dim=-1).values  # … in earlier documents
+    whole = document_ids(inputs, end_of_text) > 0
+    return torch.where(whole & (marked > earlier), targets, IGNORE)
 
 
 def num_windows(tokens: Tokens, context: int) -> int:
@@ -164,9 +196,12 @@ def _check_length(tokens: Tokens, context: int) -> None:
         )
 
 
-def _read_windows(tokens: Tokens, context: int, windows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+def _read_windows(
+    tokens: Tokens, context: int, windows: np.ndarray, marks: tuple[int, ...] | None
+) -> tuple[torch.Tensor, torch.Tensor]:
     import torch
 
     rows = np.stack([tokens.read(w * context, w * context + context + 1) for w in windows.tolist()])
     both = torch.from_numpy(rows)
-    return both[:, :-1].contiguous(), both[:, 1:].contiguous()
+    inputs, targets = both[:, :-1].contiguous(), both[:, 1:].contiguous()
+    return inputs, targets if marks is None else answers_only(inputs, targets, marks, tokens.end_of_text)

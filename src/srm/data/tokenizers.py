@@ -37,6 +37,7 @@ import tiktoken
 from srm.data.errors import DataError
 
 END_OF_TEXT = "<|endoftext|>"
+ANSWER = "="  # stands between a question and its answer
 
 # GPT-2's splitting rule. No match begins at a non-blank and ends beyond a blank: `_pieces` relies on it.
 PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
@@ -113,6 +114,11 @@ class Tokenizer:
     def num_bytes(self, ids: Sequence[int] | np.ndarray) -> int:
         """How many bytes of text `ids` stand for (end-of-text: none): the denominator of bits per byte."""
         return int(self._lengths[np.asarray(ids, dtype=np.int64)].sum())
+
+    @property
+    def answer_marks(self) -> tuple[int, ...]:
+        """The ids that end in "=": after one of them an answer begins (`srm.data.answers_only`)."""
+        return tuple(i for i, token in enumerate(self.tokens) if token.endswith(ANSWER.encode()))
 
     def save(self, directory: str | Path) -> None:
         """Write `tokenizer.json` (Hugging Face's format) and `about.json` into `directory`."""

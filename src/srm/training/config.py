@@ -56,6 +56,8 @@ class TrainConfig:
     """Of the order of the data and of dropout."""
     document_mask: bool = False
     """Attention does not cross the boundary between two documents."""
+    answers_only: bool = False
+    """The loss counts only what follows "=" in a document, as in `srm prepare task:NAME`."""
 
     # the optimizer
     optimizer: OptimizerName = "adam-atan2"

@@ -69,28 +69,38 @@ def evaluate(
     batch_size: int = 8,
     limit_tokens: int | None = None,
     document_mask: bool = False,
+    marks: tuple[int, ...] | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Evaluation:
-    """Loss over (the first `limit_tokens` of) `tokens`, in consecutive windows."""
+    """Loss over (the first `limit_tokens` of) `tokens`, in consecutive windows; of answers, with `marks`."""
     context = context or model.config.context
     losses: list[float] = []  # the sum of each window
-    sizes: list[int] = []  # its bytes of text
+    counts: list[int] = []  # its targets
+    sizes: list[int] = []  # their bytes of text
     with evaluating(model):
-        for inputs, targets in evaluation_batches(tokens, context, batch_size, limit_tokens):
+        for inputs, targets in evaluation_batches(tokens, context, batch_size, limit_tokens, marks):
             documents = document_ids(inputs, tokens.end_of_text).to(model.device) if document_mask else None
             per_token = token_losses(model, inputs.to(model.device), targets.to(model.device), documents)
             losses += per_token.double().sum(-1).tolist()
+            counts += (targets != IGNORE).sum(-1).tolist()
             if tokenizer is not None:
-                sizes += [tokenizer.num_bytes(row.numpy()) for row in targets]
+                sizes += [tokenizer.num_bytes(row[row != IGNORE].numpy()) for row in targets]
             progress(inputs.numel())
-    per_window = np.array(losses) / context
-    loss = Estimate(float(per_window.mean()), _standard_error(per_window))
+    if marks is None:
+        per_window = np.array(losses) / context
+        loss = Estimate(float(per_window.mean()), _standard_error(per_window))
+    elif sum(counts):
+        loss = _ratio(np.array(losses), np.array(counts))
+    else:
+        raise UserError(
+            f"no window of {context} tokens holds a question and its answer: lengthen the context"
+        )
     perplexity = Estimate(math.exp(min(loss.mean, 700)), math.exp(min(loss.mean, 700)) * loss.standard_error)
     return Evaluation(
         loss=loss,
         perplexity=perplexity,
         bits_per_byte=_ratio(np.array(losses) / math.log(2), np.array(sizes)) if sizes else None,
-        tokens=len(losses) * context,
+        tokens=sum(counts),
         windows=len(losses),
         text_bytes=sum(sizes) if sizes else None,
     )
@@ -99,7 +109,7 @@ def evaluate(
 def token_losses(
     model: LanguageModel, tokens: Tensor, targets: Tensor, documents: Tensor | None = None
 ) -> Tensor:
-    """Cross-entropy of every token [B, T] in nats, without ever holding all logits."""
+    """Cross-entropy of every token [B, T] in nats, 0 where none counts; all logits are never held at once."""
     hidden = model.hidden(tokens, documents=documents).flatten(0, 1)
     rows = zip(hidden.split(CHUNK), targets.flatten().split(CHUNK), strict=True)
     parts = [
@@ -117,6 +127,7 @@ def validation_loss(
     batch_size: int,
     limit_tokens: int,
     document_mask: bool = False,
+    marks: tuple[int, ...] | None = None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> float | None:
     """The mean loss over all processes, batch by batch in turn; None if interrupted.
@@ -124,7 +135,7 @@ def validation_loss(
     Every process makes the same number of calls, as a sharded model needs: one that has run out gets a batch
     that does not count.
     """
-    batches = evaluation_batches(tokens, context, batch_size, limit_tokens)
+    batches = evaluation_batches(tokens, context, batch_size, limit_tokens, marks)
     total = count = 0.0
     with evaluating(model):
         for turn in zip_longest(*[batches] * world.size):

@@ -25,9 +25,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from srm.data import Batches, TokenData, document_ids, open_tokens
+from srm.data import ANSWER, Batches, TokenData, document_ids, evaluation_batches, open_tokens
 from srm.errors import UserError
 from srm.models import LanguageModel, ModelConfig, build
+from srm.models.loss import IGNORE
 from srm.training.adam_atan2 import AdamAtan2, fill_state
 from srm.training.checkpoint import (
     CheckpointError,
@@ -128,7 +129,26 @@ def check_plan(plan: RunConfig, data: TokenData, world: World) -> None:
         )
     batches = Batches(data.train, context, config.batch_size, config.seed)
     batches.windows(0, world.rank, world.size, 0, config.accumulate)
+    if config.answers_only:
+        check_answers(data, context, config)
     check_writers(config)
+
+
+def check_answers(data: TokenData, context: int, config: TrainConfig) -> None:
+    """Refuse text in which nothing would be learned: no window holds a question with its answer."""
+    marks, limit = data.tokenizer.answer_marks, max(config.eval_tokens, context)
+    for split, tokens, tokens_read in (("training", data.train, None), ("validation", data.val, limit)):
+        if can_evaluate(tokens, context):
+            batches = evaluation_batches(tokens, context, config.batch_size, tokens_read, marks)
+            if not any(counted(targets) for _, targets in batches):
+                raise UserError(
+                    f"answers_only: no {split} window of {context} tokens holds a question, {ANSWER!r} and "
+                    "an answer; lengthen the context, or use the data of `srm prepare task:NAME`"
+                )
+
+
+def counted(targets: torch.Tensor) -> int:
+    return int((targets != IGNORE).sum())
 
 
 class Trainer:
@@ -146,7 +166,8 @@ class Trainer:
         self.plan, self.config, self.data, self.directory, self.world = plan, plan.training, data, run, world
         self.log, self.stop = log, stop
         self.context = self.config.context or plan.model.context
-        self.batches = Batches(data.train, self.context, self.config.batch_size, self.config.seed)
+        self.marks = data.tokenizer.answer_marks if self.config.answers_only else None
+        self.batches = Batches(data.train, self.context, self.config.batch_size, self.config.seed, self.marks)
         self.model: LanguageModel = build(plan.model, device=world.device)
         self.model.train()
         if self.config.activation_checkpointing:
@@ -266,13 +287,21 @@ class Trainer:
             with gradient_sync(self.call, micro == config.accumulate - 1):
                 with self.autocast():
                     loss = self.call(inputs.to(world.device), targets.to(world.device), documents=documents)
-                (loss / config.accumulate).backward()
-            total += loss.detach() / config.accumulate
+                parts = self.parts(step, targets)
+                (loss / parts).backward()
+            total += loss.detach() / parts
         grads = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
         norm = torch.nn.utils.get_total_norm(grads)
         if config.clip is not None:
             torch.nn.utils.clip_grads_with_norm_(list(self.model.parameters()), config.clip, norm)
         return float(total), float(whole(norm))
+
+    def parts(self, step: int, targets: torch.Tensor) -> float:
+        """What a micro-batch's mean loss is divided by, so that all of them add up to the global batch's."""
+        if self.marks is None:
+            return self.config.accumulate
+        _, everyones = self.batches.batch(step - 1 + self.data_offset)
+        return max(counted(everyones), 1) / (max(counted(targets), 1) * self.world.size)
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         # no cache of cast weights: one filled by layers without gradient could serve those with
@@ -410,6 +439,7 @@ class Trainer:
                 batch_size=config.batch_size // (self.world.size * config.accumulate),
                 limit_tokens=max(config.eval_tokens, self.context),
                 document_mask=config.document_mask,
+                marks=self.marks,
                 interrupted=interrupted,
             )
             if loss is None:
