@@ -27,6 +27,13 @@ def test_every_cell_can_be_built(name, scale):
         assert cell.training.warmup <= cell.training.steps
 
 
+def test_runs_made_before_are_found_again():
+    """A cell's folder is a hash of its config: an option that is added must not rename what is off."""
+    cells = {cell.name: cell.folder for cell in experiment("language-models").cells("mini")}
+    assert cells["srm-med"] == "srm-924b841152"
+    assert cells["gpt2"] == "gpt2-c28ceacd58"
+
+
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_within_an_experiment_all_see_the_same_tokens(name):
     for scale in SCALES:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 Scale = Literal["mini", "paper"]
 
+# options that came later: where they are off, runs from before keep their names
+LATER = {"answers_only": False}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
@@ -43,7 +46,8 @@ class Cell:
     def folder(self) -> str:
         """A name for what is trained: the same for the same thing."""
         unseeded = self.seeded(0)
-        content = json.dumps([unseeded.model.to_dict(), identity(unseeded.training)], sort_keys=True)
+        training = {name: v for name, v in identity(unseeded.training).items() if LATER.get(name, ...) != v}
+        content = json.dumps([unseeded.model.to_dict(), training], sort_keys=True)
         return f"{self.model.architecture}-{hashlib.sha256(content.encode()).hexdigest()[:10]}"
 
     def run_folder(self, out: Path, seed: int) -> Path:
