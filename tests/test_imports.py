@@ -1,6 +1,7 @@
 """Imports point one way:
 
-models ← data ← tasks ← training ← storage ← analysis ← experiments ← figures ← report, explorer ← cli
+models ← data ← tasks ← training ← storage ← analysis ← dictionaries ← experiments ← figures
+       ← report, explorer ← cli
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ RANK = {
             ("training",),
             ("storage",),
             ("analysis",),
+            ("dictionaries",),
             ("experiments",),
             ("figures",),
             ("interop", "explorer"),

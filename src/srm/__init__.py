@@ -5,8 +5,8 @@
 >>> model(torch.zeros(1, 16, dtype=torch.long)).shape
 torch.Size([1, 16, 512])
 
-The names below and the rooms `analysis`, `data`, `figures`, `models`, `pretrained` and `tasks` are imported
-on first use: torch takes seconds, which `srm --help` need not wait for.
+The names below and the rooms `analysis`, `data`, `dictionaries`, `figures`, `models`, `pretrained` and
+`tasks` are imported on first use: torch takes seconds, which `srm --help` need not wait for.
 """
 
 import importlib
@@ -57,7 +57,7 @@ __all__ = [
 
 
 def __getattr__(name: str):
-    if name in ("analysis", "data", "figures", "models", "pretrained", "tasks"):
+    if name in ("analysis", "data", "dictionaries", "figures", "models", "pretrained", "tasks"):
         return importlib.import_module(f"srm.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'srm' has no attribute {name!r}")

@@ -235,6 +235,8 @@ def test_two_processes_find_what_one_finds(trained, tmp_path):
             np.testing.assert_allclose(
                 getattr(a, field), getattr(b, field), atol=1e-6, err_msg=f"{name}.{field}"
             )
+        for derived, error in a.errors.items():
+            np.testing.assert_allclose(b.errors[derived], error, atol=1e-6, err_msg=f"{name}.{derived}")
 
 
 def test_the_papers_files_have_its_names_and_columns(trained, analysed, tmp_path, capsys):  # noqa: ARG001

@@ -99,6 +99,8 @@ def test_a_stopped_capture_picks_up_its_sums(model, batches, tmp_path):
     handle.remove()
     assert len(passes) == 1
     assert_same(found, expected)
+    for name, error in expected.errors.items():
+        np.testing.assert_allclose(found.errors[name], error, atol=1e-9, err_msg=name)
     assert found.evidence == expected.evidence
 
 

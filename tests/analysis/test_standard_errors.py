@@ -42,7 +42,8 @@ def results() -> dict[str, Result]:
 
 
 def test_every_kind_of_result_is_looked_at(results):
-    assert {result.kind for result in results.values()} == set(Result.kinds)
+    kinds = {kind for kind, cls in Result.kinds.items() if cls.__module__.startswith("srm.analysis.")}
+    assert {result.kind for result in results.values()} == kinds
 
 
 def test_every_measured_field_has_its_standard_error(results):

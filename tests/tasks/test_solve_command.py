@@ -65,10 +65,10 @@ def test_accuracy_comes_by_difficulty_and_depth(folder, capsys):
 def test_the_table_shows_every_difficulty_and_marks_the_trained_depth(folder, capsys):
     assert call("solve", folder / "srm", "--difficulty", "2", "--depth", "4", "3", "--problems", "4") == 0
     title, row, note = capsys.readouterr().out.splitlines()
-    assert title.split() == ["digits", "depth", "3", "depth", "4", "(trained)"]
-    assert row.split()[0] == "2"
+    assert title.split() == ["digits", "problems", "depth", "3", "depth", "4", "(trained)"]
+    assert row.split()[:2] == ["2", "4"]
     assert row.count("%") == 2
-    assert "of 4 new problems each" in note
+    assert note == "addition: new problems whose whole answer is right [95 % interval]; seed 1"
 
 
 def test_a_small_task_is_examined_on_what_there_is(folder, capsys):

@@ -175,14 +175,9 @@ def lines(answer: dict[str, Any]) -> list[str]:
     trained = answer["trained_depth"]
     titles = [f"depth {depth}{' (trained)' if depth == trained else ''}" for depth in depths]
     counts = find_task(answer["task"]).counts
-    table = [f"{counts:<18}" + "".join(f"{title:>24}" for title in titles)]
+    table = [f"{counts:<18}{'problems':>8}" + "".join(f"{title:>24}" for title in titles)]
     for difficulty in difficulties:
         shown = "".join(f"{cells[difficulty, depth]!s:>24}" for depth in depths)
-        table.append(f"{difficulty:<18}{shown}")
-    asked = sorted({cell.problems for cell in cells.values()})
-    many = f"{asked[0]}" if len(asked) == 1 else f"{asked[0]} to {asked[-1]}"
-    return [
-        *table,
-        f"{answer['task']}: whole answers right, of {many} new problems each; [95 % interval]; "
-        f"seed {answer['seed']}",
-    ]
+        table.append(f"{difficulty:<18}{cells[difficulty, depths[0]].problems:>8}{shown}")
+    seed = f"seed {answer['seed']}"
+    return [*table, f"{answer['task']}: new problems whose whole answer is right [95 % interval]; {seed}"]

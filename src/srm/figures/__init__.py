@@ -17,6 +17,7 @@ from srm.analysis.result import Result
 from srm.errors import UserError
 from srm.figures.ablation import ablation_bars, attribution_bars, interaction_matrix
 from srm.figures.alignment import alignment_maps, connection_by_layer
+from srm.figures.dictionaries import dictionary_bars
 from srm.figures.drift import drift_curves, drift_kl_curves
 from srm.figures.lens import lens_curves, lens_map
 from srm.figures.routing import routing_wall
@@ -35,6 +36,7 @@ FIGURES: dict[
     "logit_lens": {"logit_lens_map": lens_map, "logit_lens_curves": lens_curves},
     "depth": {"depth": depth_curve},
     "dynamics": {"dynamics": dynamics_curves},
+    "dictionary": {"dictionary": dictionary_bars},
 }
 
 __all__ = [
@@ -44,6 +46,7 @@ __all__ = [
     "attribution_bars",
     "connection_by_layer",
     "depth_curve",
+    "dictionary_bars",
     "draw",
     "drift_curves",
     "drift_kl_curves",

@@ -1,0 +1,28 @@
+"""Dictionary learning on streams: sparse autoencoders, one for each stream, all learned at once.
+
+    dictionary = srm.dictionaries.learn(model, lambda step: batches.batch(step)[0], steps=500)
+    found      = srm.dictionaries.quality(model, dictionary, evaluation)     # explained, recovered, alive
+    features   = srm.dictionaries.features(model, dictionary, evaluation)    # examples, and tokens spoken for
+    srm.dictionaries.save(dictionary, "dictionaries/last"); srm.dictionaries.load("dictionaries/last")
+
+The results are of the kind that the analyses give: named axes, standard errors, saved as npz + JSON.
+"""
+
+from srm.dictionaries.dictionary import Dictionary, DictionaryConfig, load, save
+from srm.dictionaries.features import Features, features
+from srm.dictionaries.learning import learn
+from srm.dictionaries.page import write_page
+from srm.dictionaries.quality import Quality, quality
+
+__all__ = [
+    "Dictionary",
+    "DictionaryConfig",
+    "Features",
+    "Quality",
+    "features",
+    "learn",
+    "load",
+    "quality",
+    "save",
+    "write_page",
+]

@@ -1,0 +1,127 @@
+"""Learning a dictionary from the states that a model has on text.
+
+Every step runs the model on a batch of windows and takes one step of Adam on the states of all its tokens, of
+every stream at once. Nothing is stored between steps, and step t reads batch t: the same seed gives the same
+dictionary. The loss of a stream is the share of its variance that is left unexplained, so streams of
+different spread learn alike, and none learns at the cost of another.
+
+A feature that has fired at none of the last `patience` states is dead. The dead ones together are asked for
+what the living ones leave over (Gao et al.'s auxiliary loss, weight 1/32), which brings most of them back.
+
+With `layers="every"` the states after all layers are taken together: the layers share their weights, and one
+dictionary then says what a stream carries at any depth.
+
+    >>> import srm, srm.dictionaries, torch
+    >>> model = srm.build(srm.preset("srm-nano"))
+    >>> tokens = torch.arange(2 * 32).view(2, 32)
+    >>> dictionary = srm.dictionaries.learn(model, lambda step: tokens + step, steps=3, features=64, k=4)
+    >>> dictionary.config.points
+    ('layers.7.out',)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from srm.analysis.ablation import Layers, points_at
+from srm.analysis.capture import evaluating, stream_major
+from srm.analysis.routing import streams_of
+from srm.analysis.states import model_mark
+from srm.dictionaries.dictionary import Dictionary, DictionaryConfig, largest
+from srm.errors import UserError
+from srm.models import SRM, LanguageModel
+
+AUXILIARY = 1 / 32  # weight of the dead features' loss
+PATIENCE = 100_000  # states without firing, after which a feature is dead
+COOLING = 0.2  # of the steps, at the end, in which the rate falls to 0
+
+Progress = Callable[[int, float], None]  # steps done, the share of variance unexplained
+
+
+def learn(
+    model: LanguageModel,
+    batch: Callable[[int], Tensor],
+    *,
+    steps: int,
+    features: int | None = None,
+    k: int | None = None,
+    layers: Layers = "last",
+    lr: float = 2e-3,
+    patience: int = PATIENCE,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Dictionary:
+    """A dictionary of each stream's states after some layers ("last", "every", or layer numbers).
+
+    `batch` gives the tokens [B, T] of a step. By default there are 8 features for each dimension of a stream,
+    and an eighth as many as dimensions are in use at once.
+    """
+    model = streams_of(model, "a dictionary")
+    if steps < 1:
+        raise UserError(f"steps = {steps}: give 1 or more")
+    dim = model.config.stream_dim
+    config = DictionaryConfig(
+        streams=model.config.streams,
+        dim=dim,
+        features=8 * dim if features is None else features,
+        k=max(1, dim // 8) if k is None else k,
+        points=points_at(model, layers),
+        model=model_mark(model),
+    )
+    dictionary = Dictionary(config, seed).to(model.device)
+    optimizer = torch.optim.Adam(dictionary.parameters(), lr=lr)
+    silent = torch.zeros(config.streams, config.features, device=model.device)  # states since it last fired
+    variance = torch.ones(config.streams, device=model.device)
+    for step in range(steps):
+        states = states_of(model, batch(step).to(model.device), config.points)
+        if step == 0:
+            variance = settle(dictionary, states)
+        for group in optimizer.param_groups:
+            group["lr"] = lr * min(1.0, (steps - step) / (COOLING * steps))
+        activations = dictionary.activations(states)
+        codes = largest(activations, config.k)
+        residual = states - dictionary.decode(codes)
+        unexplained = residual.square().sum(-1).mean(1) / variance  # [S]
+        loss = unexplained.sum()
+        dead = silent >= patience
+        if bool(dead.any()):
+            loss = loss + AUXILIARY * revival(dictionary, activations, residual.detach(), dead)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        dictionary.normalise()
+        fired = (codes > 0).any(1)
+        silent = torch.where(fired, 0.0, silent + states.shape[1])
+        if progress is not None:
+            progress(step + 1, unexplained.mean().item())
+    return dictionary.eval()
+
+
+def states_of(model: SRM, tokens: Tensor, points: Sequence[str]) -> Tensor:
+    """The states [S, N, D] of all tokens at all points, point by point."""
+    found: list[Tensor] = []
+    with evaluating(model), torch.no_grad():
+        model.check_tokens(tokens)
+        with model.hooks([(points, lambda value, _: found.append(stream_major(value).flatten(1, 2)))]):
+            model.hidden(tokens)
+    return torch.cat(found, dim=1)
+
+
+@torch.no_grad()
+def settle(dictionary: Dictionary, states: Tensor) -> Tensor:
+    """Start at the mean of the first states; the variance [S] around it."""
+    dictionary.centre.copy_(states.mean(1))
+    spread = states - dictionary.centre[:, None]
+    return spread.square().sum(-1).mean(1).clamp(min=1e-12)
+
+
+def revival(dictionary: Dictionary, activations: Tensor, residual: Tensor, dead: Tensor) -> Tensor:
+    """How much of the residual the dead features leave unexplained, summed over streams that have any."""
+    k = min(dictionary.config.features, max(1, dictionary.config.dim // 2))
+    codes = largest(activations * dead[:, None], k)
+    left = residual - torch.bmm(codes, dictionary.directions)
+    power = residual.square().sum(-1).mean(1).clamp(min=1e-12)
+    return (left.square().sum(-1).mean(1) / power)[dead.any(1)].sum()

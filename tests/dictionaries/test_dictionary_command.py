@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import srm.analysis
+import srm.dictionaries
+from srm.cli import main
+from srm.data import PrepareConfig, prepare
+from srm.models import SRMConfig
+from srm.training import TrainConfig
+from srm.training.loop import train
+
+MODEL = SRMConfig(
+    vocab_size=257,
+    context=16,
+    embedding_dim=8,
+    streams=3,
+    stream_dim=8,
+    mlp_dim=16,
+    token_heads=2,
+    head_dim=4,
+    stream_heads=2,
+    depth=3,
+    gradient_depth=2,
+)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("dictionary")
+    words = np.random.default_rng(0).choice(["alpha", "beta", "stream", "layer"], 3000)
+    (folder / "words.txt").write_text("\n\n".join(" ".join(words[i : i + 40]) for i in range(0, 3000, 40)))
+    source = str(folder / "words.txt")
+    prepare(
+        PrepareConfig(
+            source=source, out=folder / "data", tokenizer="byte", section_chars=300, val_fraction=0.2
+        )
+    )
+    config = TrainConfig(steps=6, batch_size=4, lr=1e-2, warmup=2, checkpoint_every=6, device="cpu")
+    train(config, MODEL, folder / "data", folder / "run")
+    return folder / "run"
+
+
+def run(capsys, *arguments: object) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stop:
+        main(["dictionary", *map(str, arguments)])
+    out, err = capsys.readouterr()
+    return int(stop.value.code or 0), out, err
+
+
+SHORT = ("--tokens", 2048, "--eval-tokens", 512, "--batch-size", 8)
+
+
+def test_a_dictionary_from_a_run_to_its_page(trained, capsys, tmp_path):
+    code, out, err = run(capsys, trained, *SHORT)
+    assert code == 0
+    folder = trained / "dictionaries" / "last-64-1"
+    assert "Dictionaries of 64 features, at most 1 in use (512 tokens in 32 sequences" in out
+    assert f"{folder}/features.html" in out
+    assert "learning: 16 of 16 steps" in err
+    found = srm.analysis.load(folder / "quality")
+    dictionary = srm.dictionaries.load(folder)
+    assert dictionary.config.points == ("layers.2.out",)
+    assert found.evidence.tokens == 512
+    features = srm.analysis.load(folder / "features")
+    assert features.fired.shape == (3, 64)
+    page = (folder / "features.html").read_text()
+    assert "Stream 2:" in page
+    assert (folder / "figures" / "dictionary.png").is_file()
+    assert (folder / "summary.txt").read_text().startswith("Dictionaries of 64 features")
+
+    code, _, err = run(capsys, trained, *SHORT)  # nothing is overwritten
+    assert code == 2
+    assert "exists and is not overwritten" in err
+
+    code, out, _ = run(
+        capsys, trained, *SHORT, "--layers", 0, 1, "--k", 2, "--out", tmp_path / "early", "--json"
+    )
+    answer = json.loads(out)
+    assert answer["points"] == ["layers.0.out", "layers.1.out"]
+    assert answer["k"] == 2
+    assert answer["explained"] < 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--layers", "first"), "--layers first: give last, every, or numbers of layers from 0"),
+        (("--layers", "7"), "layers = [7]"),
+        (("--k", "0"), "k = 0: give 1 to 64"),
+        (("--tokens", "10"), "--tokens 10: one batch alone is 128"),
+        (("--eval-tokens", "3"), "limit_tokens 3 is less than one window"),
+        (("--data", "nowhere"), "nowhere"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(trained, capsys, tmp_path, options, message):
+    code, out, err = run(capsys, trained, *SHORT, *options, "--out", tmp_path / "never")
+    assert (code, out) == (2, "")
+    assert message in err
+    assert len(err.splitlines()) == 1
+    assert not (tmp_path / "never").exists()
+
+
+def test_an_export_does_not_say_its_data(trained, capsys, tmp_path):
+    export = srm.save(srm.load(trained), tmp_path / "export")
+    code, _, err = run(capsys, export, *SHORT)
+    assert code == 2
+    assert "give --data DIR" in err
+    code, _, _ = run(capsys, export, *SHORT, "--data", trained.parent / "data")
+    assert code == 0
+    assert (tmp_path / "export-dictionaries" / "last-64-1" / "quality.npz").is_file()

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from counting import text
+from hypothesis import given
+from hypothesis import strategies as st
+
+import srm
+import srm.dictionaries
+from srm.dictionaries import Dictionary, DictionaryConfig
+from srm.dictionaries.dictionary import largest
+from srm.dictionaries.learning import revival, states_of
+from srm.errors import UserError
+
+
+@given(k=st.integers(1, 8), seed=st.integers(0, 99))
+def test_at_most_k_features_are_in_use_and_they_are_the_largest(k, seed):
+    dictionary = Dictionary(DictionaryConfig(streams=3, dim=6, features=8, k=k), seed)
+    states = torch.randn(3, 10, 6, generator=torch.Generator().manual_seed(seed))
+    activations, codes = dictionary.activations(states), dictionary.encode(states)
+    assert int((codes > 0).sum(-1).max()) <= k
+    for s in range(3):
+        for n in range(10):
+            kept = sorted(codes[s, n][codes[s, n] > 0].tolist(), reverse=True)
+            expected = sorted(activations[s, n][activations[s, n] > 0].tolist(), reverse=True)[:k]
+            assert kept == expected
+
+
+def test_a_code_is_decoded_as_the_sum_of_its_directions():
+    dictionary = Dictionary(DictionaryConfig(streams=2, dim=6, features=8, k=3))
+    dictionary.centre.data.normal_()
+    codes = torch.zeros(2, 1, 8)
+    codes[1, 0, 2], codes[1, 0, 5] = 2.0, 0.5
+    expected = dictionary.centre[1] + 2 * dictionary.directions[1, 2] + 0.5 * dictionary.directions[1, 5]
+    torch.testing.assert_close(dictionary.decode(codes)[1, 0], expected)
+
+
+def test_states_are_those_of_the_sites(small):
+    tokens = text(0)
+    _, cache = small.run_with_cache(tokens, "layers.*.out")
+    states = states_of(small, tokens, ("layers.0.out", "layers.2.out"))
+    expected = torch.cat([cache[f"layers.{l}.out"].permute(2, 0, 1, 3).flatten(1, 2) for l in (0, 2)], dim=1)
+    torch.testing.assert_close(states, expected)
+
+
+def test_known_directions_are_found(small, monkeypatch):
+    """States are sums of two of twelve directions in eight dimensions: the dictionary finds all twelve."""
+    torch.manual_seed(0)
+    true = torch.nn.functional.normalize(torch.randn(1, 12, 8), dim=-1)
+
+    def states(_model, tokens, _points):
+        draw = torch.Generator().manual_seed(int(tokens[0, 0]))
+        size = torch.rand(1, 512, 12, generator=draw) + 0.5
+        chosen = largest(torch.rand(1, 512, 12, generator=draw), 2) > 0
+        return torch.bmm(size * chosen, true)
+
+    monkeypatch.setattr(srm.dictionaries.learning, "states_of", states)
+    model = srm.build(small.config.replace(streams=1, stream_dim=8))
+    found = srm.dictionaries.learn(
+        model, lambda step: torch.full((1, 1), step), steps=1500, features=24, k=2, lr=5e-3, patience=5000
+    )
+    nearest = (true[0] @ found.directions[0].T).amax(1)
+    assert nearest.min() > 0.95
+
+
+def test_learning_explains_more_and_more_and_is_the_same_again(small):
+    left: list[float] = []
+    one = srm.dictionaries.learn(
+        small, text, steps=40, features=64, k=4, progress=lambda _, unexplained: left.append(unexplained)
+    )
+    other = srm.dictionaries.learn(small, text, steps=40, features=64, k=4)
+    assert left[-1] < 0.8 * left[0]
+    assert len(left) == 40
+    for a, b in zip(one.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+    torch.testing.assert_close(one.directions.norm(dim=-1), torch.ones(4, 64))
+
+
+def test_learning_leaves_the_model_as_it_was(small):
+    before = {name: value.clone() for name, value in small.state_dict().items()}
+    small.train()
+    srm.dictionaries.learn(small, text, steps=2, features=8, k=2)
+    assert small.training
+    small.eval()
+    for name, value in small.state_dict().items():
+        torch.testing.assert_close(value, before[name], rtol=0, atol=0)
+    assert all(parameter.grad is None for parameter in small.parameters())
+
+
+def test_streams_learn_apart(small):
+    """A stream's dictionary is the same whatever the other streams carry."""
+
+    def others_scaled(value, _hook):
+        value = value.clone()
+        value[:, :, 1:] *= 3
+        return value
+
+    with small.hooks([("layers.2.out", others_scaled)]):
+        changed = srm.dictionaries.learn(small, text, steps=5, features=16, k=2)
+    plain = srm.dictionaries.learn(small, text, steps=5, features=16, k=2)
+    torch.testing.assert_close(changed.directions[0], plain.directions[0])
+    assert not torch.allclose(changed.directions[1], plain.directions[1])
+
+
+def test_dead_features_are_asked_for_the_residual():
+    dictionary = Dictionary(DictionaryConfig(streams=2, dim=6, features=8, k=1))
+    states = torch.randn(2, 50, 6)
+    activations = dictionary.activations(states)
+    residual = (states - dictionary(states)).detach()
+    dead = torch.zeros(2, 8, dtype=torch.bool)
+    dead[0, 3] = True
+    revival(dictionary, activations, residual, dead).backward()
+    moved = dictionary.directions.grad.abs().sum(-1) > 0
+    assert moved.nonzero().tolist() == [[0, 3]]
+
+
+def test_a_dictionary_is_read_back_the_same(dictionary, tmp_path):
+    again = srm.dictionaries.load(srm.dictionaries.save(dictionary, tmp_path / "one"))
+    assert again.config == dictionary.config
+    for a, b in zip(dictionary.parameters(), again.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+def test_a_missing_or_damaged_dictionary_is_refused_in_one_line(dictionary, tmp_path):
+    with pytest.raises(UserError, match="`srm dictionary RUN` learns one"):
+        srm.dictionaries.load(tmp_path)
+    folder = srm.dictionaries.save(dictionary, tmp_path / "one")
+    (folder / "dictionary.safetensors").write_bytes(b"no")
+    with pytest.raises(UserError, match="damaged dictionary"):
+        srm.dictionaries.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"k": 9, "features": 8}, "k = 9: give 1 to 8"),
+        ({"layers": [5]}, r"layers = \[5\]"),
+        ({"steps": 0}, "steps = 0"),
+    ],
+)
+def test_what_cannot_be_learned_is_refused(small, options, message):
+    with pytest.raises(UserError, match=message):
+        srm.dictionaries.learn(small, text, **{"steps": 1, **options})
+
+
+def test_a_model_without_streams_is_refused():
+    with pytest.raises(UserError, match="a GPT2 has none"):
+        srm.dictionaries.learn(srm.build(srm.preset("gpt2-nano")), text, steps=1)

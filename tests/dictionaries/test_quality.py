@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import srm
+import srm.analysis
+import srm.dictionaries
+from srm.dictionaries import Dictionary, DictionaryConfig
+from srm.dictionaries.quality import QualitySums
+from srm.errors import UserError
+
+
+def perfect(model) -> Dictionary:
+    """A dictionary with a direction for each axis and each sign: every state is decoded exactly."""
+    S, D = model.config.streams, model.config.stream_dim
+    points = (f"layers.{model.config.depth - 1}.out",)
+    dictionary = Dictionary(DictionaryConfig(streams=S, dim=D, features=2 * D, k=D, points=points))
+    axes = torch.cat((torch.eye(D), -torch.eye(D))).expand(S, 2 * D, D)
+    dictionary.directions.data.copy_(axes)
+    dictionary.encoder.data.copy_(axes.mT)
+    return dictionary
+
+
+def test_a_perfect_dictionary_explains_and_recovers_all(small, unseen):
+    found = srm.dictionaries.quality(small, perfect(small), unseen)
+    np.testing.assert_allclose(found.explained, 1, atol=1e-5)
+    np.testing.assert_allclose(found.recovered, 1, atol=1e-4)
+    assert found.all_recovered == pytest.approx(1, abs=1e-5)
+    np.testing.assert_allclose(found.active, 16, atol=0.1)
+
+
+def test_a_dictionary_without_directions_explains_nothing(small, unseen):
+    """Its reconstruction is the mean state, so nothing is recovered either."""
+    dictionary = perfect(small)
+    means = srm.analysis.state_means(small, unseen)
+    dictionary.encoder.data.zero_()
+    dictionary.centre.data.copy_(means.at("layers.2.out"))
+    found = srm.dictionaries.quality(small, dictionary, unseen)
+    np.testing.assert_allclose(found.explained, 0, atol=1e-5)
+    np.testing.assert_allclose(found.spliced, found.ablated, atol=1e-6)
+    assert not found.alive.any()
+
+
+def test_the_loss_is_the_models_own_and_the_ablated_that_of_the_ablation(small, dictionary, unseen):
+    found = srm.dictionaries.quality(small, dictionary, unseen)
+    tokens = torch.cat(unseen)
+    loss = torch.nn.functional.cross_entropy(small(tokens)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+    assert float(found.loss) == pytest.approx(loss.item(), abs=1e-5)
+    ablation = srm.analysis.ablation(small, unseen)
+    np.testing.assert_allclose(found.ablated - found.loss, ablation.loss_change, atol=1e-5)
+
+
+def test_reading_out_is_running_again(small, dictionary, unseen):
+    """For the final state the losses come from the linear output function; a second run gives the same."""
+    (means,) = srm.analysis.capture(small, unseen, srm.analysis.states.StateSums(small))
+    quick, slow = (QualitySums(small, dictionary, means) for _ in range(2))
+    assert quick.readout is not None
+    slow.readout = None
+    one, other = srm.analysis.capture(small, unseen, quick, slow)
+    for name in ("spliced", "ablated", "all_spliced", "all_ablated"):
+        np.testing.assert_allclose(getattr(one, name), getattr(other, name), atol=1e-5)
+
+
+def test_explained_variance_is_that_of_the_states(small, dictionary, unseen):
+    found = srm.dictionaries.quality(small, dictionary, unseen)
+    _, cache = small.run_with_cache(torch.cat(unseen), "layers.2.out")
+    states = cache["layers.2.out"].permute(2, 0, 1, 3).flatten(1, 2)
+    with torch.no_grad():
+        left = (states - dictionary(states)).square().sum((1, 2))
+        codes = dictionary.encode(states)
+    spread = (states - states.mean(1, keepdim=True)).square().sum((1, 2))
+    np.testing.assert_allclose(found.explained[0], (1 - left / spread).numpy(), atol=1e-5)
+    np.testing.assert_allclose(found.firing[0], (codes > 0).double().mean(1).numpy(), atol=1e-6)
+    assert 0.2 < found.mean_explained < 1
+
+
+def test_every_number_has_its_error(small, dictionary, unseen):
+    found = srm.dictionaries.quality(small, dictionary, unseen)
+    for name in [*found.derived(), *(n for n in found.axes() if not n.endswith("_se"))]:
+        assert np.isfinite(found.standard_error(name)).all(), name
+    assert "±" in found.summary()
+
+
+def test_one_dictionary_for_all_layers_is_replaced_at_all_of_them(small, unseen):
+    dictionary = srm.dictionaries.learn(
+        small, lambda step: unseen[step % 3], steps=20, features=32, k=4, layers="every"
+    )
+    found = srm.dictionaries.quality(small, dictionary, unseen)
+    assert found.explained.shape == (3, 4)
+    assert found.all_spliced > found.loss
+
+
+def test_a_dictionary_of_another_model_is_refused(small, dictionary, unseen):
+    other = srm.build(small.config.replace(init_seed=3))
+    with pytest.raises(UserError, match="learned on another model"):
+        srm.dictionaries.quality(other, dictionary, unseen)
+    with pytest.raises(UserError, match="learned on another model"):
+        srm.dictionaries.features(other, dictionary, unseen)
+
+
+def test_quality_is_saved_drawn_and_told(small, dictionary, unseen, tmp_path):
+    found = srm.dictionaries.quality(small, dictionary, unseen)
+    again = srm.analysis.load(found.save(tmp_path / "quality"))
+    np.testing.assert_array_equal(again.recovered, found.recovered)
+    assert again.summary() == found.summary()
+    assert found.figure().axes
+    (table,) = found.to_pgfplots(tmp_path, "small")
+    assert len(table.read_text().splitlines()) == 5
