@@ -29,7 +29,7 @@ COMMANDS = {  # name → one line for `srm --help`; the module is srm.cli.<name>
     "solve": "problems solved, by difficulty and by depth",
     "generate": "continue a prompt, and show the text as it is made",
     "analyze": "look inside a model: routing, alignment, drift, ablation, lens",
-    "dictionary": "learn sparse dictionaries of the streams, and a page of their features",
+    "dictionary": "learn sparse dictionaries of the streams; a page of features",
     "paper": "write the data files that the paper's own LaTeX figures read",
     "report": "write one self-contained HTML file about a run",
     "explore": "look at the streams think, in a browser",
