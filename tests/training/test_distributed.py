@@ -11,6 +11,8 @@ import pytest
 from small_runs import MODEL, RANDOM_ORDER, loss_log, losses, small_config, state, stop_after
 
 import srm
+from srm.data import PrepareConfig, prepare
+from srm.tasks import TaskCorpus
 from srm.training import read_metrics, resume, train
 from srm.training.checkpoint import verify
 
@@ -27,6 +29,9 @@ def runs(data, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("worlds")
     train(small_config(), MODEL, data, folder / "single", show=False)
     train(small_config(), RANDOM_ORDER, data, folder / "single-random", show=False)
+    sums = TaskCorpus.parse("task:addition:1-2:2000")
+    prepare(PrepareConfig(sums.name, folder / "sums", "byte"), source=sums)
+    train(small_config(answers_only=True), MODEL, folder / "sums", folder / "single-answers", show=False)
     with pytest.MonkeyPatch.context() as patch:
         stop_after(patch, 3)
         train(small_config(), MODEL, data, folder / "chain", show=False)
@@ -45,6 +50,11 @@ def test_two_processes_have_the_losses_of_one(runs, name, reference):
     for key in ("loss", "val_loss", "grad_norm"):
         values = [[row[key] for row in rows if key in row] for rows in (two, one)]
         assert values[0] == pytest.approx(values[1], abs=1e-6 if "loss" in key else 1e-4)
+
+
+@pytest.mark.parametrize("name", ["answers", "answers-fsdp"])
+def test_micro_batches_with_more_and_fewer_answers_weigh_as_in_one_process(runs, name):
+    assert losses(runs / name) == pytest.approx(losses(runs / "single-answers"), abs=1e-5)
 
 
 def test_a_run_may_change_its_world_at_every_stop(runs):

@@ -1,7 +1,8 @@
 """A chain of training runs for several processes, started by torchrun: python world_runs.py DATA FOLDER.
 
-FOLDER then holds the runs `ddp`, `fsdp`, `random` (DDP, random order) and `chain`, which must exist, begun by
-one process, and is continued here with DDP and then with FSDP2, each stopped by a signal to one process.
+FOLDER then holds the runs `ddp`, `fsdp`, `random` (DDP, random order), `answers` and `answers-fsdp` (loss on the
+answers of FOLDER/sums) and `chain`, which must exist, begun by one process, and is continued here with DDP
+and then with FSDP2, each stopped by a signal to one process.
 """
 
 import os
@@ -39,6 +40,12 @@ def main() -> None:
     }
     for name, (config, model) in configs.items():
         train(config, model, data, folder / name, show=False)
+    answers = {  # with one row a micro-batch, some of them have no answer at all
+        "answers": small_config(strategy="ddp", accumulate=2, answers_only=True),
+        "answers-fsdp": small_config(strategy="fsdp", accumulate=2, answers_only=True),
+    }
+    for name, config in answers.items():
+        train(config, MODEL, folder / "sums", folder / name, show=False)
     for strategy, step in (("ddp", 6), ("fsdp", 9)):
         undo = stop_at(step)
         result = resume(folder / "chain", strategy=strategy, show=False)
