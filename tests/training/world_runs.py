@@ -1,8 +1,8 @@
 """A chain of training runs for several processes, started by torchrun: python world_runs.py DATA FOLDER.
 
-FOLDER then holds the runs `ddp`, `fsdp`, `random` (DDP, random order), `answers` and `answers-fsdp` (loss on the
-answers of FOLDER/sums) and `chain`, which must exist, begun by one process, and is continued here with DDP
-and then with FSDP2, each stopped by a signal to one process.
+FOLDER then holds the runs `ddp`, `fsdp`, `random` (DDP, random order), `answers` and `answers-fsdp` (loss on
+the answers of FOLDER/sums) and `chain`, which must exist, begun by one process, and is continued here with
+DDP and then with FSDP2, each stopped by a signal to one process.
 """
 
 import os
