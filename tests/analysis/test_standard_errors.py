@@ -9,7 +9,8 @@ from constructed import SMALL, build, force_pattern
 
 import srm.analysis
 from srm.analysis import interventions
-from srm.analysis.result import Result, ResultError
+from srm.analysis.capture import spread
+from srm.analysis.result import Result, ResultError, plus_minus
 
 GIVEN = {"depths", "steps", "top_tokens"}  # not measured, so without error
 EACH_TOKEN = {
@@ -143,3 +144,34 @@ def test_saved_arrays_of_another_result_are_refused(model, batches, tmp_path):
         ResultError, match=r"one\.npz is damaged, or not of one\.json; run the analysis again"
     ):
         srm.analysis.load(tmp_path / "one")
+
+
+def test_sequences_without_targets_count_where_targets_do_not_matter(model):
+    """Ablation's KL needs no targets; its errors are of all windows, whatever the loss has."""
+    (tokens,) = text(5, sequences=24)
+    targets = torch.full_like(tokens, -100)
+    targets[:4] = tokens[:4]
+    found = srm.analysis.ablation(model, [(tokens, targets)])
+    ratio = found.standard_error("bits") / (found.kl_se * found.bits / found.kl)
+    assert ((ratio > 0.7) & (ratio < 1.3)).all()
+
+
+def test_a_number_that_most_draws_lack_has_an_infinite_error_and_one_that_is_unknown_none():
+    value = np.array([1.0, 1.0, np.nan, 2.0])
+    draws = np.array([[1.0, np.nan, 0.0, 2.0], [3.0, np.nan, 0.0, 2.0], [2.0, 1.0, 0.0, 2.0]])
+    np.testing.assert_allclose(spread(value, draws), [np.std([1, 3, 2]), np.inf, np.nan, 0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((0.1234, 0.0056, ".3f"), "0.123 ± 0.006"),
+        ((0.5, np.nan, ".0%"), "50%"),
+        ((np.nan, 0.1, ".0%"), "–"),
+        ((0.5, np.inf, ".1f"), "0.5 ± inf"),
+        ((128, 3.2, "d"), "128 ± 3"),
+        ((-0.5, 0.012, "+.3g"), "-0.5 ± 0.01"),
+    ],
+)
+def test_a_number_is_told_with_its_error(arguments, told):
+    assert plus_minus(*arguments) == told

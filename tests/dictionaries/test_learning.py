@@ -10,7 +10,7 @@ import srm
 import srm.dictionaries
 from srm.dictionaries import Dictionary, DictionaryConfig
 from srm.dictionaries.dictionary import largest
-from srm.dictionaries.learning import revival, states_of
+from srm.dictionaries.learning import replace, states_of
 from srm.errors import UserError
 
 
@@ -103,16 +103,45 @@ def test_streams_learn_apart(small):
     assert not torch.allclose(changed.directions[1], plain.directions[1])
 
 
-def test_dead_features_are_asked_for_the_residual():
+def test_dead_features_begin_anew_where_the_dictionary_is_worst():
     dictionary = Dictionary(DictionaryConfig(streams=2, dim=6, features=8, k=1))
+    optimizer = torch.optim.Adam(dictionary.parameters())
     states = torch.randn(2, 50, 6)
-    activations = dictionary.activations(states)
-    residual = (states - dictionary(states)).detach()
+    residual = states - dictionary(states)
+    residual.square().sum().backward()
+    optimizer.step()
+    before = {name: value.detach().clone() for name, value in dictionary.named_parameters()}
     dead = torch.zeros(2, 8, dtype=torch.bool)
     dead[0, 3] = True
-    revival(dictionary, activations, residual, dead).backward()
-    moved = dictionary.directions.grad.abs().sum(-1) > 0
+    replace(dictionary, optimizer, residual.detach(), dead)
+    worst = residual[0, residual[0].norm(dim=-1).argmax()]
+    torch.testing.assert_close(dictionary.directions[0, 3], worst / worst.norm())
+    moved = (dictionary.directions != before["directions"]).any(-1)
     assert moved.nonzero().tolist() == [[0, 3]]
+    assert (dictionary.encoder != before["encoder"]).any(1).nonzero().tolist() == [[0, 3]]
+    for moment in ("exp_avg", "exp_avg_sq"):
+        kept = optimizer.state[dictionary.encoder][moment]
+        assert not kept[0, :, 3].any()
+        assert kept[1].any()
+
+
+def test_replacing_dead_features_explains_more(small):
+    """Far too many features: most would never fire."""
+    unseen = [text(1000 + i) for i in range(10)]
+    explained, alive = [], []
+    for patience in (2000, 10**9):
+        dictionary = srm.dictionaries.learn(small, text, steps=200, features=256, k=2, patience=patience)
+        found = srm.dictionaries.quality(small, dictionary, unseen)
+        explained.append(found.mean_explained)
+        alive.append(found.alive.mean())
+    assert explained[0] > explained[1]
+    assert alive[0] > alive[1] - 0.02
+
+
+def test_pairs_of_tokens_and_targets_are_taken_too(small):
+    one = srm.dictionaries.learn(small, text, steps=2, features=8, k=2)
+    pairs = srm.dictionaries.learn(small, lambda step: (text(step), text(step)), steps=2, features=8, k=2)
+    torch.testing.assert_close(one.directions, pairs.directions, rtol=0, atol=0)
 
 
 def test_a_dictionary_is_read_back_the_same(dictionary, tmp_path):
@@ -137,6 +166,9 @@ def test_a_missing_or_damaged_dictionary_is_refused_in_one_line(dictionary, tmp_
         ({"k": 9, "features": 8}, "k = 9: give 1 to 8"),
         ({"layers": [5]}, r"layers = \[5\]"),
         ({"steps": 0}, "steps = 0"),
+        ({"features": 0}, "features = 0: give 1 or more"),
+        ({"lr": float("nan")}, "lr = nan: must be positive"),
+        ({"lr": 1e30, "steps": 9}, "less than lr = 1e"),
     ],
 )
 def test_what_cannot_be_learned_is_refused(small, options, message):

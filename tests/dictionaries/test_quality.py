@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -108,3 +111,11 @@ def test_quality_is_saved_drawn_and_told(small, dictionary, unseen, tmp_path):
     assert found.figure().axes
     (table,) = found.to_pgfplots(tmp_path, "small")
     assert len(table.read_text().splitlines()) == 5
+
+
+def test_a_saved_quality_is_loaded_by_a_program_that_has_not_imported_dictionaries(
+    small, dictionary, unseen, tmp_path
+):
+    srm.dictionaries.quality(small, dictionary, unseen).save(tmp_path / "quality")
+    program = f"import srm.analysis; print(srm.analysis.load({str(tmp_path / 'quality')!r}).kind)"
+    assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "dictionary"

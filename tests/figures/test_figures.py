@@ -10,6 +10,7 @@ from matplotlib.text import Text
 
 import srm
 import srm.analysis
+import srm.dictionaries
 import srm.figures
 from srm.figures.style import SIGNED_MAP
 from srm.models import SRMConfig
@@ -39,6 +40,8 @@ def results():
     found["dynamics"] = srm.analysis.dynamics(
         [(0, model), (5, srm.build(CONFIG.replace(init_seed=1)))], batches
     )
+    dictionary = srm.dictionaries.learn(model, lambda step: batches[step % 2], steps=4, features=16, k=2)
+    found["dictionary"] = srm.dictionaries.quality(model, dictionary, batches)
     return found
 
 

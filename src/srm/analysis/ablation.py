@@ -144,7 +144,7 @@ class Ablation(Result):
         where = self.points[0] if len(self.points) == 1 else f"{self.points[0]} … {self.points[-1]}"
         spread = self.bits.std(ddof=1) if len(self.bits) > 1 else 0.0
         carried = (
-            f"{share:.0%} is from the top {self.told('carriers', '.2g', (i,))}"
+            f"{share:.0%} is from the top {self.told('carriers', 'd', (i,))}"
             for i, share in enumerate(SHARES)
         )
         lines = [

@@ -90,7 +90,7 @@ class Attribution(Result):
             [
                 f"Direct attribution to the correct token's logit ({self.evidence})",
                 f"  above the vocabulary's mean: {listed}; together {self.told('total', '+.3f')}",
-                f"  {self.told('against', '.2g')} of {len(self.centred)} streams speak against the correct "
+                f"  {self.told('against', 'd')} of {len(self.centred)} streams speak against the correct "
                 "token on average",
                 f"  mean logit {self.told('logit', '+.3f')}, the sum of {parts}",
             ]

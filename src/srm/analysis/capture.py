@@ -241,22 +241,39 @@ def finished(book: Accumulator, evidence: Evidence) -> Any:
     found = book.result(evidence)
     if not isinstance(found, Result) or not found.derived():
         return found
-    folds = torch.stack([mean.weights for mean in book.means.values()]).amin(0).nonzero().squeeze(1)
-    if len(folds) < 2:
+    weights = torch.stack([mean.weights for mean in book.means.values()])
+    if int((weights > 0).sum(1).min()) < 2:
         return found
+    folds = weights.amax(0).nonzero().squeeze(1)
     generator = torch.Generator().manual_seed(0)
     drawn = copy.copy(book)
     samples: dict[str, list[Array]] = {name: [] for name in found.derived()}
     for chosen in folds[torch.randint(len(folds), (DRAWS, len(folds)), generator=generator)]:
         times = torch.bincount(chosen, minlength=FOLDS).double()
+        if bool((weights @ times == 0).any()):  # none of what one of the means is over
+            continue
         drawn.means = {name: mean.drawn(times) for name, mean in book.means.items()}
         sample = drawn.result(evidence)
         for name, values in samples.items():
             values.append(np.asarray(getattr(sample, name), dtype=float))
     correction = (len(folds) / (len(folds) - 1)) ** 0.5
-    with np.errstate(invalid="ignore"):  # an infinite ratio has no error
-        errors = {name: np.asarray(np.std(values, axis=0) * correction) for name, values in samples.items()}
+    errors = {
+        name: np.asarray(correction * spread(getattr(found, name), np.stack(values)))
+        for name, values in samples.items()
+    }
     return dataclasses.replace(found, errors=errors)
+
+
+def spread(value: Array | float, draws: Array) -> Array:
+    """The standard deviation of the draws [draw, …] of a value. NaN where the value itself is not known;
+    infinite where most draws have none; 0 for what rounding leaves of a constant."""
+    known = np.isfinite(draws)
+    count = np.maximum(known.sum(0), 1)
+    centred = np.where(known, draws - np.where(known, draws, 0).sum(0) / count, 0)
+    error = np.sqrt(np.square(centred).sum(0) / count)
+    error = np.where(error > 1e-13 * np.abs(value), error, 0.0)
+    error = np.where(2 * known.sum(0) > len(draws), error, np.inf)
+    return np.where(np.isfinite(value), error, np.nan)
 
 
 def merge(into: Accumulator, other: Accumulator) -> None:

@@ -89,7 +89,7 @@ class Depth(Result):
             mark = " (trained)" if d == self.trained else ""
             lines.append(f"  {d:>3} {self.unit}: {loss} nats; agrees {same}, settles {here}{mark}")
         lines.append(
-            f"  the least loss is at {self.told('best', '.2g')} {self.unit}; "
+            f"  the least loss is at {self.told('best', 'd')} {self.unit}; "
             f"predictions settle at {self.told('mean_settling', '.2f')} on average"
         )
         return "\n".join(lines)

@@ -243,8 +243,8 @@ class Drift(Result):
         if not found.measured:
             return "convergence not measured"
         error = float(self.standard_error("mean_convergence")[metric, group])
-        known = f"; the mean's standard error {error:.2f}" if math.isfinite(error) else ""
-        return f"streams converge at transition {found}{known}"
+        known = f"; standard error of the mean {error:.2f}" if math.isfinite(error) else ""
+        return f"convergence, mean ± s.d. over streams: {found}{known}"
 
     def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:
         """`{prefix}_drift.dat`: group, transition, stream, cosine, kl."""

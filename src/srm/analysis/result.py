@@ -238,6 +238,8 @@ def load(path: str | Path) -> Any:
     except (ValueError, KeyError, TypeError):
         raise ResultError(f"{files[0]} is not a saved result; run the analysis again") from None
     require(version == FORMAT, f"{files[0]} has format {version}, not {FORMAT}; run the analysis again")
+    if kind not in Result.kinds:
+        import srm.dictionaries  # noqa: F401  (its results are of this kind too)
     require(kind in Result.kinds, f"{files[0]} holds an unknown kind of result, {kind!r}; update srm")
     content = files[1].read_bytes()
     whole = _digest(content) == document.get("npz")
@@ -254,9 +256,13 @@ def load(path: str | Path) -> Any:
 
 
 def plus_minus(value: float, error: float, form: str = ".3f") -> str:
-    """`0.123 ± 0.004`; the value alone if its error is not known. In a form "g" the error has one digit."""
-    rounded = ".1g" if form.endswith("g") else form.lstrip("+")
-    return f"{value:{form}} ± {error:{rounded}}" if np.isfinite(error) else f"{value:{form}}"
+    """`0.123 ± 0.004`; the value alone if its error is not known, and – if there is no value. In the forms
+    "g" and "d" (a count) the error has one digit."""
+    if np.isnan(value):
+        return "–"
+    told = f"{value:.0f}" if form == "d" else f"{value:{form}}"
+    rounded = ".1g" if form[-1] in "gd" else form.lstrip("+")
+    return told if np.isnan(error) else f"{told} ± {error:{rounded}}"
 
 
 def require(holds: bool, message: str) -> None:

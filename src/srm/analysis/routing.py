@@ -164,7 +164,7 @@ class Routing(Result):
             "  hubs (outgoing frequency): " + named(self.hubs),
             "  sinks (rarely listened to): " + named(self.sinks),
             f"  self-routing: mean {self.told('mean_self_routing', '.1%')}, above one half in "
-            f"{self.told('mostly_self', '.3g')} of {layers * heads * self.streams}",
+            f"{self.told('mostly_self', 'd')} of {layers * heads * self.streams}",
             "  correlation with the next layer: "
             + ", ".join(self.told("stability", ".2f", (t,)) for t in range(layers - 1)),
         ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -37,7 +38,8 @@ class Command:
     path: tyro.conf.Positional[Path]
     """A run (its last good checkpoint), a checkpoint or an export."""
     layers: tuple[str, ...] = ("last",)
-    """The states after which layers: last, every (one dictionary for all depths), or numbers from 0."""
+    """The states after which layers: last (what the output reads, post-steps included), every (one dictionary
+    for all depths), or numbers from 0."""
     features: int | None = None
     """Features of each stream; by default 8 for each dimension."""
     k: int | None = None
@@ -52,7 +54,7 @@ class Command:
     examples: int = 8
     """Examples of each feature."""
     batch_size: int = 8
-    """Windows at a time."""
+    """Windows at a time; bounds the memory."""
     data: Path | None = None
     """Folder of `srm prepare`; by default the run's."""
     out: Path | None = None
@@ -83,10 +85,11 @@ class Command:
         from srm.training.memory import keep_buffers
 
         keep_buffers()
+        self.check()
+        model = load(self.path, device=device_of(self.device))
         run = run_config(self.path)
         if self.data is None and run is None:
             raise UserError(f"{self.path} does not say what it was trained on: give --data DIR")
-        model = load(self.path, device=device_of(self.device))
         data = open_tokens(self.data or run.data)
         check_vocabulary(model.config.vocab_size, data.vocab_size, data.path)
         context = (run.training.context if run else None) or model.config.context
@@ -103,6 +106,7 @@ class Command:
         out = self.out or self.folder(model.config)
         if out.exists():
             raise UserError(f"{out} exists and is not overwritten: choose another --out, or delete it")
+        out.parent.mkdir(parents=True, exist_ok=True)  # refused now rather than after learning
         with learning(steps, show=not self.json) as tell:
             dictionary = dictionaries.learn(
                 model,
@@ -138,12 +142,18 @@ class Command:
             "k": config.k,
             "tokens": steps * context * self.batch_size,
             "explained": quality.mean_explained,
-            "recovered": quality.all_recovered,
+            "recovered": None if math.isnan(quality.all_recovered) else quality.all_recovered,
             "loss": float(quality.loss),
             "loss_replaced": float(quality.all_spliced),
             "summary": quality.summary(),
             "out": str(out),
         }
+
+    def check(self) -> None:
+        for name, least in (("examples", 1), ("batch_size", 1), ("seed", 0)):
+            if getattr(self, name) < least:
+                option = name.replace("_", "-")
+                raise UserError(f"--{option} {getattr(self, name)}: must be at least {least}")
 
     def folder(self, config: Any) -> Path:
         from srm.training.files import sealed

@@ -5,7 +5,8 @@
     features   = srm.dictionaries.features(model, dictionary, evaluation)    # examples, and tokens spoken for
     srm.dictionaries.save(dictionary, "dictionaries/last"); srm.dictionaries.load("dictionaries/last")
 
-The results are of the kind that the analyses give: named axes, standard errors, saved as npz + JSON.
+Results are of the kind that the analyses give, with named axes, saved as npz + JSON; those of `quality` have
+standard errors.
 """
 
 from srm.dictionaries.dictionary import Dictionary, DictionaryConfig, load, save

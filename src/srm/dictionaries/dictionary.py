@@ -43,6 +43,8 @@ class DictionaryConfig:
     model: str = ""  # the mark of the model it was learned on
 
     def __post_init__(self) -> None:
+        if self.features < 1:
+            raise UserError(f"features = {self.features}: give 1 or more")
         if not 1 <= self.k <= self.features:
             raise UserError(f"k = {self.k}: give 1 to {self.features}, the number of features")
 

@@ -4,8 +4,8 @@ for.
 For every feature: how often it fires, the places of the text where it is strongest (one in a sequence), with
 its activation at every token around them, and the tokens of this text whose logits its direction raises and
 lowers most.
-The output function is linear, so a direction d of stream s adds U·W_s·d to the logits, exactly, if nothing
-comes between (the last layer, no post-steps); before, it is what the direction would say if it were read now.
+The output function is linear, so a direction d of stream s adds U·W_s·d to the logits: exactly so for the
+final states (`layers="last"`); for earlier ones it is what the direction would say if it were read now.
 Logits are taken against their mean over the vocabulary.
 
     >>> import srm, srm.dictionaries, torch

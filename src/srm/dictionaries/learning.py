@@ -5,8 +5,8 @@ every stream at once. Nothing is stored between steps, and step t reads batch t:
 dictionary. The loss of a stream is the share of its variance that is left unexplained, so streams of
 different spread learn alike, and none learns at the cost of another.
 
-A feature that has fired at none of the last `patience` states is dead. The dead ones together are asked for
-what the living ones leave over (Gao et al.'s auxiliary loss, weight 1/32), which brings most of them back.
+A feature that has fired at none of the last `patience` states is dead, and begins anew along the residual of
+one of the states that are explained worst (as in Bricken et al., 2023).
 
 With `layers="every"` the states after all layers are taken together: the layers share their weights, and one
 dictionary then says what a stream carries at any depth.
@@ -27,14 +27,13 @@ import torch
 from torch import Tensor
 
 from srm.analysis.ablation import Layers, points_at
-from srm.analysis.capture import evaluating, stream_major
+from srm.analysis.capture import as_batch, evaluating, stream_major
 from srm.analysis.routing import streams_of
 from srm.analysis.states import model_mark
-from srm.dictionaries.dictionary import Dictionary, DictionaryConfig, largest
+from srm.dictionaries.dictionary import Dictionary, DictionaryConfig
 from srm.errors import UserError
 from srm.models import SRM, LanguageModel
 
-AUXILIARY = 1 / 32  # weight of the dead features' loss
 PATIENCE = 100_000  # states without firing, after which a feature is dead
 COOLING = 0.2  # of the steps, at the end, in which the rate falls to 0
 
@@ -43,7 +42,7 @@ Progress = Callable[[int, float], None]  # steps done, the share of variance une
 
 def learn(
     model: LanguageModel,
-    batch: Callable[[int], Tensor],
+    batch: Callable[[int], Tensor | tuple[Tensor, Tensor]],
     *,
     steps: int,
     features: int | None = None,
@@ -56,12 +55,15 @@ def learn(
 ) -> Dictionary:
     """A dictionary of each stream's states after some layers ("last", "every", or layer numbers).
 
-    `batch` gives the tokens [B, T] of a step. By default there are 8 features for each dimension of a stream,
-    and an eighth as many as dimensions are in use at once.
+    `batch` gives the tokens [B, T] of a step, or tokens and targets. "last" is the state that the output
+    function reads; it and "every" include the post-steps, if there are any. By default there are 8 features
+    for each dimension of a stream, and an eighth as many as dimensions are in use at once.
     """
     model = streams_of(model, "a dictionary")
     if steps < 1:
         raise UserError(f"steps = {steps}: give 1 or more")
+    if not 0 < lr < float("inf"):
+        raise UserError(f"lr = {lr}: must be positive")
     dim = model.config.stream_dim
     config = DictionaryConfig(
         streams=model.config.streams,
@@ -76,25 +78,25 @@ def learn(
     silent = torch.zeros(config.streams, config.features, device=model.device)  # states since it last fired
     variance = torch.ones(config.streams, device=model.device)
     for step in range(steps):
-        states = states_of(model, batch(step).to(model.device), config.points)
+        states = states_of(model, as_batch(batch(step), step, model.device).tokens, config.points)
         if step == 0:
             variance = settle(dictionary, states)
         for group in optimizer.param_groups:
             group["lr"] = lr * min(1.0, (steps - step) / (COOLING * steps))
-        activations = dictionary.activations(states)
-        codes = largest(activations, config.k)
+        codes = dictionary.encode(states)
         residual = states - dictionary.decode(codes)
         unexplained = residual.square().sum(-1).mean(1) / variance  # [S]
-        loss = unexplained.sum()
-        dead = silent >= patience
-        if bool(dead.any()):
-            loss = loss + AUXILIARY * revival(dictionary, activations, residual.detach(), dead)
+        if not bool(unexplained.isfinite().all()):
+            raise UserError(f"the loss is not finite at step {step}: learn with less than lr = {lr:g}")
         optimizer.zero_grad()
-        loss.backward()
+        unexplained.sum().backward()
         optimizer.step()
         dictionary.normalise()
-        fired = (codes > 0).any(1)
-        silent = torch.where(fired, 0.0, silent + states.shape[1])
+        silent = torch.where((codes > 0).any(1), 0.0, silent + states.shape[1])
+        dead = silent >= patience
+        if bool(dead.any()) and steps - step > COOLING * steps:
+            replace(dictionary, optimizer, residual.detach(), dead)
+            silent[dead] = 0
         if progress is not None:
             progress(step + 1, unexplained.mean().item())
     return dictionary.eval()
@@ -118,10 +120,21 @@ def settle(dictionary: Dictionary, states: Tensor) -> Tensor:
     return spread.square().sum(-1).mean(1).clamp(min=1e-12)
 
 
-def revival(dictionary: Dictionary, activations: Tensor, residual: Tensor, dead: Tensor) -> Tensor:
-    """How much of the residual the dead features leave unexplained, summed over streams that have any."""
-    k = min(dictionary.config.features, max(1, dictionary.config.dim // 2))
-    codes = largest(activations * dead[:, None], k)
-    left = residual - torch.bmm(codes, dictionary.directions)
-    power = residual.square().sum(-1).mean(1).clamp(min=1e-12)
-    return (left.square().sum(-1).mean(1) / power)[dead.any(1)].sum()
+@torch.no_grad()
+def replace(dictionary: Dictionary, optimizer: torch.optim.Adam, residual: Tensor, dead: Tensor) -> None:
+    """Begin dead features [S, F] anew, along the residuals [S, N, D] of the states explained worst."""
+    worst = torch.linalg.vector_norm(residual, dim=-1).argsort(dim=-1, descending=True)  # [S, N]
+    for s in dead.any(1).nonzero().squeeze(1).tolist():
+        features = dead[s].nonzero().squeeze(1)[: worst.shape[1]]
+        direction = torch.nn.functional.normalize(residual[s, worst[s, : len(features)]], dim=-1)
+        strength = torch.linalg.vector_norm(dictionary.encoder[s], dim=0)[~dead[s]]
+        dictionary.directions[s, features] = direction
+        dictionary.encoder[s, :, features] = direction.T * (strength.mean() if len(strength) else 1.0)
+        dictionary.bias[s, features] = 0
+        for parameter, places in (
+            (dictionary.directions, (s, features)),
+            (dictionary.encoder, (s, slice(None), features)),
+            (dictionary.bias, (s, features)),
+        ):
+            for moment in ("exp_avg", "exp_avg_sq"):
+                optimizer.state[parameter][moment][places] = 0

@@ -131,10 +131,9 @@ class Quality(Result):
         return (self.firing.max(0) > 0).mean(-1)
 
     def headline(self) -> str:
-        return (
-            f"{self.features} features a stream, {self.k} in use: "
-            f"{self.mean_explained:.0%} of variance explained, {self.all_recovered:.0%} of the loss recovered"
-        )
+        explained, recovered = self.told("mean_explained", ".1%"), self.told("all_recovered", ".1%")
+        told = f"{explained} of variance explained, {recovered} of the loss recovered"
+        return f"{self.features} features a stream, {self.k} in use: {told}"
 
     def summary(self) -> str:
         lines = [
