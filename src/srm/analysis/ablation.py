@@ -25,6 +25,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from numbers import Integral
 from pathlib import Path
@@ -272,22 +273,22 @@ class RerunAblation(AblationSums):
     def end(self, batch: Batch, embedding: Tensor) -> None:
         changed = []
         for group in self.groups:
-            with self.model.hooks([(self.points, self._replace(group, batch))]):
+            replacement = partial(self.replacement, batch=batch)
+            with self.model.hooks([(self.points, replacing(list(group), replacement))]):
                 changed.append(self.model.hidden(batch.tokens).float() - embedding.float())
         self.add(batch, embedding, torch.stack(changed))
 
-    def _replace(self, group: tuple[int, ...], batch: Batch) -> Callable:
-        streams = list(group)
 
-        def replace(value: Tensor, hook) -> Tensor:
-            z = stream_major(value)
-            value = value.clone()
-            value[:, :, streams] = (
-                self.replacement(z, hook.name, batch)[streams].permute(1, 2, 0, 3).to(value.dtype)
-            )
-            return value
+def replacing(streams: list[int], replacement: Callable[[Tensor, str], Tensor]) -> Callable:
+    """A hook that puts in some streams what `replacement` makes of the states [S, B, T, D] at a site."""
 
-        return replace
+    def replace(value: Tensor, hook) -> Tensor:
+        replaced = replacement(stream_major(value), hook.name)[streams].permute(1, 2, 0, 3)
+        value = value.clone()
+        value[:, :, streams] = replaced.to(value.dtype)
+        return value
+
+    return replace
 
 
 def ablation(

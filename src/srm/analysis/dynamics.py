@@ -28,7 +28,7 @@ from srm.analysis.ablation import FinalAblation
 from srm.analysis.alignment import AlignmentSums
 from srm.analysis.capture import Accumulator, Batch, Batches, Mean, capture, read_twice
 from srm.analysis.drift import DriftSums, StepContributions
-from srm.analysis.readout import log_probabilities
+from srm.analysis.readout import sequence_losses
 from srm.analysis.result import Array, Axes, Evidence, Result, require, write_table
 from srm.analysis.routing import RoutingSums, streams_of
 from srm.analysis.states import StateSums
@@ -145,8 +145,8 @@ class LossSums(Accumulator):
         self.means = {"loss": Mean()}
 
     def end(self, batch: Batch, embedding: Tensor) -> None:
-        found = log_probabilities(embedding.float().flatten(0, 1), self.unembedding, batch.targets.flatten())
-        self.means["loss"].add(batch, -found.view_as(batch.tokens).sum(1), batch.counted.sum(1))
+        losses = sequence_losses(embedding, self.unembedding, batch.targets)
+        self.means["loss"].add(batch, losses, batch.counted.sum(1))
 
     def result(self, evidence: Evidence) -> Mean:  # noqa: ARG002
         return self.means["loss"]

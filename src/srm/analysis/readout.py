@@ -129,3 +129,9 @@ def log_probabilities(embedding: Tensor, unembedding: Tensor, targets: Tensor) -
         logit = torch.linalg.vecdot(part, unembedding[target.clamp(min=0)])
         found[rows] = (logit - total) * (target != IGNORE)
     return found
+
+
+def sequence_losses(embedding: Tensor, unembedding: Tensor, targets: Tensor) -> Tensor:
+    """[B] The sum over each sequence of its targets' losses in nats: embedding [B, T, E], targets [B, T]."""
+    found = log_probabilities(embedding.float().flatten(0, 1), unembedding, targets.flatten())
+    return -found.view_as(targets).sum(1)

@@ -21,6 +21,7 @@ from srm.errors import UserError
 if TYPE_CHECKING:
     from srm.analysis.ablation import Layers
     from srm.data import Tokenizer
+    from srm.dictionaries import Dictionary, Features, Quality
 
 
 @dataclass
@@ -77,11 +78,9 @@ class Command:
         from srm import dictionaries
         from srm.cli.analyze import bars, run_config
         from srm.data import Batches, evaluation_batches, open_tokens
-        from srm.figures import save_all
         from srm.storage import load
         from srm.training.distributed import device_of
         from srm.training.evaluation import check_vocabulary
-        from srm.training.files import sealed_folder
         from srm.training.memory import keep_buffers
 
         keep_buffers()
@@ -125,15 +124,7 @@ class Command:
             features = dictionaries.features(
                 model, dictionary, held_out, self.examples, partial(tell, "features")
             )
-        decode = readable(data.tokenizer)
-        with sealed_folder(out) as folder:
-            dictionaries.save(dictionary, folder)
-            quality.save(folder / "quality")
-            features.save(folder / "features")
-            save_all(quality, folder / "figures")
-            dictionaries.write_page(features, folder / "features.html", decode, f"Features of {self.path}")
-            summary = f"{quality.summary()}\n\n{features.summary(decode)}\n"
-            (folder / "summary.txt").write_text(summary, encoding="utf-8")
+        self.write(out, dictionary, quality, features, readable(data.tokenizer))
         config = dictionary.config
         return {
             "model": str(self.path),
@@ -149,6 +140,28 @@ class Command:
             "out": str(out),
         }
 
+    def write(
+        self,
+        out: Path,
+        dictionary: Dictionary,
+        quality: Quality,
+        features: Features,
+        decode: Callable[[int], str],
+    ) -> None:
+        """All of the folder, or nothing."""
+        from srm import dictionaries
+        from srm.figures import save_all
+        from srm.training.files import sealed_folder
+
+        with sealed_folder(out) as folder:
+            dictionaries.save(dictionary, folder)
+            quality.save(folder / "quality")
+            features.save(folder / "features")
+            save_all(quality, folder / "figures")
+            dictionaries.write_page(features, folder / "features.html", decode, f"Features of {self.path}")
+            summary = f"{quality.summary()}\n\n{features.summary(decode)}\n"
+            (folder / "summary.txt").write_text(summary, encoding="utf-8")
+
     def check(self) -> None:
         for name, least in (("examples", 1), ("batch_size", 1), ("seed", 0)):
             if getattr(self, name) < least:
@@ -156,10 +169,11 @@ class Command:
                 raise UserError(f"--{option} {getattr(self, name)}: must be at least {least}")
 
     def folder(self, config: Any) -> Path:
+        from srm.dictionaries.learning import usual_features, usual_k
         from srm.training.files import sealed
 
-        features = self.features or 8 * config.stream_dim
-        k = self.k or max(1, config.stream_dim // 8)
+        features = usual_features(config.stream_dim) if self.features is None else self.features
+        k = usual_k(config.stream_dim) if self.k is None else self.k
         name = f"{'-'.join(self.layers)}-{features}-{k}"
         if (self.path / "run.json").is_file() and not sealed(self.path):
             return self.path / "dictionaries" / name

@@ -68,8 +68,8 @@ def learn(
     config = DictionaryConfig(
         streams=model.config.streams,
         dim=dim,
-        features=8 * dim if features is None else features,
-        k=max(1, dim // 8) if k is None else k,
+        features=usual_features(dim) if features is None else features,
+        k=usual_k(dim) if k is None else k,
         points=points_at(model, layers),
         model=model_mark(model),
     )
@@ -100,6 +100,14 @@ def learn(
         if progress is not None:
             progress(step + 1, unexplained.mean().item())
     return dictionary.eval()
+
+
+def usual_features(dim: int) -> int:
+    return 8 * dim
+
+
+def usual_k(dim: int) -> int:
+    return max(1, dim // 8)
 
 
 def states_of(model: SRM, tokens: Tensor, points: Sequence[str]) -> Tensor:

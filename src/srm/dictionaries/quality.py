@@ -30,6 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from srm.analysis.ablation import replacing
 from srm.analysis.capture import (
     Accumulator,
     Batch,
@@ -40,13 +41,13 @@ from srm.analysis.capture import (
     read_twice,
     stream_major,
 )
-from srm.analysis.readout import Readout, log_probabilities
+from srm.analysis.readout import Readout, sequence_losses
 from srm.analysis.result import Array, Axes, Evidence, Result, derived, require, write_table
 from srm.analysis.routing import streams_of
 from srm.analysis.states import StateMeans, StateSums, model_mark, points_of
 from srm.dictionaries.dictionary import Dictionary
 from srm.errors import UserError
-from srm.models import SRM, HookPoint, LanguageModel
+from srm.models import SRM, LanguageModel
 
 Replace = Callable[[Tensor, str], Tensor]  # states [S, B, T, D] at a point → what comes in their place
 
@@ -174,6 +175,7 @@ class QualitySums(Accumulator):
     def __init__(self, model: SRM, dictionary: Dictionary, means: StateMeans) -> None:
         config = dictionary.config
         self.model, self.dictionary = model, dictionary
+        self.unembedding = model.unembedding.detach().float()
         self.sites = self.points = config.points
         self.readout = Readout(model) if self.points == points_of(model)[-1:] else None
         self.replacements = {point: means.at(point, model.device) for point in self.points}
@@ -223,22 +225,11 @@ class QualitySums(Accumulator):
             self.means[name].add(batch, of_each, counts)
 
     def _loss(self, batch: Batch, embedding: Tensor) -> Tensor:
-        """[B] The sum of a sequence's losses."""
-        found = log_probabilities(
-            embedding.float().flatten(0, 1), self.model.unembedding.float(), batch.targets.flatten()
-        )
-        return -found.view_as(batch.tokens).sum(1)
+        return sequence_losses(embedding, self.unembedding, batch.targets)
 
     def _changed(self, batch: Batch, embedding: Tensor, streams: list[int], replace: Replace) -> Tensor:  # noqa: ARG002
         """[B] The losses with some streams replaced at every point: the model is run again."""
-
-        def hook(value: Tensor, site: HookPoint) -> Tensor:
-            replaced = replace(stream_major(value), site.name)[streams].permute(1, 2, 0, 3)
-            value = value.clone()
-            value[:, :, streams] = replaced.to(value.dtype)
-            return value
-
-        with self.model.hooks([(self.points, hook)]):
+        with self.model.hooks([(self.points, replacing(streams, replace))]):
             return self._loss(batch, self.model.hidden(batch.tokens))
 
     def _read_out(self, batch: Batch, embedding: Tensor, streams: list[int], replace: Replace) -> Tensor:
