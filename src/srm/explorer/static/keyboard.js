@@ -17,8 +17,6 @@ export const KEYS = [
 
 export function bindKeys(app, { help, focusPrompt, toggleTheme, ablate }) {
   const { store } = app;
-  let pointed = null;
-  document.addEventListener("mouseover", (event) => { pointed = event.target.closest?.(".panel") ?? pointed; });
   const move = (key, by, size) => store.set({ [key]: Math.max(0, Math.min(size - 1, store.get(key) + by)) });
   document.addEventListener("keydown", (event) => {
     if (event.target.closest?.("input[type=text], input[type=number], textarea, select, dialog") || event.ctrlKey || event.metaKey || event.altKey || !app.trace) {
@@ -38,7 +36,7 @@ export function bindKeys(app, { help, focusPrompt, toggleTheme, ablate }) {
       h: () => store.set({ head: (store.get("head") + 1) % H }),
       a: () => ablate?.(store.get("stream")),
       " ": () => app.togglePlay?.(),
-      m: () => store.set({ big: store.get("big") ? "" : (pointed?.id ?? "").replace("panel-", "") }),
+      m: () => store.set({ big: store.get("big") ? "" : (document.querySelector(".panel:hover")?.id ?? "").replace("panel-", "") }),
       t: toggleTheme,
       "/": focusPrompt,
       "?": help,

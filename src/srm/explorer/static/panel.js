@@ -6,7 +6,7 @@
 //   table()                      { columns, rows } for CSV
 //   python()                     the call that reproduces it
 //   tip(hit), hover(hit), click(hit, event), update()    all optional; a hit is a region with row and column
-// `uses` names the parts of the state the picture depends on.
+// `uses` names the parts of the state the picture depends on. A picture is drawn when it comes into sight; one that is `eager`, always.
 
 import { CanvasPen, SvgPen } from "./pen.js";
 import { ink } from "./color.js";
@@ -51,22 +51,38 @@ export class Panel {
   changed(keys) {
     this.drawn.update?.(keys);
     if (keys.has("trace") || keys.has("theme") || keys.has("big") || this.view.uses.some((key) => keys.has(key))) {
-      this.dirty = true;
-      if (this.seen) this.draw();
+      this.redraw();
     }
   }
 
   redraw() {
     this.dirty = true;
-    if (this.seen) this.draw();
+    if (this.seen || this.view.eager) this.draw();
+    else this.reserve();
+  }
+
+  // The picture's width, or 0 where there is nothing to draw or no room.
+  widthNow() {
+    if (!this.ctx.trace) return 0;
+    this.scale = window.innerWidth >= 3000 ? 1.5 : 1; // on a very large screen a picture is drawn as if on a smaller one, and enlarged
+    const width = Math.floor((this.body.clientWidth - 20) / this.scale);
+    return width < 40 ? 0 : width;
+  }
+
+  // Room for a picture that is not drawn yet, so that nothing moves on the page when it is.
+  reserve() {
+    const width = this.widthNow();
+    if (!width || this.size) return;
+    const height = this.drawn.height(width) * this.scale;
+    if (this.drawn.paint) this.body.style.minHeight = `${height + 16}px`;
+    else this.canvas.style.height = `${height}px`;
   }
 
   draw() {
-    if (!this.ctx.trace) return;
-    this.scale = window.innerWidth >= 3000 ? 1.5 : 1; // on a very large screen a picture is drawn as if on a smaller one, and enlarged
-    const width = Math.floor((this.body.clientWidth - 20) / this.scale);
-    if (width < 40) return;
+    const width = this.widthNow();
+    if (!width) return;
     this.dirty = false;
+    this.body.style.minHeight = "";
     const height = this.heightFor(width);
     const began = performance.now();
     this.size = [width, height];

@@ -14,6 +14,7 @@ export const tokens = {
   title: "Tokens",
   about: "The prompt. Click chooses a token, shift-click a range; hovering shows what the model expects next.",
   full: true,
+  eager: true, // its height is that of its words, known when they are there
   uses: ["token", "rangeEnd", "color", "outcome"],
 
   mount(panel, ctx) {
