@@ -4,6 +4,8 @@ The run is made by
 
     srm prepare sotu --out data/sotu --tokenizer bpe:512
     srm train --config src/srm/pretrained/srm-nano/train.toml
+    srm analyze runs/pretrained --tokens 16384
+    srm dictionary runs/pretrained --layers every
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from srm.training.files import sealed_folder
 from srm.training.run import RunDirectory
 
 EXCERPT = 16 * 256  # tokens of validation text
+DICTIONARY = "dictionaries/every-256-4"
 EARLY = 250  # the step of the checkpoint to compare with
 TOML = """# srm train --config src/srm/pretrained/srm-nano/train.toml
 preset = "srm-nano"
@@ -48,6 +51,8 @@ def main(run: Path) -> None:
         srm.save(srm.load(run / early), folder / early, tokenizer)
         shutil.copy(run / "metrics.jsonl", folder)
         shutil.copytree(run / "analysis", folder / "analysis")
+        drawn = shutil.ignore_patterns("figures", "*.html", "SHA256SUMS")
+        shutil.copytree(run / DICTIONARY, folder / DICTIONARY, ignore=drawn)
         (folder / "run.json").write_text(json.dumps(about, indent=2) + "\n")
         (folder / "validation.txt").write_text(text, encoding="utf-8")
         (folder / "train.toml").write_text(toml)

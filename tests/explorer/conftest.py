@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 from explorer_pages import put, settle
-from explorer_subjects import PROMPT, serving, tiny_model
+from explorer_subjects import PROMPT, serving, tiny_model, write_lexicon
 
 import srm
 from srm.data import byte_tokenizer
+from srm.dictionaries import Lexicon
 from srm.explorer.opening import open_preset
 from srm.explorer.session import Session
 
@@ -46,9 +47,20 @@ def address(session) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def nano_address() -> Iterator[str]:
-    nano = open_preset("srm-nano")
-    nano.prompts = (PROMPT,)
+def nano(tmp_path_factory) -> Session:
+    plain = open_preset("srm-nano")
+    folder = write_lexicon(plain.srm, tmp_path_factory.mktemp("nano") / "dictionary")
+    lines = f"import srm.dictionaries\nlexicon = srm.dictionaries.Lexicon.load({str(folder)!r})"
+    return replace(
+        plain,
+        lexicon=Lexicon.load(folder, plain.srm),
+        python=f"{plain.python}\n{lines}",
+        prompts=(PROMPT,),
+    )
+
+
+@pytest.fixture(scope="session")
+def nano_address(nano) -> Iterator[str]:
     with serving(nano) as url:
         yield url
 

@@ -11,6 +11,7 @@ VIEWS = [
     "board",
     "ranked",
     "stepper",
+    "features",
     "compare",
     "align",
     "card",
@@ -36,6 +37,16 @@ COLORS = """(id) => {
   }
   return found.size;
 }"""
+# Resolves when the page has not scrolled for ten frames: a key scrolls it smoothly, which takes a while.
+AT_REST = """() => new Promise((done) => {
+  let last = scrollY, still = 0;
+  const look = () => {
+    still = scrollY === last ? still + 1 : 0;
+    last = scrollY;
+    if (still < 10) requestAnimationFrame(look); else done();
+  };
+  requestAnimationFrame(look);
+})"""
 SETTLED = "() => !explorer.store.frame && explorer.client.running.size === 0"
 
 
@@ -60,6 +71,13 @@ def state(page) -> dict:
 def put(page, **changes) -> None:
     page.evaluate("(changes) => explorer.store.set(changes)", changes)
     settle(page)
+
+
+def point_at(page, view: str) -> None:
+    """The pointer onto a panel's picture, once nothing moves under it any more."""
+    page.evaluate(AT_REST)
+    page.locator(f"#panel-{view} canvas").hover()
+    page.wait_for_selector(f"#panel-{view}:hover")
 
 
 def click_region(page, view: str, row: int, column: int, which: int = 0, **options) -> None:

@@ -7,10 +7,16 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
+import torch
 import uvicorn
 
 import srm
+from srm import dictionaries
+from srm.analysis.states import model_mark, points_of
+from srm.data import byte_tokenizer
+from srm.dictionaries import DictionaryConfig
 from srm.explorer.server import create_app
 from srm.explorer.session import Session
 
@@ -34,6 +40,24 @@ def tiny_model(**changes) -> srm.SRM:
     model = srm.build(config)
     assert isinstance(model, srm.SRM)
     return model.eval()
+
+
+def write_lexicon(model: srm.SRM, folder: Path) -> Path:
+    """A dictionary of every layer as it begins, and its features on a little text, as `srm dictionary` writes
+    them."""
+    config = DictionaryConfig(
+        streams=model.config.streams,
+        dim=model.config.stream_dim,
+        features=24,
+        k=3,
+        points=points_of(model),
+        model=model_mark(model),
+    )
+    dictionary = dictionaries.Dictionary(config).eval()
+    text = torch.tensor(byte_tokenizer().encode(f"{PROMPT} And so they do.")).expand(2, -1)
+    dictionaries.save(dictionary, folder)
+    dictionaries.features(model, dictionary, [text], examples=2).save(folder / "features")
+    return folder
 
 
 @contextmanager

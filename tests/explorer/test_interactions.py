@@ -436,7 +436,10 @@ def test_the_export_menu_downloads_files(watch, nano_address):
             assert file.read(len(start)) == start
     page.locator("#panel-wall button[title=Export]").click()
     page.locator("#panel-wall [data-export=python]").click()
-    assert "capture(model, tokenizer, prompt)" in page.locator("dialog.python textarea").input_value()
+    assert (
+        "capture(model, tokenizer, prompt, lexicon=lexicon)"
+        in page.locator("dialog.python textarea").input_value()
+    )
 
 
 def test_compare_sets_a_checkpoint_against_the_model_at_any_layer_and_head(tiny, watch):

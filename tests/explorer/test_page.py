@@ -7,9 +7,10 @@ from urllib.parse import parse_qs, quote
 
 import pytest
 from explorer_pages import VIEWS, put, settle, state
-from explorer_subjects import serving
+from explorer_subjects import serving, write_lexicon
 
 from srm.data import byte_tokenizer
+from srm.dictionaries import Lexicon
 from srm.explorer.session import Session
 
 # The prompt, generation, the address
@@ -225,7 +226,7 @@ def test_nothing_overflows_the_page_at_any_width(watch, nano_address, width, aga
 
 
 @pytest.fixture(scope="module")
-def wide_address():
+def wide_address(tmp_path_factory):
     import srm
 
     config = srm.preset(
@@ -239,11 +240,10 @@ def wide_address():
         head_dim=16,
         context=256,
     )
-    with serving(
-        Session(
-            srm.build(config), byte_tokenizer(), name="wide", prompts=("So many streams, one thought. " * 3,)
-        )
-    ) as url:
+    model = srm.build(config).eval()
+    lexicon = Lexicon.load(write_lexicon(model, tmp_path_factory.mktemp("wide") / "dictionary"), model)
+    prompts = ("So many streams, one thought. " * 3,)
+    with serving(Session(model, byte_tokenizer(), name="wide", prompts=prompts, lexicon=lexicon)) as url:
         yield url
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from explorer_pages import AT_REST, point_at
 from explorer_pages import VIEWS as ALL_VIEWS
 from explorer_subjects import tiny_model
 
@@ -18,7 +20,6 @@ from srm.experiments import CellResult, SweepResult, experiment
 from srm.experiments.results import Run
 from srm.explorer.captions import captions, comparison
 from srm.explorer.leaderboard import leaderboards, read_results
-from srm.explorer.opening import open_preset
 from srm.explorer.report import training_curve, training_sentence, write_report
 from srm.explorer.session import Session
 
@@ -42,8 +43,8 @@ def run(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def report(run):
-    session = open_preset("srm-nano")
+def report(run, nano):
+    session = replace(nano, saved={})
     session.saved["routing"] = {
         "kind": "routing",
         "headline": "hubs S1 <b>",
@@ -144,18 +145,33 @@ def test_a_saved_analysis_has_its_headline_and_its_figure(watch, report):
     assert figure.evaluate("(image) => image.naturalWidth") > 200
 
 
+def test_nothing_moves_when_a_panel_comes_into_sight(watch, report):
+    page = watch(report.as_uri()).page
+    tops = """() => Object.fromEntries(
+      explorer.panels.map(({ view, element }) => [view.id, element.getBoundingClientRect().top + scrollY]))"""
+    drawn = "() => explorer.panels.every(({ element }) => element.dataset.drawn > 0)"
+    page.evaluate(AT_REST)
+    before = page.evaluate(tops)
+    assert not page.evaluate(drawn)
+    for view in VIEWS:
+        page.locator(f"#panel-{view}").scroll_into_view_if_needed()
+    page.wait_for_function(drawn)
+    page.evaluate(AT_REST)
+    assert page.evaluate(tops) == pytest.approx(before, abs=1)
+
+
 def test_the_keys_work_among_the_panels_and_scroll_elsewhere(watch, report):
     page = watch(report.as_uri()).page
     page.mouse.move(100, 40)  # on the heading
     page.keyboard.press("Space")
     page.wait_for_function("() => scrollY > 100")
     assert page.locator("#panel-stepper [title='Play (space)']").inner_text() == "▶"
-    page.locator("#panel-stepper canvas").hover()
+    point_at(page, "stepper")
     page.keyboard.press("m")
     page.wait_for_function("() => explorer.store.get('big') === 'stepper'")
     page.keyboard.press("Escape")
     page.wait_for_function("() => !explorer.store.get('big')")
-    page.locator("#panel-stepper canvas").hover()  # the page has moved under the pointer
+    point_at(page, "stepper")  # the page has moved under the pointer
     page.keyboard.press("Space")
     page.wait_for_function(
         """() => document.querySelector("#panel-stepper [title='Play (space)']").textContent === "❚❚" """

@@ -56,6 +56,9 @@ CHANGES = [
     ("drift", {"stream": 2}),
     ("drift", {"layer": 5}),
     ("board", {"token": 20}),
+    ("features", {"token": 20}),
+    ("features", {"stream": 3}),
+    ("features", {"layer": 6}),
     ("wall", {"theme": "dark"}),
     ("card", {"theme": "dark"}),
 ]

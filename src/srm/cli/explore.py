@@ -6,12 +6,16 @@ import socket
 import threading
 import webbrowser
 from dataclasses import dataclass
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from srm.errors import UserError
 from srm.pretrained import folder
+
+if TYPE_CHECKING:
+    from srm.explorer.session import Session
 
 
 @dataclass
@@ -31,6 +35,8 @@ class Command:
     """Instead of a run: an untrained model by name."""
     pretrained: bool = False
     """Instead of a run: the trained model that comes with the package."""
+    dictionary: Path | None = None
+    """A folder of `srm dictionary`; by default the run's newest one."""
     port: int = 8765
     """0 takes any free one."""
     host: str = "127.0.0.1"
@@ -39,15 +45,12 @@ class Command:
     """Open the page."""
 
     def run(self) -> None:
-        from srm.explorer.opening import open_preset, open_run, use_threads
-
         run, preset = subject(self.run_path, self.preset, self.pretrained)
         if not 0 <= self.port <= 65535:
             raise UserError(f"--port {self.port}: must be between 0 and 65535")
         listener = listen(self.host, self.port)
         try:
-            session = open_run(run) if run is not None else open_preset(preset or "")
-            use_threads(session.srm)
+            session = opened(run, preset, self.dictionary)
             serve(session, listener, self.host, self.browser)
         finally:
             listener.close()
@@ -58,6 +61,17 @@ def subject(run: str | None, preset: str | None, pretrained: bool) -> tuple[str 
     if (run is not None) + (preset is not None) + pretrained != 1:
         raise UserError("give one of them: a run such as runs/nano, --pretrained, or --preset with a name")
     return (str(folder()) if pretrained else run), preset
+
+
+def opened(run: str | None, preset: str | None, dictionary: Path | None) -> Session:
+    """The session to look at, with a dictionary of its streams if there is one."""
+    from srm.explorer.opening import open_preset, open_run, use_threads
+
+    if run is None and dictionary is not None:
+        raise UserError("--dictionary goes with a run: an untrained preset has none")
+    session = open_run(run, dictionary) if run is not None else open_preset(preset or "")
+    use_threads(session.srm)
+    return session
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from srm.cli.explore import subject
+from srm.cli.explore import opened, subject
 from srm.errors import UserError
 
 
@@ -33,20 +33,20 @@ class Command:
     """A prompt to look inside; several times for several. By default the run's own evaluation text."""
     pretrained: bool = False
     """Instead of a run: the trained model that comes with the package."""
+    dictionary: Path | None = None
+    """A folder of `srm dictionary`; by default the run's newest one."""
     results: Path | None = None
     """A folder of `srm sweep`'s results: their tables go into the report."""
     out: Path | None = None
     """Where to write; by default report.html in the run, or beside a checkpoint or export."""
 
     def run(self) -> None:
-        from srm.explorer.opening import open_preset, open_run, use_threads
         from srm.explorer.report import write_report
 
         run, preset = subject(self.run_path, self.preset, self.pretrained)
         if self.run_path is None and self.out is None:
             raise UserError("say where to write with --out, or give a run: srm report runs/nano")
-        session = open_run(run) if run is not None else open_preset(preset or "")
-        use_threads(session.srm)
+        session = opened(run, preset, self.dictionary)
         out = self.out or default_path(Path(self.run_path or "."))
         path = write_report(session, out, run=run, prompts=self.prompt, results=self.results)
         print(f"{path}   {path.stat().st_size / 1e6:.1f} MB, open it in a browser")

@@ -27,7 +27,11 @@ def captions(trace: Trace) -> dict[str, str]:
         "align": _align(trace),
         "card": _card(trace),
     }
-    return sentences | ({"drift": _drift(trace)} if trace.manifest["axes"]["transition"] else {})
+    if trace.manifest["axes"]["transition"]:
+        sentences["drift"] = _drift(trace)
+    if "features" in trace.arrays:
+        sentences["features"] = _features(trace)
+    return sentences
 
 
 def comparison(one: Trace, other: Trace) -> str:
@@ -178,6 +182,20 @@ def _card(trace: Trace) -> str:
     return (
         f"The strongest single write is S{stream}'s at “{_word(trace, int(token))}” ({token}): "
         f"{norms.max():.1f} beyond its mean, against {np.median(norms):.1f} in the middle."
+    )
+
+
+def _features(trace: Trace) -> str:
+    ids, activation = trace["features"][-1], trace["feature_activation"][-1].astype(float)
+    token, stream, place = np.unravel_index(int(activation.argmax()), activation.shape)
+    if activation.max() <= 0:
+        return f"No feature is in use at any of the {len(ids)} tokens."
+    used = sum(len(np.unique(ids[:, s][ids[:, s] >= 0])) for s in range(ids.shape[1]))
+    total = ids.shape[1] * trace.manifest["dictionary"]["features"]
+    return (
+        f"{used:,} of {total:,} features are in use in the last states of this prompt; the strongest is "
+        f"feature {ids[token, stream, place]} of S{stream}, {activation.max():.1f} at "
+        f"“{_word(trace, int(token))}” ({token})."
     )
 
 

@@ -22,6 +22,7 @@ from torch import Tensor
 from srm.analysis.ablation import BITS
 from srm.analysis.readout import Readout, kl_of_changes
 from srm.analysis.states import StateMeans
+from srm.dictionaries import Lexicon
 from srm.errors import UserError
 from srm.explorer.lens import stream_lens, top_lens
 from srm.explorer.trace import FORMAT, Trace, config_hash
@@ -30,6 +31,7 @@ from srm.models.ordering import LETTERS
 from srm.models.sites import HookFunction, NamesFilter
 
 RANKS = 5  # likeliest tokens kept at every tick
+NAMED = 5  # tokens named that a feature raises
 STREAM_LENS_LIMIT = 4e11  # floating-point operations; about ten seconds on two cores
 Hooks = Sequence[tuple[NamesFilter, HookFunction]]
 
@@ -69,6 +71,7 @@ def capture(
     hooks: Hooks = (),
     reference: StateMeans | None = None,
     stream_lens: bool | None = None,
+    lexicon: Lexicon | None = None,
     name: str | None = None,
     note: dict[str, Any] | None = None,
     python: str = "",
@@ -77,7 +80,8 @@ def capture(
 
     `hooks` intervene while it runs. `reference` holds the mean states (`srm.analysis.state_means`); without
     it the means are the prompt's own. `stream_lens` decodes every stream alone: by default when that takes
-    seconds. `python` are the lines that make model, tokenizer and reference again.
+    seconds. With a `lexicon` (`srm.dictionaries.Lexicon`) the trace says which features are in use.
+    `python` are the lines that make model, tokenizer, reference and lexicon again.
     """
     model = require_srm(model)
     ids = tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
@@ -103,9 +107,12 @@ def capture(
         | _readout_arrays(model, states, logits[0], tokens, target, reference, stream_lens)
     )
     arrays |= {"tokens": tokens.int(), "target": target.int()}
+    if lexicon is not None:
+        arrays |= _feature_arrays(lexicon, cache)
+    manifest = _manifest(model, tokenizer, ids, arrays, name, note, reference is not None, lexicon)
     return Trace(
         {key: value.cpu().contiguous().numpy() for key, value in arrays.items()},
-        {**_manifest(model, tokenizer, ids, arrays, name, note, reference is not None), "python": python},
+        {**manifest, "python": python},
     )
 
 
@@ -252,6 +259,34 @@ def _readout_arrays(
     return arrays
 
 
+def _feature_arrays(lexicon: Lexicon, cache: dict[str, Tensor]) -> dict[str, Tensor]:
+    points = torch.stack([cache[name][0].float() for name in lexicon.dictionary.config.points])
+    P, T, S, D = points.shape
+    used = lexicon.in_use(points.permute(2, 0, 1, 3).reshape(S, P * T, D))
+    ids, activation = (value.view(S, P, T, -1).permute(1, 2, 0, 3) for value in used)
+    return {"features": ids.int(), "feature_activation": activation.clamp_max(6e4).half()}
+
+
+def about_features(lexicon: Lexicon, used: np.ndarray) -> dict[str, Any]:
+    """What there is to say about the features in use [point, token, stream, place]: for each, under
+    "STREAM.FEATURE", how often it fires, the tokens it raises, and the place where it is strongest."""
+    found = lexicon.features
+    about: dict[str, Any] = {}
+    for s in range(used.shape[2]):
+        for f in np.unique(used[:, :, s]):
+            if f < 0:
+                continue
+            tokens, activation = found.context[s, f, 0], found.activation[s, f, 0]
+            there = tokens >= 0
+            about[f"{s}.{f}"] = {
+                "frequency": round(float(found.frequency[s, f]), 6),
+                "raises": found.raised[s, f, :NAMED].tolist(),
+                "example": tokens[there].tolist() if found.strength[s, f, 0] > 0 else [],
+                "peak": int(activation[there].argmax()) if there.any() else 0,
+            }
+    return about
+
+
 def _manifest(
     model: SRM,
     tokenizer: TextTokens,
@@ -260,12 +295,27 @@ def _manifest(
     name: str | None,
     note: dict[str, Any] | None,
     has_reference: bool,
+    lexicon: Lexicon | None,
 ) -> dict[str, Any]:
     config = model.config
+    dictionary, sizes = None, {}
+    if lexicon is not None:
+        learned = lexicon.dictionary.config
+        about = about_features(lexicon, arrays["features"].cpu().numpy())
+        layers = [_layer_of(point, config.depth) for point in learned.points]
+        dictionary = {
+            "points": list(learned.points),
+            "layers": layers,
+            "features": learned.features,
+            "about": about,
+        }
+        sizes = {"point": len(learned.points), "place": learned.k}
     used: set[int] = set()
     for key in ("tokens", "target", "lens_ids", "stream_lens_id"):
         if key in arrays:
             used.update(np.unique(arrays[key].cpu().numpy()).tolist())
+    for one in dictionary["about"].values() if dictionary else ():
+        used.update(one["raises"], one["example"])
     ticks = config.depth * config.calls_per_layer
     prompt = tokenizer.decode([i for i in ids if i < tokenizer.vocab_size])
     return {
@@ -296,10 +346,18 @@ def _manifest(
             "transition": config.depth - 1,
             "group": config.step_functions,
             "rank": arrays["lens_ids"].shape[-1],
+            **sizes,
         },
         "reference": "evaluation tokens" if has_reference else "this prompt",
         "note": note or {},
+        "dictionary": dictionary,
     }
+
+
+def _layer_of(point: str, depth: int) -> int:
+    """The layer whose result is at a point; the post-steps belong to the last."""
+    kind, number, _ = point.split(".")
+    return int(number) if kind == "layers" else depth - 1
 
 
 def display_strings(tokenizer: TextTokens, ids: Sequence[int]) -> list[str]:

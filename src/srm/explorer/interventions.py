@@ -1,5 +1,5 @@
-"""Interventions: streams held at their mean, at zero or at another token's state, and edges between streams
-cut.
+"""Interventions: streams held at their mean, at zero or at another token's state, edges between streams cut,
+and features of a dictionary held at a value.
 
     >>> import srm, torch
     >>> model = srm.build(srm.preset("srm-nano", vocab_size=257)).eval()
@@ -11,7 +11,7 @@ cut.
 
 An ablation replaces one stream's state after each layer of a range. A cut sets one weight of the connection's
 pattern to zero: the target then reads nothing from that source through that head (the other weights stay as
-they are).
+they are). A feature is held at all points that its dictionary was learned from.
 
 Nothing here changes the model: an intervention is a list of hooks, open for one forward pass.
 """
@@ -28,6 +28,7 @@ from srm.analysis.ablation import BITS, By
 from srm.analysis.interventions import Hook, cut_edges, replace_streams
 from srm.analysis.readout import kl_divergence
 from srm.analysis.states import StateMeans, state_means
+from srm.dictionaries import Dictionary, hold_features
 from srm.errors import UserError
 from srm.models import SRM
 
@@ -54,14 +55,24 @@ class Cut:
 
 
 @dataclass(frozen=True)
+class Hold:
+    """One feature of a stream's dictionary held at a value; 0 silences it."""
+
+    stream: int
+    feature: int
+    value: float = 0.0
+
+
+@dataclass(frozen=True)
 class Intervention:
     ablations: tuple[Ablation, ...] = ()
     cuts: tuple[Cut, ...] = ()
+    holds: tuple[Hold, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.ablations or self.cuts)
+        return bool(self.ablations or self.cuts or self.holds)
 
-    def check(self, model: SRM, tokens: int) -> None:
+    def check(self, model: SRM, tokens: int, dictionary: Dictionary | None = None) -> None:
         """Refuse what the model does not have, in one line."""
         config = model.config
         for a in self.ablations:
@@ -77,9 +88,14 @@ class Intervention:
             _within("source stream", c.source, config.streams)
             if c.token is not None:
                 _within("token", c.token, tokens)
+        if self.holds and dictionary is None:
+            raise UserError("there is no dictionary of these weights to hold features of: srm dictionary RUN")
+        for h in self.holds:
+            _within("stream", h.stream, config.streams)
+            _within("feature", h.feature, dictionary.config.features if dictionary else 0)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"ablations": [vars(a) for a in self.ablations], "cuts": [vars(c) for c in self.cuts]}
+        return {name: [vars(one) for one in getattr(self, name)] for name in ("ablations", "cuts", "holds")}
 
 
 def _within(what: str, value: int, size: int) -> None:
@@ -111,17 +127,20 @@ class Outcome:
 
 
 @torch.inference_mode()
-def evaluate(model: SRM, baseline: Baseline, intervention: Intervention) -> Outcome:
+def evaluate(
+    model: SRM, baseline: Baseline, intervention: Intervention, dictionary: Dictionary | None = None
+) -> Outcome:
     """One forward pass with the intervention, against the baseline."""
-    intervention.check(model, len(baseline.tokens))
-    logits = model.run_with_hooks(
-        baseline.tokens[None], fwd_hooks=hooks_of(model, baseline.means, intervention)
-    )
+    intervention.check(model, len(baseline.tokens), dictionary)
+    hooks = hooks_of(model, baseline.means, intervention, dictionary)
+    logits = model.run_with_hooks(baseline.tokens[None], fwd_hooks=hooks)
     changed = torch.log_softmax(logits[0].float(), -1)
     return Outcome(changed, kl_divergence(baseline.log_probs, changed) * BITS)
 
 
-def hooks_of(model: SRM, means: StateMeans, intervention: Intervention) -> list[Hook]:
+def hooks_of(
+    model: SRM, means: StateMeans, intervention: Intervention, dictionary: Dictionary | None = None
+) -> list[Hook]:
     """The intervention as (site, function) pairs for `model.hooks`."""
     cuts = [(c.layer, c.head, c.target, c.source, c.token) for c in intervention.cuts]
     hooks = cut_edges(cuts, renormalise=False)
@@ -132,4 +151,6 @@ def hooks_of(model: SRM, means: StateMeans, intervention: Intervention) -> list[
             hooks += replace_streams(model, [a.stream], inner, a.mode, means)
         if a.last == final:  # the state that the output function reads
             hooks += replace_streams(model, [a.stream], "last", a.mode, means)
+    if intervention.holds and dictionary is not None:
+        hooks += hold_features(dictionary, [(h.stream, h.feature, h.value) for h in intervention.holds])
     return hooks

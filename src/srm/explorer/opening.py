@@ -19,6 +19,7 @@ from torch import Tensor
 import srm
 from srm.analysis.states import state_means
 from srm.data import DataError, byte_tokenizer, evaluation_batches, open_tokens
+from srm.dictionaries import Lexicon, lexicons_of
 from srm.errors import UserError
 from srm.explorer.capture import require_srm
 from srm.explorer.session import Session
@@ -53,8 +54,9 @@ def open_preset(name: str) -> Session:
     )
 
 
-def open_run(path: str | Path) -> Session:
-    """A run (its last checkpoint, and the others to compare with), a checkpoint, or an export."""
+def open_run(path: str | Path, dictionary: str | Path | None = None) -> Session:
+    """A run (its last checkpoint, and the others to compare with), a checkpoint, or an export. `dictionary`
+    is a folder of `srm dictionary`; by default the newest one of these weights."""
     path = Path(path)
     model = require_srm(load(path))
     tokenizer = _tokenizer(path)
@@ -69,6 +71,9 @@ def open_run(path: str | Path) -> Session:
     if evaluation:
         lines.insert(1, "from srm.explorer.opening import evaluation_text")
         lines.append("reference = srm.analysis.state_means(model, evaluation_text(run, model))")
+    folder = Path(dictionary) if dictionary is not None else find_dictionary(path, model)
+    if folder is not None:
+        lines += ["import srm.dictionaries", f"lexicon = srm.dictionaries.Lexicon.load({str(folder)!r})"]
     prompts = [EXAMPLE]
     if evaluation:
         prompts = [tokenizer.decode(row[:EXCERPT].tolist()) for row in evaluation[0][:3]]
@@ -77,11 +82,24 @@ def open_run(path: str | Path) -> Session:
         tokenizer,
         name=path.resolve().name,
         reference=state_means(model, evaluation) if evaluation else None,
+        lexicon=Lexicon.load(folder, model) if folder is not None else None,
         checkpoints=checkpoints,
         saved=saved_results(path),
         python="\n".join(lines),
         prompts=prompts,
     )
+
+
+def find_dictionary(path: Path, model: SRM) -> Path | None:
+    """The newest dictionary of a run that was learned on these weights."""
+    for folder in lexicons_of(path):
+        try:
+            Lexicon.load(folder, model)
+        except UserError as error:
+            warnings.warn(f"{folder} is not shown: {error}", stacklevel=2)
+        else:
+            return folder
+    return None
 
 
 def saved_results(path: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from srm.explorer import interventions
 
 MAX_PROMPT = 20_000  # characters
-MAX_LIST = 256  # ablations or cuts in one request
+MAX_LIST = 256  # ablations, cuts or held features in one request
 Index = Annotated[int, Field(ge=0, le=65_535)]
 
 
@@ -39,14 +39,24 @@ class Cut(Strict):
     token: Index | None = None
 
 
+class Hold(Strict):
+    """One feature of a stream's dictionary held at a value."""
+
+    stream: Index
+    feature: Annotated[int, Field(ge=0, lt=2**31)]
+    value: Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)] = 0.0
+
+
 class Intervention(Strict):
     ablations: Annotated[list[Ablation], Field(max_length=MAX_LIST)] = []
     cuts: Annotated[list[Cut], Field(max_length=MAX_LIST)] = []
+    holds: Annotated[list[Hold], Field(max_length=MAX_LIST)] = []
 
     def plain(self) -> interventions.Intervention:
         return interventions.Intervention(
             tuple(interventions.Ablation(**a.model_dump()) for a in self.ablations),
             tuple(interventions.Cut(**c.model_dump()) for c in self.cuts),
+            tuple(interventions.Hold(**h.model_dump()) for h in self.holds),
         )
 
 
@@ -78,7 +88,8 @@ class GenerateRequest(Prompt):
     count: Annotated[int, Field(ge=0, le=64)] = 1
     temperature: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] = 0.8
     top_k: Annotated[int, Field(ge=1, le=1_000_000)] | None = 50
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**62)] = 0
+    intervention: Intervention = Intervention()
 
 
 class SweepRequest(Prompt):
@@ -103,6 +114,7 @@ class Model(BaseModel):
     checkpoints: list[str]
     prompts: list[str]
     results: list[str]
+    dictionary: str
     python: str
 
 

@@ -3,8 +3,8 @@
     GET  /                      the page
     GET  /api/model             what the model is
     POST /api/trace             a prompt → its trace (binary, see trace.py)
-    POST /api/intervene         ablations and cuts → likeliest tokens before and after, KL in bits
-    POST /api/generate          continue a prompt
+    POST /api/intervene         an intervention → likeliest tokens before and after, KL in bits
+    POST /api/generate          continue a prompt, with an intervention or without
     POST /api/sweep             every stream × every layer, as a job; GET and DELETE /api/jobs/{id}
     GET  /api/results/{name}    a saved analysis of the run
 
@@ -117,7 +117,12 @@ def _add_questions(app: FastAPI, session: Session, worker: Worker) -> None:
     async def generate(body: schema.GenerateRequest, request: Request) -> schema.Tokens:
         def work() -> schema.Tokens:
             tokens = session.generate(
-                read(session, body), body.count, body.temperature, body.top_k, body.seed
+                read(session, body),
+                body.count,
+                body.temperature,
+                body.top_k,
+                body.seed,
+                body.intervention.plain(),
             )
             strings = display_strings(session.tokenizer, tokens)
             known = [token for token in tokens if token < session.tokenizer.vocab_size]

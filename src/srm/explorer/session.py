@@ -22,6 +22,7 @@ from torch import Tensor
 
 from srm.analysis.ablation import By
 from srm.analysis.states import StateMeans
+from srm.dictionaries import Dictionary, Lexicon
 from srm.errors import UserError
 from srm.explorer.capture import TextTokens, capture, display_strings, require_srm
 from srm.explorer.interventions import Ablation, Baseline, Intervention, evaluate, hooks_of
@@ -40,6 +41,11 @@ class Subject:
 
     model: SRM
     reference: StateMeans | None = None  # over evaluation tokens
+    lexicon: Lexicon | None = None
+
+    @property
+    def dictionary(self) -> Dictionary | None:
+        return None if self.lexicon is None else self.lexicon.dictionary
 
 
 @dataclass
@@ -48,6 +54,7 @@ class Session:
     tokenizer: TextTokens
     name: str = "SRM"
     reference: StateMeans | None = None
+    lexicon: Lexicon | None = None  # of the model's own weights
     checkpoints: dict[str, Callable[[], SRM]] = field(
         default_factory=dict
     )  # by name; each loads when asked for
@@ -62,7 +69,9 @@ class Session:
                 f"the tokenizer has {self.tokenizer.vocab_size} ids, the model "
                 f"{model.config.vocab_size}: they do not belong together"
             )
-        self._subjects: OrderedDict[str, Subject] = OrderedDict({"": Subject(model, self.reference)})
+        self._subjects: OrderedDict[str, Subject] = OrderedDict(
+            {"": Subject(model, self.reference, self.lexicon)}
+        )
         self._baselines: OrderedDict[tuple[str, tuple[int, ...]], Baseline] = OrderedDict()
 
     # what there is
@@ -92,6 +101,7 @@ class Session:
             "checkpoints": list(self.checkpoints),
             "prompts": list(self.prompts),
             "results": list(self.saved),
+            "dictionary": "" if self.lexicon is None else self.lexicon.features.headline(),
             "python": self.python,
         }
 
@@ -118,10 +128,11 @@ class Session:
     ) -> Trace:
         subject = self.subject(checkpoint)
         intervention = intervention or Intervention()
-        intervention.check(subject.model, len(tokens))
+        intervention.check(subject.model, len(tokens), subject.dictionary)
         hooks = []
         if intervention:
-            hooks = hooks_of(subject.model, self.baseline(tokens, checkpoint).means, intervention)
+            means = self.baseline(tokens, checkpoint).means
+            hooks = hooks_of(subject.model, means, intervention, subject.dictionary)
         note = {"checkpoint": checkpoint, "intervention": intervention.to_dict()}
         return capture(
             subject.model,
@@ -129,6 +140,7 @@ class Session:
             tokens,
             hooks=hooks,
             reference=subject.reference,
+            lexicon=subject.lexicon,
             name=self.name,
             note=note,
             python=self.python,
@@ -141,8 +153,8 @@ class Session:
 
         `each` also runs every ablation alone, to set their sum against the joint effect.
         """
-        model, baseline = self.subject(checkpoint).model, self.baseline(tokens, checkpoint)
-        outcome = evaluate(model, baseline, intervention)
+        subject, baseline = self.subject(checkpoint), self.baseline(tokens, checkpoint)
+        outcome = evaluate(subject.model, baseline, intervention, subject.dictionary)
         count = min(BARS, baseline.log_probs.shape[-1])
         before, after = baseline.log_probs.exp(), outcome.log_probs.exp()
         top_before, top_after = before.topk(count, -1).indices, outcome.log_probs.topk(count, -1).indices
@@ -150,7 +162,7 @@ class Session:
         alone = []
         if each:
             for ablation in intervention.ablations:
-                single = evaluate(model, baseline, Intervention(ablations=(ablation,)))
+                single = evaluate(subject.model, baseline, Intervention(ablations=(ablation,)))
                 alone.append({"stream": ablation.stream, "kl": _rounded(single.kl)})
         return {
             "kl": _rounded(outcome.kl),
@@ -161,12 +173,28 @@ class Session:
         }
 
     def generate(
-        self, tokens: Sequence[int], count: int, temperature: float, top_k: int | None, seed: int
+        self,
+        tokens: Sequence[int],
+        count: int,
+        temperature: float,
+        top_k: int | None,
+        seed: int,
+        intervention: Intervention | None = None,
     ) -> list[int]:
-        """The prompt and up to `count` tokens more, as many as still can be shown."""
+        """The prompt and up to `count` tokens more, as many as still can be shown. With an intervention each
+        is the answer to a whole pass over what is there: a cache would know the others only by their place.
+        """
         count = min(count, self.max_tokens - len(tokens))
-        prompt = torch.tensor([list(tokens)], device=self.srm.device)
-        out = generate(self.srm, prompt, count, temperature=temperature, top_k=top_k, seed=seed)
+        out = torch.tensor([list(tokens)], device=self.srm.device)
+        if not intervention:
+            out = generate(self.srm, out, count, temperature=temperature, top_k=top_k, seed=seed)
+            return out[0].tolist()
+        subject = self.subject()
+        intervention.check(subject.model, len(tokens), subject.dictionary)
+        means = self.baseline(tokens).means
+        with subject.model.hooks(hooks_of(subject.model, means, intervention, subject.dictionary)):
+            for i in range(count):
+                out = generate(subject.model, out, 1, temperature=temperature, top_k=top_k, seed=seed + i)
         return out[0].tolist()
 
     def sweep(self, tokens: Sequence[int], mode: By, checkpoint: str = "") -> Iterator[dict[str, Any]]:

@@ -110,11 +110,27 @@ FIELDS: dict[str, Field] = {
         "layer token stream",
         "id",
         "likeliest token with this stream alone, the others at their mean",
-        True,
+        optional=True,
     ),
-    "stream_lens_logprob": _field("float16", "layer token stream", "nats", "its log-probability", True),
+    "stream_lens_logprob": _field(
+        "float16", "layer token stream", "nats", "its log-probability", optional=True
+    ),
     "stream_lens_target": _field(
-        "float16", "layer token stream", "nats", "log-probability of the target, decoded likewise", True
+        "float16",
+        "layer token stream",
+        "nats",
+        "log-probability of the target, decoded likewise",
+        optional=True,
+    ),
+    "features": _field(
+        "int32",
+        "point token stream place",
+        "feature",
+        "of a dictionary: those in use, the strongest first; −1 where fewer are",
+        optional=True,
+    ),
+    "feature_activation": _field(
+        "float16", "point token stream place", "activation", "theirs", optional=True
     ),
 }
 MANIFEST_KEYS = (

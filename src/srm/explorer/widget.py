@@ -19,7 +19,19 @@ from srm.errors import UserError
 from srm.explorer.report import packed
 from srm.explorer.trace import Trace
 
-VIEWS = ("tokens", "wall", "routing", "flow", "lens", "ranked", "stepper", "card", "align", "drift")
+VIEWS = (
+    "tokens",
+    "wall",
+    "routing",
+    "flow",
+    "lens",
+    "ranked",
+    "stepper",
+    "features",
+    "card",
+    "align",
+    "drift",
+)
 
 
 def show(trace: Trace, views: Sequence[str] = VIEWS, static: bool = False) -> Any:

@@ -1,4 +1,4 @@
-// The explorer itself: the twelve views around one store and one trace. It is the same in the live page, the report and the notebook; only the live page has a
+// The explorer itself: the thirteen views around one store and one trace. It is the same in the live page, the report and the notebook; only the live page has a
 // client, a way to ask the model. Without one, the views that need the model are left out.
 
 import { cancelled } from "./client.js";
@@ -12,6 +12,7 @@ import { board, MODES } from "./views/board.js";
 import { card } from "./views/card.js";
 import { compare } from "./views/compare.js";
 import { drift } from "./views/drift.js";
+import { features } from "./views/features.js";
 import { flow } from "./views/flow.js";
 import { lens } from "./views/lens.js";
 import { ranked } from "./views/ranked.js";
@@ -20,14 +21,15 @@ import { stepper } from "./views/stepper.js";
 import { tokens } from "./views/tokens.js";
 import { wall } from "./views/wall.js";
 
-export const VIEWS = [tokens, wall, flow, lens, routing, board, ranked, stepper, compare, align, card, drift];
+export const VIEWS = [tokens, wall, flow, lens, routing, board, ranked, stepper, features, compare, align, card, drift];
 // Panels of one name stand in one column; the others take the whole width.
 const LIVE = { a: ["wall", "flow", "lens"], b: ["routing", "board", "ranked"], c: ["compare", "align"], d: ["card", "drift"] };
 const SAVED = { a: ["wall", "flow", "lens"], b: ["routing", "ranked", "card"], c: ["compare", "align"], d: ["drift"] };
 
 export class App {
-  // host: where the panels go. options: client, info, traces (saved ones), python (how to get model and tokenizer), state, views (ids).
-  constructor(host, { client = null, info = null, traces = [], python = "", state = {}, views = null, onerror = () => {} } = {}) {
+  // host: where the panels go. options: client, info, traces (saved ones), python (how to get model and tokenizer), state, views (ids),
+  // dictionary (whether there is one).
+  constructor(host, { client = null, info = null, traces = [], python = "", state = {}, views = null, dictionary = false, onerror = () => {} } = {}) {
     Object.assign(this, { host, client, info, traces, python, onerror });
     this.trace = null;
     this.other = null; // compare's B
@@ -38,7 +40,7 @@ export class App {
     this.tooltip = new Tooltip(host);
     this.grid = h("div", { class: "grid" });
     host.append(this.grid);
-    const chosen = VIEWS.filter((view) => (views ? views.includes(view.id) : true) && (client || !view.live));
+    const chosen = VIEWS.filter((view) => (views ? views.includes(view.id) : true) && (client || !view.live) && (dictionary || view !== features));
     this.panels = chosen.map((view) => new Panel(view, this));
     // `tick`, `goto` and `togglePlay` come from the stepper; without it the same selection still has a tick.
     this.tick ??= () => Math.min(this.trace.N - 1, this.store.get("layer") * this.trace.steps + this.store.get("step"));
@@ -76,6 +78,7 @@ export class App {
     this.sweep = null;
     if (this.job) this.stopSweep(); // it is about another prompt
     const { T, S, L, H } = trace;
+    const isIndex = (value, size) => Number.isInteger(value) && value >= 0 && value < size;
     const inside = (value, size) => Math.max(0, Math.min(size - 1, value));
     const state = this.store.state;
     const [from, to] = state.brush;
@@ -85,6 +88,7 @@ export class App {
       stream: inside(state.stream, S), source: inside(state.source, S), layer: inside(state.layer, L), head: inside(state.head, H), step: inside(state.step, trace.steps),
       ablated: state.ablated.filter((code) => code >= 0 && code < 3 * S),
       brush: state.brush.length === 2 && from >= 0 && from < to && to < S ? [from, to] : [],
+      holds: state.holds.filter(([stream, feature]) => trace.has("features") && isIndex(stream, S) && isIndex(feature, trace.manifest.dictionary.features)),
       cuts: state.cuts.filter((cut) => cut.length === 5 && cut[0] < L && cut[1] < H && cut[2] < S && cut[3] < S && (cut[4] === null || cut[4] < T)),
     });
     this.store.touch("trace");
@@ -116,14 +120,15 @@ export class App {
   // A call of capture with the means that the numbers on the screen were made with.
   capturePython(model, prompt, { trace = this.trace, hooks = "" } = {}) {
     const reference = trace.manifest.reference === "evaluation tokens" ? ", reference=reference" : "";
-    return `capture(${model}, tokenizer, ${prompt}${reference}${hooks})`;
+    const lexicon = trace.has("features") ? ", lexicon=lexicon" : "";
+    return `capture(${model}, tokenizer, ${prompt}${reference}${lexicon}${hooks})`;
   }
 
   // The prompt as it is: what interventions are set against.
   baselinePython() {
     const reference = this.trace.manifest.reference === "evaluation tokens" ? ", reference" : "";
     return [
-      "from srm.explorer.interventions import Ablation, Baseline, Cut, Intervention, evaluate, hooks_of",
+      "from srm.explorer.interventions import Ablation, Baseline, Cut, Hold, Intervention, evaluate, hooks_of",
       "",
       `tokens = torch.tensor(${JSON.stringify(this.tokens())})`,
       `baseline = Baseline.of(model, tokens${reference})`,
@@ -132,15 +137,21 @@ export class App {
 
   // The board's intervention, and the baseline it is set against.
   interventionPython() {
-    const { ablations, cuts } = this.intervention();
+    const { ablations, cuts, holds } = this.intervention();
     const tuple = (list) => (list.length ? `(${list.join(", ")},)` : "()");
     return [
       this.baselinePython(),
       "intervention = Intervention(",
       `    ablations=${tuple(ablations.map((a) => `Ablation(stream=${a.stream}, mode="${a.mode}", first=${a.first}, last=${a.last})`))},`,
       `    cuts=${tuple(cuts.map((c) => `Cut(layer=${c.layer}, head=${c.head}, target=${c.target}, source=${c.source}, token=${c.token ?? "None"})`))},`,
+      ...(holds.length ? [`    holds=${tuple(holds.map((h) => `Hold(stream=${h.stream}, feature=${h.feature}, value=${h.value})`))},`] : []),
       ")",
     ].join("\n");
+  }
+
+  // What `evaluate` and `hooks_of` ask for beside the intervention.
+  dictionaryPython() {
+    return this.store.get("holds").length ? ", lexicon.dictionary" : "";
   }
 
   // --- questions to the model -----------------------------------------------------------------------------------------
@@ -171,7 +182,7 @@ export class App {
   }
 
   isIntervening() {
-    return this.store.get("ablated").length + this.store.get("cuts").length > 0;
+    return this.store.get("ablated").length + this.store.get("cuts").length + this.store.get("holds").length > 0;
   }
 
   intervention() {
@@ -179,6 +190,7 @@ export class App {
     return {
       ablations: this.store.get("ablated").map((code) => ({ stream: Math.floor(code / 3), mode: MODES[code % 3], first, last })),
       cuts: this.store.get("cuts").map(([layer, head, target, source, token]) => ({ layer, head, target, source, token })),
+      holds: this.store.get("holds").map(([stream, feature, value]) => ({ stream, feature, value })),
     };
   }
 
@@ -252,8 +264,8 @@ export class App {
     }
     if (!this.trace) return;
     for (const panel of this.panels) panel.changed(keys);
-    if (this.client && has("trace", "ablated", "cuts", "first", "last")) this.intervene();
-    if (has("against", "trace") || (this.store.get("against") === "intervention" && has("ablated", "cuts", "first", "last"))) {
+    if (this.client && has("trace", "ablated", "cuts", "holds", "first", "last")) this.intervene();
+    if (has("against", "trace") || (this.store.get("against") === "intervention" && has("ablated", "cuts", "holds", "first", "last"))) {
       if (this.store.get("against") || this.other) this.loadOther();
     }
   }

@@ -19,7 +19,7 @@ function say(text, bad = false) {
 function showHelp() {
   const dialog = h("dialog", { class: "help" }, h("h2", {}, "Keys"),
     h("dl", {}, KEYS.flatMap(([key, what]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, what)])),
-    h("p", {}, "Alt-click an edge in the routing lens to cut it. Drag over ranked bars for a group. The address carries everything you see."),
+    h("p", {}, "Alt-click an edge in the routing lens to cut it, and a feature to hold it. Drag over ranked bars for a group. The address carries everything you see."),
     h("form", { method: "dialog" }, h("button", {}, "Close")));
   dialog.addEventListener("close", () => dialog.remove());
   document.body.append(dialog);
@@ -40,7 +40,7 @@ async function showResults(names) {
 async function start() {
   const info = await client.ask("model", "/api/model");
   document.documentElement.dataset.theme = fromHash(location.hash).theme ?? "";
-  const app = new App($("app"), { client, info, python: info.python, onerror: (error) => say(error.message, true) });
+  const app = new App($("app"), { client, info, python: info.python, dictionary: Boolean(info.dictionary), onerror: (error) => say(error.message, true) });
   window.explorer = app; // for the curious, and for the tests
   const { store } = app;
   document.title = `${info.name} – SRM explorer`;
@@ -77,7 +77,7 @@ async function start() {
     const room = Math.max(0, info.max_tokens - app.trace.T);
     if (!room) say(`the prompt is as long as it gets: ${info.max_tokens} tokens`, true);
     for (let i = 0; i < Math.min(count, room) && generating; i++) {
-      const made = await app.ask("generate", "/api/generate", { tokens: app.tokens(), count: 1, temperature: Math.max(0, Number($("temperature").value) || 0), seed: app.trace.T });
+      const made = await app.ask("generate", "/api/generate", { tokens: app.tokens(), count: 1, temperature: Math.max(0, Number($("temperature").value) || 0), seed: app.trace.T, ...($("intervened").checked && app.isIntervening() ? { intervention: app.intervention() } : {}) });
       if (!made || !(await app.load({ tokens: made.tokens }, { prompt: made.text, token: made.tokens.length - 1, rangeEnd: null, brush: [] }))) break;
       $("prompt").value = made.text;
       say(`${i + 1} of ${count} tokens`);
@@ -102,6 +102,7 @@ async function start() {
 
   store.subscribe((_, now) => {
     if (!app.trace) return;
+    $("under").hidden = !app.isIntervening();
     const hash = toHash(now);
     history.replaceState(null, "", hash ? `#${hash}` : location.pathname);
     const range = now.rangeEnd === null ? "" : `–${now.rangeEnd}`;

@@ -13,7 +13,7 @@ const PAPER = 720; // CSS pixels across a page, about; what is drawn for paper i
 export async function start() {
   const data = JSON.parse(document.getElementById("data").textContent);
   const traces = await Promise.all(data.traces.map((entry) => unpack(entry.trace)));
-  const app = new App(document.getElementById("app"), { traces, python: data.python, views: traces.length ? null : [] });
+  const app = new App(document.getElementById("app"), { traces, python: data.python, views: traces.length ? null : [], dictionary: traces.some((trace) => trace.has("features")) });
   window.explorer = app;
   const curve = data.training && trainingCurve(document.getElementById("training"), data.training);
   app.store.subscribe((changed) => changed.has("theme") && curve?.draw());

@@ -28,6 +28,8 @@ export const START = {
   last: -1,
   ablated: [],         // stream × 3 + (0 mean, 1 zero, 2 resample)
   cuts: [],            // [layer, head, target, source, token or null]
+  holds: [],           // features of a dictionary: [stream, feature, value]
+  hold: 0,             // the value to hold the next one at
   against: "",         // compare: "", intervention, checkpoint:NAME, prompt:TEXT, trace:INDEX
   measure: "routing",  // compare: routing, connection, update, lens
   theme: "",           // "", light, dark
@@ -104,7 +106,7 @@ function parsed(text) {
 
 function fits(key, value) {
   const start = START[key];
-  if (Array.isArray(start)) return Array.isArray(value) && value.every((entry) => key === "cuts" ? Array.isArray(entry) : Number.isInteger(entry));
+  if (Array.isArray(start)) return Array.isArray(value) && value.every((entry) => key === "cuts" ? Array.isArray(entry) : key === "holds" ? Array.isArray(entry) && entry.length === 3 && entry.every(Number.isFinite) : Number.isInteger(entry));
   if (key === "rangeEnd") return value === null || Number.isInteger(value);
   return typeof value === typeof start && (typeof value !== "number" || Number.isFinite(value));
 }

@@ -12,8 +12,8 @@ export async function render({ model, el }) {
   const page = h("div", { class: "page" });
   shadow.append(style, page);
   setRoot(el);
-  const app = new App(page, { python: model.get("python"), views: model.get("views") });
   const trace = await unpack(model.get("trace"));
+  const app = new App(page, { python: model.get("python"), views: model.get("views"), dictionary: trace.has("features") });
   app.store.set({ token: Math.min(trace.T - 1, 12), layer: Math.min(trace.L - 1, 2) });
   app.show(trace);
   el.dataset.ready = "yes";

@@ -11,14 +11,14 @@ export const board = {
   title: "Ablation board",
   about: "Replace streams by their mean, zero, or another token's state after a range of layers, cut edges in the routing lens, and see the next token change.",
   live: true,
-  uses: ["token", "outcome", "ablated", "cuts", "first", "last"],
+  uses: ["token", "outcome", "ablated", "cuts", "holds", "first", "last"],
 
   mount(panel, ctx) {
     const { store } = ctx;
     const grid = h("div", { class: "board", role: "group", "aria-label": "Ablations" });
     const first = h("select", { "aria-label": "First layer", onchange: () => store.set({ first: Number(first.value) }) });
     const last = h("select", { "aria-label": "Last layer", onchange: () => store.set({ last: Number(last.value) }) });
-    const clear = h("button", { type: "button", onclick: () => store.set({ ablated: [], cuts: [] }) }, "clear");
+    const clear = h("button", { type: "button", onclick: () => store.set({ ablated: [], cuts: [], holds: [] }) }, "clear");
     const cuts = h("div", { class: "cuts" });
     panel.controls.append(h("label", {}, "layers ", first), h("label", {}, "– ", last), clear);
     panel.body.prepend(grid, cuts);
@@ -60,9 +60,11 @@ export const board = {
         last.value = String(b);
         const on = new Set(store.get("ablated"));
         for (const button of grid.querySelectorAll("button")) button.setAttribute("aria-pressed", String(on.has(Number(button.dataset.ablate))));
-        cuts.replaceChildren(...store.get("cuts").map((cut, i) => h("button", { type: "button", title: "Restore this edge", onclick: () => store.set({ cuts: store.get("cuts").filter((_, j) => j !== i) }) }, `✕ L${cut[0]} H${cut[1]} S${cut[2]}←S${cut[3]}${cut[4] === null ? "" : ` @${cut[4]}`}`)));
-        const active = store.get("ablated").length + store.get("cuts").length;
-        panel.note.textContent = !active ? "nothing ablated" : ctx.outcome ? `${number(ctx.outcome.kl[Math.min(store.get("token"), ctx.outcome.kl.length - 1)], 3)} bits here` : "…";
+        const undo = (key, title, words) => store.get(key).map((one, i) => h("button", { type: "button", title, onclick: () => store.set({ [key]: store.get(key).filter((_, j) => j !== i) }) }, `✕ ${words(one)}`));
+        cuts.replaceChildren(
+          ...undo("cuts", "Restore this edge", ([layer, head, target, source, token]) => `L${layer} H${head} S${target}←S${source}${token === null ? "" : ` @${token}`}`),
+          ...undo("holds", "Let this feature go", ([stream, feature, value]) => `S${stream} f${feature} = ${value}`));
+        panel.note.textContent = !ctx.isIntervening() ? "nothing ablated" : ctx.outcome ? `${number(ctx.outcome.kl[Math.min(store.get("token"), ctx.outcome.kl.length - 1)], 3)} bits here` : "…";
       },
       height: (width) => 216 + 13 * said(width).length,
       render(pen, width, height, theme) {
@@ -93,7 +95,7 @@ export const board = {
         if (!ctx.outcome) return { columns: ["token", "before", "after"], rows: [] };
         return { columns: ["token", "before", "after"], rows: bars().map(([id, before, after]) => [ctx.outcome.vocabulary[id], before, after]) };
       },
-      python: () => `${ctx.preamble(false)}\n${ctx.interventionPython()}\nevaluate(model, baseline, intervention).kl      # bits, [token]`,
+      python: () => `${ctx.preamble(false)}\n${ctx.interventionPython()}\nevaluate(model, baseline, intervention${ctx.dictionaryPython()}).kl      # bits, [token]`,
     };
 
     // KL at every token, a thin row of bars below.
@@ -116,12 +118,13 @@ export function toggleAblation(store, stream, mode = 0) {
   store.set({ ablated: store.get("ablated").includes(code) ? rest : [...rest, code].sort((a, b) => a - b), stream });
 }
 
-// An intervention in words: "ablate S0 mean, S2 zero after L1–L3; cut L0 H1 S2←S3 at 4".
-export function describe({ ablations, cuts }) {
+// An intervention in words: "ablate S0 mean, S2 zero after L1–L3; cut L0 H1 S2←S3 at 4; hold S1 feature 17 at 0".
+export function describe({ ablations, cuts, holds = [] }) {
   const streams = ablations.map(({ stream, mode }) => `S${stream} ${mode}`).join(", ");
   const edges = cuts.map(({ layer, head, target, source, token }) => `L${layer} H${head} S${target}←S${source}${token === null ? "" : ` at ${token}`}`).join(", ");
   const layers = ablations.length ? [...new Set([ablations[0].first, ablations[0].last])].map((layer) => `L${layer}`).join("–") : "";
-  return [streams && `ablate ${streams} after ${layers}`, edges && `cut ${edges}`].filter(Boolean).join("; ");
+  const features = holds.map(({ stream, feature, value }) => `S${stream} feature ${feature} at ${value}`).join(", ");
+  return [streams && `ablate ${streams} after ${layers}`, edges && `cut ${edges}`, features && `hold ${features}`].filter(Boolean).join("; ");
 }
 
 function mean(values) {

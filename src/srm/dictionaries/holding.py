@@ -1,0 +1,50 @@
+"""Holding features: what would the model say if a feature were silent, or always there?
+
+A feature held at a value moves its stream's state along the feature's direction, by the value less its
+activation, at every point the dictionary was learned from; what the dictionary does not explain stays as it
+is. Held at 0 a feature is silent; where it is not in use, nothing changes.
+
+    >>> import srm, srm.dictionaries, torch
+    >>> model = srm.build(srm.preset("srm-nano")).eval()
+    >>> tokens = torch.arange(4 * 32).view(4, 32)
+    >>> dictionary = srm.dictionaries.learn(model, lambda step: tokens + step, steps=3, features=64, k=4)
+    >>> hooks = srm.dictionaries.hold_features(dictionary, [(3, 17, 0.0)])         # stream, feature, value
+    >>> logits = model.run_with_hooks(tokens, fwd_hooks=hooks)
+    >>> with model.hooks(hooks):
+    ...     written = srm.generate(model, tokens[:1], max_new_tokens=4)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from srm.analysis.ablation import replacing
+from srm.analysis.interventions import Hook
+from srm.dictionaries.dictionary import Dictionary
+from srm.errors import UserError
+
+Held = tuple[int, int, float]  # stream, feature, value
+
+
+def hold_features(dictionary: Dictionary, held: Iterable[Held]) -> list[Hook]:
+    """Hooks that hold features at values."""
+    held = list(held)
+    config = dictionary.config
+    for stream, feature, _ in held:
+        for what, at, size in (("stream", stream, config.streams), ("feature", feature, config.features)):
+            if not 0 <= at < size:
+                raise UserError(f"hold {what} {at}: give one of 0 to {size - 1}")
+    directions = dictionary.directions.detach()
+
+    def moved(states: Tensor, _: str) -> Tensor:
+        codes = dictionary.encode(states.flatten(1, 2)).detach()  # [S, B·T, F]
+        wanted = codes.clone()
+        for stream, feature, value in held:
+            wanted[stream, :, feature] = value
+        return states + torch.bmm(wanted - codes, directions).view_as(states)
+
+    streams = sorted({stream for stream, _, _ in held})
+    return [(point, replacing(streams, moved)) for point in config.points] if held else []

@@ -1,0 +1,59 @@
+"""A lexicon: a dictionary, with what is known of its features. It says which features are in use at a state,
+and what each of them is.
+
+    lexicon = srm.dictionaries.Lexicon.load("runs/nano/dictionaries/last-256-4")
+    features, activations = lexicon.in_use(states)                  # [stream, state, rank]
+    lexicon.features.frequency[stream, feature]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from srm.dictionaries.dictionary import CONFIG, Dictionary, load
+from srm.dictionaries.features import Features
+from srm.dictionaries.quality import check
+from srm.errors import UserError
+from srm.models import LanguageModel
+
+
+@dataclass(frozen=True)
+class Lexicon:
+    dictionary: Dictionary
+    features: Features
+
+    def __post_init__(self) -> None:
+        config = self.dictionary.config
+        if self.features.fired.shape != (config.streams, config.features):
+            raise UserError("these features are of another dictionary: learn it again")
+
+    @classmethod
+    def load(cls, folder: str | Path, model: LanguageModel | None = None) -> Lexicon:
+        """What `srm dictionary` wrote; with a model, only if it was learned on this one."""
+        dictionary = load(folder)
+        if model is not None:
+            check(model, dictionary)
+            dictionary.to(model.device)
+        return cls(dictionary, Features.load(Path(folder) / "features"))
+
+    @torch.inference_mode()
+    def in_use(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """States [S, N, D] → the features in use, the strongest first, and their activations, each [S, N, k].
+        Where fewer than k are, the others are −1, at 0."""
+        activations, features = self.dictionary.activations(states).topk(self.dictionary.config.k)
+        return features.masked_fill(activations == 0, -1), activations
+
+
+def lexicons_of(path: str | Path) -> list[Path]:
+    """The folders that `srm dictionary` wrote for a run or an export, the newest first."""
+    path = Path(path)
+    found = [
+        file.parent
+        for folder in (path / "dictionaries", path.parent / f"{path.name}-dictionaries")
+        for file in folder.glob(f"*/{CONFIG}")
+    ]
+    return sorted(found, key=lambda folder: (folder / CONFIG).stat().st_mtime, reverse=True)

@@ -1,0 +1,169 @@
+// 13. Features: which features of a dictionary are in use in the chosen stream. On top those at the chosen token, each with the tokens it raises and the
+// place of the evaluation text where it is strongest; below, the strongest of the prompt at every token. Alt-click holds a feature at a value.
+
+import { scale, streamColor } from "../color.js";
+import { h, number, short, visible } from "../dom.js";
+import { colorbar, heatmap } from "../heatmap.js";
+
+const ROWS = 16, LINE = 19, TALL = 14, LEFT = 46, TOP = 18;
+
+export const features = {
+  id: "features",
+  title: "Features",
+  about: "Features of the chosen stream's dictionary. Top: those in use at the chosen token, the tokens they raise, and where each is strongest in the evaluation text. Below: the strongest of the prompt, in the order of their peaks. Alt-click holds a feature at a value.",
+  full: true,
+  uses: ["token", "stream", "layer", "holds"],
+
+  mount(panel, ctx) {
+    const { store } = ctx;
+    const value = h("input", { type: "number", step: "0.5", value: "0", "aria-label": "Hold at", style: { width: "4.5em" }, onchange: () => store.set({ hold: Math.max(-1e6, Math.min(1e6, Number(value.value) || 0)) }) });
+    if (ctx.client) panel.controls.append(h("label", { title: "Alt-click a feature to hold it at this value: 0 silences it" }, "hold at ", value));
+
+    // The point of the dictionary nearest to the chosen layer, not after it if there is one.
+    function point() {
+      const { layers } = ctx.trace.manifest.dictionary;
+      const before = layers.filter((layer) => layer <= store.get("layer"));
+      return before.length ? layers.lastIndexOf(before.at(-1)) : 0;
+    }
+
+    const about = (feature) => ctx.trace.manifest.dictionary.about[`${store.get("stream")}.${feature}`];
+    const raises = (feature, count) => about(feature).raises.slice(0, count).map((id) => visible(ctx.trace.string(id))).join("  ");
+    const held = (feature) => store.get("holds").find(([stream, other]) => stream === store.get("stream") && other === feature);
+
+    // The features in use at a token, the strongest first: [[feature, activation], …].
+    function inUse(token) {
+      const { trace } = ctx;
+      const places = trace.manifest.axes.place;
+      const all = Array.from({ length: places }, (_, i) => [trace.at("features", point(), token, store.get("stream"), i), trace.at("feature_activation", point(), token, store.get("stream"), i)]);
+      return all.filter(([feature]) => feature >= 0);
+    }
+
+    // Every feature the stream uses in this prompt: { feature, values by token, peak, at }.
+    function used() {
+      const { trace } = ctx;
+      return trace.once(`features ${point()} ${store.get("stream")}`, () => {
+        const found = new Map();
+        for (let t = 0; t < trace.T; t++) {
+          for (const [feature, activation] of inUse(t)) {
+            if (!found.has(feature)) found.set(feature, { feature, values: new Float32Array(trace.T), peak: 0, at: t });
+            const one = found.get(feature);
+            one.values[t] = activation;
+            if (activation > one.peak) Object.assign(one, { peak: activation, at: t });
+          }
+        }
+        return [...found.values()].sort((a, b) => b.peak - a.peak);
+      });
+    }
+
+    // The rows of the map: the strongest, and those at the chosen token; in the order of their peaks.
+    function rows() {
+      const here = new Set(inUse(store.get("token")).map(([feature]) => feature));
+      return used().filter((one, i) => i < ROWS || here.has(one.feature)).sort((a, b) => a.at - b.at || a.feature - b.feature);
+    }
+
+    function list(pen, width, theme) {
+      const here = inUse(store.get("token"));
+      const most = Math.max(...here.map(([, activation]) => activation), 1e-9);
+      const bar = Math.min(90, width * 0.1), names = LEFT + bar + 46, quote = names + Math.min(270, width * 0.24);
+      pen.text("in use", 0, 11, { color: theme.dim, size: 10 });
+      pen.text("raises", names, 11, { color: theme.dim, size: 10 });
+      pen.text("strongest in the evaluation text at", quote, 11, { color: theme.dim, size: 10 });
+      here.forEach(([feature, activation], i) => {
+        const y = TOP + i * LINE;
+        const at = held(feature);
+        pen.text(`f${feature}`, LEFT - 6, y + 12, { color: at ? theme.warm : theme.ink, weight: 650, size: 11, align: "right" });
+        pen.rect(LEFT, y + 3, Math.max(1, (activation / most) * bar), 11, { fill: streamColor(store.get("stream"), ctx.trace.S) });
+        pen.text(number(activation), LEFT + bar + 38, y + 12, { color: theme.dim, size: 10, align: "right" });
+        pen.text(clipped(raises(feature, 5), quote - names - 10, pen), names, y + 12, { color: theme.ink, size: 11, mono: true });
+        example(pen, feature, quote, y, width, theme);
+        pen.region({ x: 0, y, w: width, h: LINE, rows: 1, columns: 1, feature });
+      });
+    }
+
+    // Where the feature is strongest: the text around it, its token shaded.
+    function example(pen, feature, x, y, width, theme) {
+      const { example: ids, peak } = about(feature);
+      const style = { size: 11, mono: true };
+      const room = Math.floor((width - x - 4) / pen.measure("m", style));
+      if (!ids.length || room < 8) return;
+      const words = ids.map((id) => (ctx.trace.string(id) ?? "?").replace(/\s+/g, " "));
+      const word = words[peak] || " ";
+      const before = words.slice(0, peak).join("").slice(-Math.max(0, Math.floor((room - word.length) * 0.7)));
+      const after = words.slice(peak + 1).join("").slice(0, Math.max(0, room - word.length - before.length));
+      const from = x + pen.measure(before, style), wide = pen.measure(word, style);
+      pen.text(before, x, y + 12, { ...style, color: theme.dim });
+      pen.rect(from, y + 1, wide, 15, { fill: streamColor(store.get("stream"), ctx.trace.S), opacity: 0.28 });
+      pen.text(word, from, y + 12, { ...style, color: theme.ink, weight: 700 });
+      pen.text(after, from + wide, y + 12, { ...style, color: theme.dim });
+    }
+
+    const listHeight = () => TOP + ctx.trace.manifest.axes.place * LINE + 12;
+
+    return {
+      update() {
+        if (document.activeElement !== value) value.value = String(store.get("hold"));
+        if (!ctx.trace?.has("features")) return;
+        const { token, stream } = store.state;
+        panel.note.textContent = `S${stream} after ${token} “${short(ctx.trace.strings[token], 12)}” · ${ctx.trace.manifest.dictionary.points[point()]} · ${used().length} of ${ctx.trace.manifest.dictionary.features} in use in the prompt`;
+      },
+      height: () => (ctx.trace.has("features") ? listHeight() + Math.max(1, rows().length) * TALL + 62 : 40),
+      render(pen, width, height, theme) {
+        const { trace } = ctx;
+        if (!trace.has("features")) {
+          pen.text("no dictionary was learned on these weights", 0, 20, { color: theme.dim });
+          return;
+        }
+        list(pen, width, theme);
+        const shown = rows();
+        const here = new Set(inUse(store.get("token")).map(([feature]) => feature));
+        const side = Math.min(230, width * 0.22), top = listHeight(), wide = width - LEFT - side - 10;
+        const values = shown.flatMap((one) => Array.from(one.values));
+        const colors = scale("sequential", 0, Math.max(...values, 1e-6));
+        const tall = shown.length * TALL;
+        heatmap(pen, { x: LEFT, y: top, w: wide, h: Math.max(1, tall) }, {
+          values, rows: shown.length, columns: trace.T, scale: colors, theme,
+          columnLabels: trace.strings.map((text) => short(text, 7)), monoColumns: true, tilt: true, mark: { column: store.get("token") }, region: { kind: "map" },
+        });
+        shown.forEach(({ feature }, i) => {
+          const style = { color: held(feature) ? theme.warm : here.has(feature) ? theme.ink : theme.dim, weight: here.has(feature) ? 650 : 400, size: 10 };
+          pen.text(`f${feature}`, LEFT - 6, top + (i + 0.5) * TALL + 3.6, { ...style, align: "right" });
+          pen.text(clipped(raises(feature, 5), side, pen, 10), LEFT + wide + 8, top + (i + 0.5) * TALL + 3.6, { ...style, weight: 400, mono: true });
+        });
+        colorbar(pen, LEFT, height - 10, 220, colors, "activation", theme);
+      },
+      tip(hit) {
+        const { trace } = ctx;
+        const one = hit.kind === "map" ? rows()[hit.row] : null;
+        const feature = one?.feature ?? hit.feature;
+        const { frequency, example: ids, peak } = about(feature);
+        const words = ids.map((id, i) => (i === peak ? `[${trace.string(id)}]` : trace.string(id))).join("").replace(/\s+/g, " ");
+        const place = one ? `   ${number(one.values[hit.column])} at ${hit.column} “${short(trace.strings[hit.column], 10)}”` : "";
+        const hint = ctx.client ? `\nalt-click: ${held(feature) ? "let it go" : `hold at ${store.get("hold")}`}` : "";
+        return `S${store.get("stream")} feature ${feature}${place}\nfires at ${number(frequency * 100)} % of tokens, raises ${raises(feature, 5)}\n…${words}…${hint}`;
+      },
+      click(hit, event) {
+        const feature = hit.kind === "map" ? rows()[hit.row].feature : hit.feature;
+        if (event.altKey && ctx.client) toggleHold(store, feature);
+        else if (hit.kind === "map") store.set({ token: hit.column, rangeEnd: null });
+      },
+      table: () => ({
+        columns: ["token", "text", "feature", "activation", "raises"],
+        rows: ctx.trace.strings.flatMap((text, t) => inUse(t).map(([feature, activation]) => [t, text, feature, activation.toFixed(4), raises(feature, 5)])),
+      }),
+      python: () => `${ctx.preamble()}\n\npoint, stream = ${point()}, ${store.get("stream")}      # ${ctx.trace.manifest.dictionary.points[point()]}\ntrace["features"][point, :, stream]                 # [token, place], the strongest first\ntrace["feature_activation"][point, :, stream]\nlexicon.features.frequency[stream]                  # of each feature, over evaluation text`,
+    };
+  },
+};
+
+// Hold a feature of the chosen stream at the chosen value, or let it go.
+export function toggleHold(store, feature) {
+  const { holds, hold, stream } = store.state;
+  const rest = holds.filter(([s, f]) => s !== stream || f !== feature);
+  store.set({ holds: rest.length < holds.length ? rest : [...holds, [stream, feature, hold]] });
+}
+
+// As much of a text as fits.
+function clipped(text, width, pen, size = 11) {
+  const fits = Math.floor(width / pen.measure("m", { size, mono: true }));
+  return [...text].length > fits ? `${[...text].slice(0, Math.max(0, fits - 1)).join("")}…` : text;
+}

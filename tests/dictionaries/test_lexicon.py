@@ -1,0 +1,59 @@
+"""A lexicon names the features in use, and belongs to one model."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from counting import counting_model, text
+
+import srm.dictionaries
+from srm.dictionaries import Lexicon, lexicons_of
+from srm.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def folder(small, dictionary, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lexicon") / "last"
+    srm.dictionaries.save(dictionary, folder)
+    srm.dictionaries.features(small, dictionary, [text(0)], examples=2).save(folder / "features")
+    return folder
+
+
+def test_the_features_in_use_are_those_of_the_code(small, dictionary, folder):
+    lexicon = Lexicon.load(folder, small)
+    config = dictionary.config
+    states = torch.randn(config.streams, 50, config.dim)
+    features, activations = lexicon.in_use(states)
+    codes = dictionary.encode(states)
+    assert features.shape == activations.shape == (config.streams, 50, config.k)
+    assert (activations.diff(dim=-1) <= 0).all()
+    rebuilt = torch.zeros_like(codes).scatter_add(-1, features.clamp_min(0), activations)
+    assert torch.equal(rebuilt, codes)
+    assert ((features < 0) == (activations == 0)).all()
+
+
+def test_of_another_model_or_without_its_features_it_is_refused(folder, tmp_path):
+    other = counting_model()
+    with torch.no_grad():
+        next(other.parameters()).add_(1)
+    with pytest.raises(UserError, match="learned on another model"):
+        Lexicon.load(folder, other)
+    with pytest.raises(UserError, match="no dictionary in"):
+        Lexicon.load(tmp_path)
+
+
+def test_the_newest_of_a_run_comes_first_and_an_exports_lie_beside_it(folder, tmp_path):
+    for place, age in (
+        ("run/dictionaries/old", 100),
+        ("run/dictionaries/new", 0),
+        ("run-dictionaries/b", 50),
+    ):
+        target = tmp_path / place
+        target.mkdir(parents=True)
+        written = target / "dictionary.json"
+        written.write_text((folder / "dictionary.json").read_text())
+        os.utime(written, (1e9 - age, 1e9 - age))
+    assert [found.name for found in lexicons_of(tmp_path / "run")] == ["new", "b", "old"]
+    assert lexicons_of(tmp_path / "none") == []

@@ -1,0 +1,244 @@
+"""Features of a dictionary in the explorer: in the trace, on the page, held, and in the notebook."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from explorer_pages import click_region, picture, put, settle, state
+from explorer_subjects import PROMPT, tiny_model, write_lexicon
+
+import srm
+from srm.cli import main
+from srm.data import byte_tokenizer
+from srm.dictionaries import Lexicon
+from srm.errors import UserError
+from srm.explorer import Trace, capture
+from srm.explorer.captions import captions
+from srm.explorer.interventions import Ablation, Hold, Intervention
+from srm.explorer.opening import open_run
+from srm.explorer.session import Session
+from srm.explorer.widget import show
+
+TOKENIZER = byte_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def lexicon(tiny, tmp_path_factory) -> Lexicon:
+    return Lexicon.load(write_lexicon(tiny, tmp_path_factory.mktemp("tiny") / "dictionary"), tiny)
+
+
+@pytest.fixture(scope="module")
+def trace(tiny, lexicon) -> Trace:
+    return capture(tiny, TOKENIZER, PROMPT, lexicon=lexicon)
+
+
+def test_the_trace_has_the_features_in_use_at_every_point(tiny, lexicon, trace):
+    assert trace["features"].shape == (3, len(PROMPT), 3, 3)  # point, token, stream, place
+    tokens = torch.from_numpy(trace["tokens"]).long()[None]
+    with torch.inference_mode():
+        _, cache = tiny.run_with_cache(tokens)
+        for layer in range(3):
+            codes = lexicon.dictionary.encode(cache[f"layers.{layer}.out"][0].permute(1, 0, 2))  # [S, T, F]
+            for stream in range(3):
+                for token in range(len(PROMPT)):
+                    used = trace["features"][layer, token, stream]
+                    values = trace["feature_activation"][layer, token, stream].astype(float)
+                    expected = codes[stream, token].numpy()
+                    assert set(used[used >= 0]) == set(np.flatnonzero(expected))
+                    assert values[used >= 0] == pytest.approx(expected[used[used >= 0]], rel=2e-3, abs=1e-6)
+
+
+def test_every_feature_in_use_is_described_with_tokens_the_trace_can_name(trace):
+    dictionary = trace.manifest["dictionary"]
+    assert dictionary["layers"] == [0, 1, 2]
+    streams = np.arange(3)[None, None, :, None]
+    for stream, feature in np.unique(
+        np.stack(np.broadcast_arrays(streams, trace["features"]), -1).reshape(-1, 2), axis=0
+    ):
+        if feature < 0:
+            continue
+        about = dictionary["about"][f"{stream}.{feature}"]
+        assert 0 <= about["frequency"] <= 1
+        assert all(trace.string(token) is not None for token in [*about["raises"], *about["example"]])
+        assert not about["example"] or 0 <= about["peak"] < len(about["example"])
+
+
+def test_it_survives_being_written_and_its_caption_names_the_strongest(trace):
+    again = Trace.from_bytes(trace.to_bytes())
+    assert np.array_equal(again["features"], trace["features"])
+    sentence = captions(trace)["features"]
+    values = trace["feature_activation"][-1].astype(float)
+    token, stream, place = np.unravel_index(values.argmax(), values.shape)
+    assert f"feature {trace['features'][-1, token, stream, place]} of S{stream}" in sentence
+    assert sentence.endswith(f"({token}).")
+
+
+def test_a_held_feature_is_an_intervention_like_the_others(tiny, lexicon, trace):
+    session = Session(tiny, TOKENIZER, lexicon=lexicon)
+    tokens = session.encode(PROMPT)
+    used = int(trace["features"][0, 4, 1, 0])
+    silent = Intervention(holds=(Hold(1, used),))
+    found = session.intervene(tokens, silent)
+    assert max(found["kl"]) > 0
+    assert max(found["kl"][:1]) >= 0
+    changed = session.trace(tokens, silent)
+    assert used not in changed["features"][:, :, 1]
+    assert changed.manifest["note"]["intervention"]["holds"] == [{"stream": 1, "feature": used, "value": 0.0}]
+    with pytest.raises(UserError, match="feature 99 is not in 0…23"):
+        session.intervene(tokens, Intervention(holds=(Hold(1, 99),)))
+    with pytest.raises(UserError, match="no dictionary of these weights"):
+        Session(tiny, TOKENIZER).intervene(tokens, silent)
+
+
+def test_another_checkpoint_has_no_features_of_this_dictionary(tiny, lexicon):
+    session = replace(
+        Session(tiny, TOKENIZER, lexicon=lexicon), checkpoints={"early": lambda: tiny_model(depth=3)}
+    )
+    assert "features" not in session.trace(session.encode("ab"), checkpoint="early").arrays
+    with pytest.raises(UserError, match="no dictionary of these weights"):
+        session.trace(session.encode("ab"), Intervention(holds=(Hold(0, 0),)), checkpoint="early")
+
+
+def test_a_run_opens_with_its_dictionary_and_its_python_gives_the_same_trace(tmp_path):
+    model = tiny_model()
+    srm.save(model, tmp_path / "tiny", TOKENIZER)
+    assert open_run(tmp_path / "tiny").lexicon is None
+    write_lexicon(model, tmp_path / "tiny-dictionaries" / "every")
+    session = open_run(tmp_path / "tiny")
+    assert session.info()["dictionary"].endswith("of tokens")
+    names: dict = {"srm": srm}
+    exec(session.python, names)
+    again = capture(names["model"], names["tokenizer"], PROMPT, lexicon=names["lexicon"])
+    assert np.array_equal(again["features"], session.trace(session.encode(PROMPT))["features"])
+
+
+def test_a_dictionary_of_other_weights_is_passed_over_with_a_word_and_refused_if_asked_for(tmp_path, capsys):
+    srm.save(tiny_model(), tmp_path / "tiny", TOKENIZER)
+    folder = write_lexicon(tiny_model(embedding_dim=8), tmp_path / "tiny-dictionaries" / "every")
+    with pytest.warns(UserWarning, match="is not shown: this dictionary was learned on another model"):
+        assert open_run(tmp_path / "tiny").lexicon is None
+    for words, fix in (
+        ([str(tmp_path / "tiny"), "--dictionary", str(folder)], "learned on another model"),
+        ([str(tmp_path / "tiny"), "--dictionary", str(tmp_path)], "no dictionary in"),
+        (["--preset", "srm-nano", "--dictionary", str(folder)], "goes with a run"),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            main(["report", *words, "--out", str(tmp_path / "report.html")])
+        assert stop.value.code == 2
+        error = capsys.readouterr().err.strip()
+        assert fix in error
+        assert "\n" not in error
+
+
+def test_the_notebook_shows_features_of_a_trace_that_has_them(trace):
+    pytest.importorskip("anywidget")
+    assert "features" in show(trace).views
+
+
+# On the page
+
+
+def test_alt_click_holds_a_feature_and_the_board_lets_it_go(page):
+    put(page, stream=2, layer=4, token=10, hold=0)
+    feature = page.evaluate(
+        "() => explorer.trace.at('features', 4, 10, 2, 0)"
+    )  # the first line is the strongest at this token
+    before = picture(page, "features")
+    click_region(page, "features", 0, 0, modifiers=["Alt"])
+    assert state(page)["holds"] == [[2, feature, 0]]
+    assert picture(page, "features") != before
+    page.wait_for_function("() => Math.max(...explorer.outcome.kl) > 0")
+    chip = page.locator("#panel-board .cuts button", has_text=f"S2 f{feature} = 0")
+    assert "holds=" in page.url
+    assert f"hold S2 feature {feature} at 0" in page.evaluate("() => explorer.panel('board').svg()")
+    chip.click()
+    assert state(page)["holds"] == []
+    page.wait_for_function("() => Math.max(...explorer.outcome.kl) === 0")
+
+
+def test_the_value_to_hold_at_is_asked_for(page):
+    put(page, stream=2, layer=4, token=10)
+    value = page.locator("#panel-features input[type=number]")
+    value.fill("7.5")
+    value.press("Enter")
+    assert state(page)["hold"] == 7.5
+    value.evaluate("(element) => element.blur()")
+    click_region(page, "features", 0, 0, modifiers=["Alt"])
+    assert [hold[2] for hold in state(page)["holds"]] == [7.5]
+    code = page.evaluate("() => explorer.panel('board').drawn.python()").splitlines()
+    names: dict = {}
+    exec("\n".join(code[:-1]), names)
+    found = eval(code[-1].split("#")[0], names)
+    page.wait_for_function("() => Math.max(...explorer.outcome.kl) > 0")
+    assert found.tolist() == pytest.approx(page.evaluate("() => explorer.outcome.kl"), abs=2e-4)
+
+
+def test_a_click_in_the_map_chooses_the_token(page):
+    put(page, stream=1, layer=7, token=3)
+    lists = page.evaluate("() => explorer.panel('features').pen.regions.findIndex((r) => r.kind === 'map')")
+    click_region(page, "features", 0, 15, which=lists)
+    assert state(page)["token"] == 15
+
+
+def test_the_rows_are_the_traces_own_and_the_python_gives_them(page):
+    put(page, stream=5, layer=3, token=8)
+    rows = page.evaluate("() => explorer.panel('features').drawn.table().rows")
+    names: dict = {}
+    exec(page.evaluate("() => explorer.panel('features').drawn.python()"), names)
+    ids, values = (
+        names["trace"][name][names["point"], :, names["stream"]]
+        for name in ("features", "feature_activation")
+    )
+    expected = [
+        (t, int(f), float(a))
+        for t in range(len(ids))
+        for f, a in zip(ids[t], values[t], strict=True)
+        if f >= 0
+    ]
+    assert [(row[0], row[2]) for row in rows] == [one[:2] for one in expected]
+    assert [float(row[3]) for row in rows] == pytest.approx([one[2] for one in expected], abs=1e-4)
+
+
+def test_a_link_keeps_what_is_held_and_drops_what_cannot_be(watch, nano_address):
+    page = watch(f"{nano_address}/#holds=[[2,3,0.5],[99,0,0],[0,1.5,0]]").page
+    settle(page)
+    assert state(page)["holds"] == [[2, 3, 0.5]]
+
+
+def test_without_a_dictionary_there_is_no_panel(watch, address):
+    page = watch(address).page
+    assert page.locator("#panel-features").count() == 0
+
+
+def test_generation_under_an_intervention_is_what_the_changed_model_says(tiny, lexicon):
+    session = Session(tiny, TOKENIZER, lexicon=lexicon)
+    tokens = session.encode("ab")
+    under = Intervention(ablations=(Ablation(2, "zero", 0, 2),), holds=(Hold(0, 3, 30.0), Hold(1, 1, 30.0)))
+    made = session.generate(tokens, 6, 0, None, 0, under)
+    expected = list(tokens)
+    for _ in range(6):
+        expected.append(session.intervene(expected, under)["top_after"][-1][0]["id"])
+    assert made == expected
+    assert made != session.generate(tokens, 6, 0, None, 0)
+
+
+def test_generate_follows_the_board_if_asked_to(page):
+    box = page.locator("#intervened")
+    assert not box.is_visible()
+    put(page, holds=[[2, 3, 40], [5, 1, 40]], stream=2)
+    box.check()
+    asked = []
+    page.on("request", lambda request: asked.append(request) if "/api/generate" in request.url else None)
+    page.locator("#count").fill("1")
+    length = page.evaluate("() => explorer.trace.T")
+    page.locator("#generate").click()
+    page.wait_for_function("(length) => explorer.trace.T === length + 1", arg=length)
+    settle(page)
+    assert asked[0].post_data_json["intervention"]["holds"][0] == {"stream": 2, "feature": 3, "value": 40}
+    box.uncheck()
+    page.locator("#count").fill("8")
+    page.evaluate("(prompt) => explorer.load({ prompt }, { prompt })", PROMPT)
+    page.wait_for_function("(length) => explorer.trace.T === length", arg=length)
