@@ -17,53 +17,13 @@ from srm.cli import main
 from srm.cli.analyze import Command
 from srm.cli.paper import Command as Paper
 from srm.cli.report import default_path
-from srm.data import PrepareConfig, prepare
 from srm.errors import UserError
-from srm.models import SRMConfig
-from srm.training import TrainConfig
-from srm.training.loop import train
-
-MODEL = SRMConfig(
-    vocab_size=257,
-    context=16,
-    embedding_dim=8,
-    streams=3,
-    stream_dim=8,
-    mlp_dim=16,
-    token_heads=2,
-    head_dim=4,
-    stream_heads=2,
-    depth=3,
-    gradient_depth=2,
-)
+from subjects import trained_run
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Path:
-    """A run of a few steps on random words."""
-    folder = tmp_path_factory.mktemp("analyze")
-    words = np.random.default_rng(0).choice(["alpha", "beta", "stream", "layer"], 3000)
-    (folder / "words.txt").write_text("\n\n".join(" ".join(words[i : i + 40]) for i in range(0, 3000, 40)))
-    source = PrepareConfig(
-        source=str(folder / "words.txt"),
-        out=folder / "data",
-        tokenizer="byte",
-        section_chars=300,
-        val_fraction=0.2,
-    )
-    prepare(source)
-    config = TrainConfig(
-        steps=6,
-        batch_size=4,
-        lr=1e-2,
-        warmup=2,
-        eval_every=3,
-        eval_tokens=64,
-        checkpoint_every=3,
-        device="cpu",
-    )
-    train(config, MODEL, folder / "data", folder / "run")
-    return folder / "run"
+    return trained_run(tmp_path_factory.mktemp("analyze"))
 
 
 @pytest.fixture(scope="module")

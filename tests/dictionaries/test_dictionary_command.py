@@ -3,46 +3,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import srm.analysis
 import srm.dictionaries
 from srm.cli import main
-from srm.data import PrepareConfig, prepare
-from srm.models import SRMConfig
-from srm.training import TrainConfig
-from srm.training.loop import train
-
-MODEL = SRMConfig(
-    vocab_size=257,
-    context=16,
-    embedding_dim=8,
-    streams=3,
-    stream_dim=8,
-    mlp_dim=16,
-    token_heads=2,
-    head_dim=4,
-    stream_heads=2,
-    depth=3,
-    gradient_depth=2,
-)
+from subjects import trained_run
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("dictionary")
-    words = np.random.default_rng(0).choice(["alpha", "beta", "stream", "layer"], 3000)
-    (folder / "words.txt").write_text("\n\n".join(" ".join(words[i : i + 40]) for i in range(0, 3000, 40)))
-    source = str(folder / "words.txt")
-    prepare(
-        PrepareConfig(
-            source=source, out=folder / "data", tokenizer="byte", section_chars=300, val_fraction=0.2
-        )
-    )
-    config = TrainConfig(steps=6, batch_size=4, lr=1e-2, warmup=2, checkpoint_every=6, device="cpu")
-    train(config, MODEL, folder / "data", folder / "run")
-    return folder / "run"
+    return trained_run(tmp_path_factory.mktemp("dictionary"))
 
 
 def run(capsys, *arguments: object) -> tuple[int, str, str]:
