@@ -1,4 +1,6 @@
-"""Take docs/explorer.png: the explorer on the shipped model, in Debian's chromium."""
+"""Take docs/explorer.png and docs/explorer-features.png: the explorer on the shipped model, in Debian's
+chromium.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-OUT = Path(__file__).parents[1] / "docs" / "explorer.png"
+DOCS = Path(__file__).parents[1] / "docs"
+PLACE = {"stream": 3, "layer": 7, "token": 20}  # whose features are pictured
 READY = "() => window.explorer && !explorer.store.frame && explorer.client.running.size === 0"
 
 command = [sys.executable, "-m", "srm", "explore", "--pretrained", "--port", "0", "--no-browser"]
@@ -23,7 +26,12 @@ with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
             page.goto(url)
             page.wait_for_function(READY)
             page.wait_for_timeout(2000)
-            page.screenshot(path=OUT)
+            page.screenshot(path=DOCS / "explorer.png")
+            page.evaluate("(place) => explorer.store.set(place)", PLACE)
+            panel = page.locator("#panel-features")
+            panel.scroll_into_view_if_needed()
+            page.wait_for_timeout(2000)
+            panel.screenshot(path=DOCS / "explorer-features.png")
             browser.close()
     finally:
         server.terminate()
