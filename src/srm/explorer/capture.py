@@ -24,6 +24,7 @@ from srm.analysis.readout import Readout, kl_of_changes
 from srm.analysis.states import StateMeans
 from srm.dictionaries import Lexicon
 from srm.errors import UserError
+from srm.explorer.features import described, feature_arrays
 from srm.explorer.lens import stream_lens, top_lens
 from srm.explorer.trace import FORMAT, Trace, config_hash
 from srm.models import SRM, LanguageModel
@@ -31,7 +32,6 @@ from srm.models.ordering import LETTERS
 from srm.models.sites import HookFunction, NamesFilter
 
 RANKS = 5  # likeliest tokens kept at every tick
-NAMED = 5  # tokens named that a feature raises
 STREAM_LENS_LIMIT = 4e11  # floating-point operations; about ten seconds on two cores
 Hooks = Sequence[tuple[NamesFilter, HookFunction]]
 
@@ -107,9 +107,11 @@ def capture(
         | _readout_arrays(model, states, logits[0], tokens, target, reference, stream_lens)
     )
     arrays |= {"tokens": tokens.int(), "target": target.int()}
+    dictionary = None
     if lexicon is not None:
-        arrays |= _feature_arrays(lexicon, cache)
-    manifest = _manifest(model, tokenizer, ids, arrays, name, note, reference is not None, lexicon)
+        arrays |= feature_arrays(lexicon, cache)
+        dictionary = described(lexicon, arrays["features"].cpu().numpy(), model.config.depth)
+    manifest = _manifest(model, tokenizer, ids, arrays, name, note, reference is not None, dictionary)
     return Trace(
         {key: value.cpu().contiguous().numpy() for key, value in arrays.items()},
         {**manifest, "python": python},
@@ -259,34 +261,6 @@ def _readout_arrays(
     return arrays
 
 
-def _feature_arrays(lexicon: Lexicon, cache: dict[str, Tensor]) -> dict[str, Tensor]:
-    points = torch.stack([cache[name][0].float() for name in lexicon.dictionary.config.points])
-    P, T, S, D = points.shape
-    used = lexicon.in_use(points.permute(2, 0, 1, 3).reshape(S, P * T, D))
-    ids, activation = (value.view(S, P, T, -1).permute(1, 2, 0, 3) for value in used)
-    return {"features": ids.int(), "feature_activation": activation.clamp_max(6e4).half()}
-
-
-def about_features(lexicon: Lexicon, used: np.ndarray) -> dict[str, Any]:
-    """What there is to say about the features in use [point, token, stream, place]: for each, under
-    "STREAM.FEATURE", how often it fires, the tokens it raises, and the place where it is strongest."""
-    found = lexicon.features
-    about: dict[str, Any] = {}
-    for s in range(used.shape[2]):
-        for f in np.unique(used[:, :, s]):
-            if f < 0:
-                continue
-            tokens, activation = found.context[s, f, 0], found.activation[s, f, 0]
-            there = tokens >= 0
-            about[f"{s}.{f}"] = {
-                "frequency": round(float(found.frequency[s, f]), 6),
-                "raises": found.raised[s, f, :NAMED].tolist(),
-                "example": tokens[there].tolist() if found.strength[s, f, 0] > 0 else [],
-                "peak": int(activation[there].argmax()) if there.any() else 0,
-            }
-    return about
-
-
 def _manifest(
     model: SRM,
     tokenizer: TextTokens,
@@ -295,27 +269,15 @@ def _manifest(
     name: str | None,
     note: dict[str, Any] | None,
     has_reference: bool,
-    lexicon: Lexicon | None,
+    dictionary: dict[str, Any] | None,
 ) -> dict[str, Any]:
     config = model.config
-    dictionary, sizes = None, {}
-    if lexicon is not None:
-        learned = lexicon.dictionary.config
-        about = about_features(lexicon, arrays["features"].cpu().numpy())
-        layers = [_layer_of(point, config.depth) for point in learned.points]
-        dictionary = {
-            "points": list(learned.points),
-            "layers": layers,
-            "features": learned.features,
-            "about": about,
-        }
-        sizes = {"point": len(learned.points), "place": learned.k}
     used: set[int] = set()
     for key in ("tokens", "target", "lens_ids", "stream_lens_id"):
         if key in arrays:
             used.update(np.unique(arrays[key].cpu().numpy()).tolist())
-    for one in dictionary["about"].values() if dictionary else ():
-        used.update(one["raises"], one["example"])
+    for feature in dictionary["about"].values() if dictionary else ():
+        used.update(feature["raises"], feature["example"])
     ticks = config.depth * config.calls_per_layer
     prompt = tokenizer.decode([i for i in ids if i < tokenizer.vocab_size])
     return {
@@ -346,18 +308,12 @@ def _manifest(
             "transition": config.depth - 1,
             "group": config.step_functions,
             "rank": arrays["lens_ids"].shape[-1],
-            **sizes,
+            **({"point": len(dictionary["points"]), "place": dictionary["k"]} if dictionary else {}),
         },
         "reference": "evaluation tokens" if has_reference else "this prompt",
         "note": note or {},
         "dictionary": dictionary,
     }
-
-
-def _layer_of(point: str, depth: int) -> int:
-    """The layer whose result is at a point; the post-steps belong to the last."""
-    kind, number, _ = point.split(".")
-    return int(number) if kind == "layers" else depth - 1
 
 
 def display_strings(tokenizer: TextTokens, ids: Sequence[int]) -> list[str]:
