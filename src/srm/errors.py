@@ -1,4 +1,4 @@
-"""The one kind of error that is the user's to fix."""
+"""The one kind of error that is the user's to fix, and the one kind of warning that is theirs to know."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ class UserError(ValueError):
     """Something a user can cause and mend. The message is one line and names the fix; the command line
     exits with 2.
     """
+
+
+class Notice(UserWarning):
+    """Something a user should know although the work goes on. The command line prints it as one line."""
 
 
 def nearest(name: str, known: list[str]) -> str:

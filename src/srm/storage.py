@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from srm.errors import UserError
+from srm.errors import Notice, UserError
 from srm.models import LanguageModel, build, config_from_dict
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def model_folder(path: str | Path) -> Path:
         raise UserError(f"{path} does not exist: give a run, a checkpoint or an export")
     if not (path / "run.json").is_file():
         raise UserError(f"{path} is no run, checkpoint or export: it has neither run.json nor config.json")
-    found = latest_checkpoint(path / "checkpoints", lambda line: warnings.warn(line, stacklevel=4))
+    found = latest_checkpoint(path / "checkpoints", lambda line: warnings.warn(line, Notice, stacklevel=4))
     if found is None:
         raise UserError(f"{path} has no whole checkpoint yet: wait for the first, or `srm resume {path}`")
     return found

@@ -76,9 +76,17 @@ def test_generation_goes_on_under_a_held_feature_as_a_full_pass_does(small):
     assert torch.equal(cached, again)
 
 
-@pytest.mark.parametrize(("held", "what"), [((9, 0, 0.0), "stream 9"), ((0, -1, 0.0), "feature -1")])
-def test_what_the_dictionary_lacks_is_refused(dictionary, held, what):
-    with pytest.raises(UserError, match=f"hold {what}: give one of 0 to"):
+@pytest.mark.parametrize(
+    ("held", "words"),
+    [
+        ((9, 0, 0.0), "hold stream 9: give one of 0 to"),
+        ((0, -1, 0.0), "hold feature -1: give one of 0 to"),
+        ((0, 1.5, 0.0), "hold feature 1.5: give one of 0 to"),
+        ((0, 1, float("nan")), "hold feature 1 at nan: give a number"),
+    ],
+)
+def test_what_the_dictionary_lacks_is_refused(dictionary, held, words):
+    with pytest.raises(UserError, match=words):
         hold_features(dictionary, [held])
 
 

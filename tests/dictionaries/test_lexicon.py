@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 
 import pytest
@@ -9,7 +10,8 @@ import torch
 from counting import counting_model, text
 
 import srm.dictionaries
-from srm.dictionaries import Lexicon, lexicons_of
+from srm.dictionaries import Dictionary, Lexicon, lexicons_of
+from srm.dictionaries.quality import check
 from srm.errors import UserError
 
 
@@ -38,9 +40,22 @@ def test_of_another_model_or_without_its_features_it_is_refused(folder, tmp_path
     other = counting_model()
     with torch.no_grad():
         next(other.parameters()).add_(1)
-    with pytest.raises(UserError, match="learned on another model"):
+    with pytest.raises(UserError, match="learned on other weights"):
         Lexicon.load(folder, other)
     with pytest.raises(UserError, match="no dictionary in"):
+        Lexicon.load(tmp_path)
+
+
+def test_points_that_the_model_lacks_are_refused(small, dictionary):
+    for points in ((), ("layers.99.out",)):
+        config = dataclasses.replace(dictionary.config, points=points)
+        with pytest.raises(UserError, match="are not states of this model"):
+            check(small, Dictionary(config))
+
+
+def test_without_features_it_is_refused_with_the_command_that_writes_them(dictionary, tmp_path):
+    srm.dictionaries.save(dictionary, tmp_path)
+    with pytest.raises(UserError, match="`srm dictionary RUN` writes both"):
         Lexicon.load(tmp_path)
 
 

@@ -97,9 +97,9 @@ def test_one_dictionary_for_all_layers_is_replaced_at_all_of_them(small, unseen)
 
 def test_a_dictionary_of_another_model_is_refused(small, dictionary, unseen):
     other = srm.build(small.config.replace(init_seed=3))
-    with pytest.raises(UserError, match="learned on another model"):
+    with pytest.raises(UserError, match="learned on other weights"):
         srm.dictionaries.quality(other, dictionary, unseen)
-    with pytest.raises(UserError, match="learned on another model"):
+    with pytest.raises(UserError, match="learned on other weights"):
         srm.dictionaries.features(other, dictionary, unseen)
 
 

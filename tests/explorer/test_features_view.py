@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -14,11 +16,12 @@ import srm
 from srm.cli import main
 from srm.data import byte_tokenizer
 from srm.dictionaries import Lexicon
-from srm.errors import UserError
-from srm.explorer import Trace, capture
+from srm.errors import Notice, UserError
+from srm.explorer import Trace, TraceError, capture
 from srm.explorer.captions import captions
 from srm.explorer.interventions import Ablation, Hold, Intervention
 from srm.explorer.opening import open_run
+from srm.explorer.report import write_report
 from srm.explorer.session import Session
 from srm.explorer.widget import show
 
@@ -26,20 +29,26 @@ TOKENIZER = byte_tokenizer()
 
 
 @pytest.fixture(scope="module")
-def lexicon(tiny, tmp_path_factory) -> Lexicon:
-    return Lexicon.load(write_lexicon(tiny, tmp_path_factory.mktemp("tiny") / "dictionary"), tiny)
+def model() -> srm.SRM:
+    """Of this file alone: that of the live server belongs to the server's thread."""
+    return tiny_model()
 
 
 @pytest.fixture(scope="module")
-def trace(tiny, lexicon) -> Trace:
-    return capture(tiny, TOKENIZER, PROMPT, lexicon=lexicon)
+def lexicon(model, tmp_path_factory) -> Lexicon:
+    return Lexicon.load(write_lexicon(model, tmp_path_factory.mktemp("tiny") / "dictionary"), model)
 
 
-def test_the_trace_has_the_features_in_use_at_every_point(tiny, lexicon, trace):
+@pytest.fixture(scope="module")
+def trace(model, lexicon) -> Trace:
+    return capture(model, TOKENIZER, PROMPT, lexicon=lexicon)
+
+
+def test_the_trace_has_the_features_in_use_at_every_point(model, lexicon, trace):
     assert trace["features"].shape == (3, len(PROMPT), 3, 3)  # point, token, stream, place
     tokens = torch.from_numpy(trace["tokens"]).long()[None]
     with torch.inference_mode():
-        _, cache = tiny.run_with_cache(tokens)
+        _, cache = model.run_with_cache(tokens)
         for layer in range(3):
             codes = lexicon.dictionary.encode(cache[f"layers.{layer}.out"][0].permute(1, 0, 2))  # [S, T, F]
             for stream in range(3):
@@ -76,8 +85,8 @@ def test_it_survives_being_written_and_its_caption_names_the_strongest(trace):
     assert sentence.endswith(f"({token}).")
 
 
-def test_a_held_feature_is_an_intervention_like_the_others(tiny, lexicon, trace):
-    session = Session(tiny, TOKENIZER, lexicon=lexicon)
+def test_a_held_feature_is_an_intervention_like_the_others(model, lexicon, trace):
+    session = Session(model, TOKENIZER, lexicon=lexicon)
     tokens = session.encode(PROMPT)
     used = int(trace["features"][0, 4, 1, 0])
     silent = Intervention(holds=(Hold(1, used),))
@@ -90,12 +99,12 @@ def test_a_held_feature_is_an_intervention_like_the_others(tiny, lexicon, trace)
     with pytest.raises(UserError, match="feature 99 is not in 0…23"):
         session.intervene(tokens, Intervention(holds=(Hold(1, 99),)))
     with pytest.raises(UserError, match="no dictionary of these weights"):
-        Session(tiny, TOKENIZER).intervene(tokens, silent)
+        Session(model, TOKENIZER).intervene(tokens, silent)
 
 
-def test_another_checkpoint_has_no_features_of_this_dictionary(tiny, lexicon):
+def test_another_checkpoint_has_no_features_of_this_dictionary(model, lexicon):
     session = replace(
-        Session(tiny, TOKENIZER, lexicon=lexicon), checkpoints={"early": lambda: tiny_model(depth=3)}
+        Session(model, TOKENIZER, lexicon=lexicon), checkpoints={"early": lambda: tiny_model(depth=3)}
     )
     assert "features" not in session.trace(session.encode("ab"), checkpoint="early").arrays
     with pytest.raises(UserError, match="no dictionary of these weights"):
@@ -118,10 +127,10 @@ def test_a_run_opens_with_its_dictionary_and_its_python_gives_the_same_trace(tmp
 def test_a_dictionary_of_other_weights_is_passed_over_with_a_word_and_refused_if_asked_for(tmp_path, capsys):
     srm.save(tiny_model(), tmp_path / "tiny", TOKENIZER)
     folder = write_lexicon(tiny_model(embedding_dim=8), tmp_path / "tiny-dictionaries" / "every")
-    with pytest.warns(UserWarning, match="is not shown: this dictionary was learned on another model"):
+    with pytest.warns(Notice, match="is not shown: this dictionary was learned on other weights"):
         assert open_run(tmp_path / "tiny").lexicon is None
     for words, fix in (
-        ([str(tmp_path / "tiny"), "--dictionary", str(folder)], "learned on another model"),
+        ([str(tmp_path / "tiny"), "--dictionary", str(folder)], "learned on other weights"),
         ([str(tmp_path / "tiny"), "--dictionary", str(tmp_path)], "no dictionary in"),
         (["--preset", "srm-nano", "--dictionary", str(folder)], "goes with a run"),
     ):
@@ -131,6 +140,30 @@ def test_a_dictionary_of_other_weights_is_passed_over_with_a_word_and_refused_if
         error = capsys.readouterr().err.strip()
         assert fix in error
         assert "\n" not in error
+
+
+def test_a_notice_is_one_line_of_the_command_line(tmp_path):
+    srm.save(tiny_model(), tmp_path / "tiny", TOKENIZER)
+    write_lexicon(tiny_model(embedding_dim=8), tmp_path / "tiny-dictionaries" / "every")
+    out = tmp_path / "report.html"
+    command = [sys.executable, "-m", "srm", "report", str(tmp_path / "tiny"), "--out", str(out)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    (line,) = ran.stderr.splitlines()
+    assert line.startswith(f"srm report: {tmp_path / 'tiny-dictionaries' / 'every'} is not shown: ")
+
+
+def test_a_checkpoint_finds_the_dictionary_of_its_weights_in_its_run(tmp_path, model):
+    for name, weights in (("step-1", tiny_model(init_seed=1)), ("step-2", model)):
+        srm.save(weights, tmp_path / "run" / "checkpoints" / name, TOKENIZER)
+    write_lexicon(model, tmp_path / "run" / "dictionaries" / "every")
+    assert open_run(tmp_path / "run" / "checkpoints" / "step-2").lexicon is not None
+    assert open_run(tmp_path / "run" / "checkpoints" / "step-1").lexicon is None
+
+
+def test_a_trace_with_features_says_whose(trace):
+    manifest = {**trace.manifest, "dictionary": None}
+    with pytest.raises(TraceError, match="go together"):
+        Trace(trace.arrays, manifest)
 
 
 def test_the_notebook_shows_features_of_a_trace_that_has_them(trace):
@@ -178,7 +211,7 @@ def test_the_value_to_hold_at_is_asked_for(page):
 
 def test_a_click_in_the_map_chooses_the_token(page):
     put(page, stream=1, layer=7, token=3)
-    lists = page.evaluate("() => explorer.panel('features').pen.regions.findIndex((r) => r.kind === 'map')")
+    lists = page.evaluate("() => explorer.panel('features').pen.regions.findIndex((r) => r.shown)")
     click_region(page, "features", 0, 15, which=lists)
     assert state(page)["token"] == 15
 
@@ -203,9 +236,45 @@ def test_the_rows_are_the_traces_own_and_the_python_gives_them(page):
 
 
 def test_a_link_keeps_what_is_held_and_drops_what_cannot_be(watch, nano_address):
-    page = watch(f"{nano_address}/#holds=[[2,3,0.5],[99,0,0],[0,1.5,0]]").page
+    page = watch(f"{nano_address}/#holds=[[2,3,0.5],[99,0,0],[0,1.5,0],[0,1,1e9]]&hold=1e300").page
     settle(page)
-    assert state(page)["holds"] == [[2, 3, 0.5]]
+    assert state(page)["holds"] == [[2, 3, 0.5], [0, 1, 1e6]]
+    assert state(page)["hold"] == 1e6
+    page.wait_for_function("() => explorer.outcome !== null")
+
+
+def test_on_a_wide_screen_the_four_columns_stand_side_by_side(watch, nano_address):
+    page = watch(nano_address, viewport={"width": 2200, "height": 1200}).page
+    settle(page)
+    tops = page.evaluate(
+        "() => [...document.querySelectorAll('.column')].map((c) => c.getBoundingClientRect().top)"
+    )
+    assert len(tops) == 4
+    assert tops == pytest.approx([tops[0]] * 4, abs=1)
+
+
+def test_its_height_is_the_same_at_every_token(page):
+    put(page, stream=2, layer=4)
+    heights = set()
+    for token in range(0, len(PROMPT), 3):
+        put(page, token=token)
+        picture(page, "features")
+        heights.add(page.locator("#panel-features").bounding_box()["height"])
+    assert len(heights) == 1
+
+
+def test_in_a_report_a_trace_without_features_says_so(watch, nano, tmp_path):
+    traces = [nano.trace(nano.encode(PROMPT)), replace(nano, lexicon=None).trace(nano.encode("other"))]
+    page = watch(write_report(nano, tmp_path / "report.html", traces=traces).as_uri()).page
+    note = page.locator("#panel-features .note")
+    assert "of 24 in use" in note.inner_text()
+    page.locator("#tabs button").nth(1).click()
+    page.wait_for_function("() => explorer.trace === explorer.traces[1]")
+    page.wait_for_function("() => !document.querySelector('#panel-features .note').textContent")
+    panel = "explorer.panel('features')"
+    assert "no dictionary was learned on these weights" in page.evaluate(f"() => {panel}.svg()")
+    assert page.evaluate(f"() => {panel}.csv()").count("\n") == 1
+    compile(page.evaluate(f"() => {panel}.drawn.python()"), "features", "exec")
 
 
 def test_without_a_dictionary_there_is_no_panel(watch, address):
@@ -213,8 +282,8 @@ def test_without_a_dictionary_there_is_no_panel(watch, address):
     assert page.locator("#panel-features").count() == 0
 
 
-def test_generation_under_an_intervention_is_what_the_changed_model_says(tiny, lexicon):
-    session = Session(tiny, TOKENIZER, lexicon=lexicon)
+def test_generation_under_an_intervention_is_what_the_changed_model_says(model, lexicon):
+    session = Session(model, TOKENIZER, lexicon=lexicon)
     tokens = session.encode("ab")
     under = Intervention(ablations=(Ablation(2, "zero", 0, 2),), holds=(Hold(0, 3, 30.0), Hold(1, 1, 30.0)))
     made = session.generate(tokens, 6, 0, None, 0, under)
@@ -223,6 +292,15 @@ def test_generation_under_an_intervention_is_what_the_changed_model_says(tiny, l
         expected.append(session.intervene(expected, under)["top_after"][-1][0]["id"])
     assert made == expected
     assert made != session.generate(tokens, 6, 0, None, 0)
+
+
+def test_an_intervention_without_effect_draws_the_same_tokens(model, lexicon):
+    session = Session(model, TOKENIZER, lexicon=lexicon)
+    tokens = session.encode("ab")
+    made = session.generate(tokens, 12, 1.5, None, 7)
+    used = {int(f) for f in session.trace(made)["features"][:, :, 0].ravel()}
+    unused = next(f for f in range(24) if f not in used)
+    assert session.generate(tokens, 12, 1.5, None, 7, Intervention(holds=(Hold(0, unused),))) == made
 
 
 def test_generate_follows_the_board_if_asked_to(page):

@@ -14,9 +14,12 @@ import inspect
 import io
 import re
 import sys
+import warnings
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NoReturn
 
-from srm.errors import UserError, nearest
+from srm.errors import Notice, UserError, nearest
 
 COMMANDS = {  # name → one line for `srm --help`; the module is srm.cli.<name>
     "demo": "the whole path once, small: text, training, analyses, a report",
@@ -49,6 +52,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
 
         print(f"srm {__version__}")
         sys.exit(0)
+    warnings.showwarning = partial(show_warning, argv[0], warnings.showwarning)
     try:
         run(argv[0], argv[1:])
     except UserError as error:
@@ -60,6 +64,16 @@ def main(argv: list[str] | None = None) -> NoReturn:
         sys.stderr.close()
         sys.exit(0)
     sys.exit(0)
+
+
+def show_warning(
+    command: str, otherwise: Callable, message: Warning, kind: type[Warning], *rest: Any
+) -> None:
+    """A notice is one line; other warnings are shown as usual."""
+    if issubclass(kind, Notice):
+        print(f"srm {command}: {message}", file=sys.stderr)
+    else:
+        otherwise(message, kind, *rest)
 
 
 def run(name: str, arguments: list[str]) -> None:

@@ -16,6 +16,7 @@ is. Held at 0 a feature is silent; where it is not in use, nothing changes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import torch
@@ -33,10 +34,12 @@ def hold_features(dictionary: Dictionary, held: Iterable[Held]) -> list[Hook]:
     """Hooks that hold features at values."""
     held = list(held)
     config = dictionary.config
-    for stream, feature, _ in held:
+    for stream, feature, value in held:
         for what, at, size in (("stream", stream, config.streams), ("feature", feature, config.features)):
-            if not 0 <= at < size:
+            if at not in range(size):
                 raise UserError(f"hold {what} {at}: give one of 0 to {size - 1}")
+        if not math.isfinite(value):
+            raise UserError(f"hold feature {feature} at {value}: give a number")
     directions = dictionary.directions.detach()
 
     def moved(states: Tensor, _: str) -> Tensor:

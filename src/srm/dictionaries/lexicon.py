@@ -38,6 +38,8 @@ class Lexicon:
         if model is not None:
             check(model, dictionary)
             dictionary.to(model.device)
+        if not Features.exists(Path(folder) / "features"):
+            raise UserError(f"{folder} has a dictionary but no features: `srm dictionary RUN` writes both")
         return cls(dictionary, Features.load(Path(folder) / "features"))
 
     @torch.inference_mode()
@@ -49,11 +51,11 @@ class Lexicon:
 
 
 def lexicons_of(path: str | Path) -> list[Path]:
-    """The folders that `srm dictionary` wrote for a run or an export, the newest first."""
+    """The folders that `srm dictionary` wrote for a run, a checkpoint of one, or an export, the newest first.
+    They may be of other weights: a run that was trained further, another checkpoint."""
     path = Path(path)
-    found = [
-        file.parent
-        for folder in (path / "dictionaries", path.parent / f"{path.name}-dictionaries")
-        for file in folder.glob(f"*/{CONFIG}")
-    ]
+    folders = [path / "dictionaries", path.parent / f"{path.name}-dictionaries"]
+    if path.parent.name == "checkpoints":
+        folders.append(path.parent.parent / "dictionaries")
+    found = [file.parent for folder in folders for file in folder.glob(f"[!.]*/{CONFIG}")]
     return sorted(found, key=lambda folder: (folder / CONFIG).stat().st_mtime, reverse=True)

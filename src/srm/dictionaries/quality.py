@@ -270,5 +270,10 @@ def check(model: LanguageModel, dictionary: Dictionary) -> SRM:
     config = dictionary.config
     fits = (config.streams, config.dim) == (model.config.streams, model.config.stream_dim)
     if not fits or (config.model and config.model != model_mark(model)):
-        raise UserError("this dictionary was learned on another model: learn one on this, or load that model")
+        raise UserError(
+            "this dictionary was learned on other weights (was the run trained further?): `srm dictionary` "
+            "learns one on these"
+        )
+    if not config.points or not set(config.points) <= set(points_of(model)):
+        raise UserError(f"this dictionary's points, {config.points}, are not states of this model")
     return model

@@ -191,9 +191,10 @@ def _features(trace: Trace) -> str:
     if activation.max() <= 0:
         return f"No feature is in use at any of the {len(ids)} tokens."
     used = sum(len(np.unique(ids[:, s][ids[:, s] >= 0])) for s in range(ids.shape[1]))
+    point = trace.manifest["dictionary"]["points"][-1]
     total = ids.shape[1] * trace.manifest["dictionary"]["features"]
     return (
-        f"{used:,} of {total:,} features are in use in the last states of this prompt; the strongest is "
+        f"{used:,} of {total:,} features are in use in this prompt at {point}; the strongest is "
         f"feature {ids[token, stream, place]} of S{stream}, {activation.max():.1f} at "
         f"“{_word(trace, int(token))}” ({token})."
     )

@@ -18,10 +18,9 @@ NAMED = 5  # tokens named that a feature raises
 
 def feature_arrays(lexicon: Lexicon, cache: dict[str, Tensor]) -> dict[str, Tensor]:
     """The features in use and their activations, each [P, T, S, K], from the cached states of one prompt."""
-    states = torch.stack([cache[point][0].float() for point in lexicon.dictionary.config.points])
-    P, T, S, D = states.shape
-    used = lexicon.in_use(states.permute(2, 0, 1, 3).reshape(S, P * T, D))
-    features, activation = (value.view(S, P, T, -1).permute(1, 2, 0, 3) for value in used)
+    points = lexicon.dictionary.config.points
+    used = [lexicon.in_use(cache[point][0].float().transpose(0, 1)) for point in points]  # of [S, T, D]
+    features, activation = (torch.stack(values).transpose(1, 2) for values in zip(*used, strict=True))
     return {"features": features.int(), "feature_activation": activation.clamp_max(6e4).half()}
 
 
@@ -29,22 +28,25 @@ def described(lexicon: Lexicon, used: np.ndarray, depth: int) -> dict[str, Any]:
     """The dictionary for a trace's manifest. `about` has the features in use [P, T, S, K] under
     "STREAM.FEATURE"; `layers` says which layer's result is at each point."""
     config = lexicon.dictionary.config
+    frequency = lexicon.features.frequency
     in_use = ((s, int(f)) for s in range(config.streams) for f in np.unique(used[:, :, s]) if f >= 0)
     return {
         "points": list(config.points),
         "layers": [_layer_of(point, depth) for point in config.points],
         "features": config.features,
         "k": config.k,
-        "about": {f"{s}.{f}": _about(lexicon.features, s, f) for s, f in in_use},
+        "about": {
+            f"{s}.{f}": {"frequency": round(float(frequency[s, f]), 6), **_about(lexicon.features, s, f)}
+            for s, f in in_use
+        },
     }
 
 
 def _about(found: Features, stream: int, feature: int) -> dict[str, Any]:
-    """How often a feature fires, the tokens it raises, and the text around its strongest place."""
+    """The tokens a feature raises, and the text around its strongest place."""
     tokens, activation = found.context[stream, feature, 0], found.activation[stream, feature, 0]
     there = (tokens >= 0) & (found.strength[stream, feature, 0] > 0)  # none if it never fired
     return {
-        "frequency": round(float(found.frequency[stream, feature]), 6),
         "raises": found.raised[stream, feature, :NAMED].tolist(),
         "example": tokens[there].tolist(),
         "peak": int(activation[there].argmax()) if there.any() else 0,

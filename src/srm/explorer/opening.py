@@ -20,7 +20,7 @@ import srm
 from srm.analysis.states import state_means
 from srm.data import DataError, byte_tokenizer, evaluation_batches, open_tokens
 from srm.dictionaries import Lexicon, lexicons_of
-from srm.errors import UserError
+from srm.errors import Notice, UserError
 from srm.explorer.capture import require_srm
 from srm.explorer.session import Session
 from srm.models import SRM, LanguageModel, SRMConfig
@@ -91,12 +91,14 @@ def open_run(path: str | Path, dictionary: str | Path | None = None) -> Session:
 
 
 def find_dictionary(path: Path, model: SRM) -> Path | None:
-    """The newest dictionary of a run that was learned on these weights."""
+    """The newest dictionary of a run that was learned on these weights. Those of other checkpoints are passed
+    over, without a word if it is a checkpoint that is looked at."""
     for folder in lexicons_of(path):
         try:
             Lexicon.load(folder, model)
         except UserError as error:
-            warnings.warn(f"{folder} is not shown: {error}", stacklevel=2)
+            if path.parent.name != "checkpoints":
+                warnings.warn(f"{folder} is not shown: {error}", Notice, stacklevel=2)
         else:
             return folder
     return None
@@ -119,7 +121,7 @@ def saved_results(path: Path) -> dict[str, Any]:
                 "evidence": str(result.evidence),
             }
         except (UserError, NotImplementedError, KeyError, ValueError, OSError) as error:
-            warnings.warn(f"{file.with_suffix('')} is not shown: {error}", stacklevel=2)
+            warnings.warn(f"{file.with_suffix('')} is not shown: {error}", Notice, stacklevel=2)
     return found
 
 

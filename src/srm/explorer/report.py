@@ -248,6 +248,8 @@ def _head(
 def _provenance(info: dict[str, Any], record: dict[str, Any]) -> str:
     rows = {"srm": srm.__version__, "tokenizer": info["tokenizer"], "config": info["config_hash"]}
     rows |= {f"trained with {name}": version for name, version in record.get("versions", {}).items()}
+    if info["dictionary"]:
+        rows["dictionary"] = info["dictionary"]
     if "created" in record:
         rows["begun"] = record["created"]
     if "data" in record:

@@ -88,7 +88,7 @@ class GenerateRequest(Prompt):
     count: Annotated[int, Field(ge=0, le=64)] = 1
     temperature: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] = 0.8
     top_k: Annotated[int, Field(ge=1, le=1_000_000)] | None = 50
-    seed: Annotated[int, Field(ge=0, lt=2**62)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     intervention: Intervention = Intervention()
 
 

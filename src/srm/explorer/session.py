@@ -181,20 +181,25 @@ class Session:
         seed: int,
         intervention: Intervention | None = None,
     ) -> list[int]:
-        """The prompt and up to `count` tokens more, as many as still can be shown. With an intervention each
-        is the answer to a whole pass over what is there: a cache would know the others only by their place.
+        """The prompt and up to `count` tokens more, as many as still can be shown. With an intervention every
+        token is the answer to a whole pass: it may be about a place in the prompt, or about other tokens.
         """
+        subject, hooks = self.subject(), []
+        if intervention:
+            intervention.check(subject.model, len(tokens), subject.dictionary)
+            hooks = hooks_of(subject.model, self.baseline(tokens).means, intervention, subject.dictionary)
         count = min(count, self.max_tokens - len(tokens))
-        out = torch.tensor([list(tokens)], device=self.srm.device)
-        if not intervention:
-            out = generate(self.srm, out, count, temperature=temperature, top_k=top_k, seed=seed)
-            return out[0].tolist()
-        subject = self.subject()
-        intervention.check(subject.model, len(tokens), subject.dictionary)
-        means = self.baseline(tokens).means
-        with subject.model.hooks(hooks_of(subject.model, means, intervention, subject.dictionary)):
-            for i in range(count):
-                out = generate(subject.model, out, 1, temperature=temperature, top_k=top_k, seed=seed + i)
+        prompt = torch.tensor([list(tokens)], device=subject.model.device)
+        with subject.model.hooks(hooks):
+            out = generate(
+                subject.model,
+                prompt,
+                count,
+                temperature=temperature,
+                top_k=top_k,
+                seed=seed,
+                use_cache=not hooks,
+            )
         return out[0].tolist()
 
     def sweep(self, tokens: Sequence[int], mode: By, checkpoint: str = "") -> Iterator[dict[str, Any]]:

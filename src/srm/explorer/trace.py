@@ -181,6 +181,9 @@ class Trace:
                     f"{name} is {array.dtype} {list(array.shape)}; a trace has {spec.dtype} "
                     f"{list(expected)} ({', '.join(spec.axes)})"
                 )
+        parts = ["features" in self.arrays, "feature_activation" in self.arrays]
+        if any(parts) != all([*parts, self.manifest.get("dictionary")]):
+            raise TraceError("features, feature_activation and the manifest's dictionary go together")
         unknown = sorted(set(self.arrays) - set(FIELDS))
         if unknown:
             raise TraceError(f"a trace has no array called {unknown[0]!r}")

@@ -79,6 +79,7 @@ export class App {
     if (this.job) this.stopSweep(); // it is about another prompt
     const { T, S, L, H } = trace;
     const isIndex = (value, size) => Number.isInteger(value) && value >= 0 && value < size;
+    const bounded = (value) => Math.max(-1e6, Math.min(1e6, value));
     const inside = (value, size) => Math.max(0, Math.min(size - 1, value));
     const state = this.store.state;
     const [from, to] = state.brush;
@@ -88,7 +89,8 @@ export class App {
       stream: inside(state.stream, S), source: inside(state.source, S), layer: inside(state.layer, L), head: inside(state.head, H), step: inside(state.step, trace.steps),
       ablated: state.ablated.filter((code) => code >= 0 && code < 3 * S),
       brush: state.brush.length === 2 && from >= 0 && from < to && to < S ? [from, to] : [],
-      holds: state.holds.filter(([stream, feature]) => trace.has("features") && isIndex(stream, S) && isIndex(feature, trace.manifest.dictionary.features)),
+      holds: state.holds.filter(([stream, feature]) => trace.has("features") && isIndex(stream, S) && isIndex(feature, trace.manifest.dictionary.features)).map(([stream, feature, value]) => [stream, feature, bounded(value)]).slice(0, 256),
+      hold: bounded(state.hold),
       cuts: state.cuts.filter((cut) => cut.length === 5 && cut[0] < L && cut[1] < H && cut[2] < S && cut[3] < S && (cut[4] === null || cut[4] < T)),
     });
     this.store.touch("trace");

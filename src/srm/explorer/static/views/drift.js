@@ -63,7 +63,7 @@ export const drift = {
         host.style.gridTemplateColumns = `repeat(${columns}, 1fr)`;
         host.replaceChildren(...cells);
         plots = cells.map((cell, group) => lineChart(cell, spec(group), {
-          width: Math.floor((width * panel.scale) / columns) - 6, height: Math.floor((height * panel.scale) / rows) - 24 * panel.scale,
+          width: Math.floor((width * panel.scale) / columns) - 6, height: Math.floor((height * panel.scale) / rows) - 16 * panel.scale,
           scale: panel.scale, theme: ink(panel.element), sync: "drift",
           onpick: (x, near) => store.set({ ...(near !== null && near < ctx.trace.S ? { stream: near } : {}), ...(x !== null && x !== undefined ? { layer: Math.min(ctx.trace.L - 1, x + 1) } : {}) }),
         }));

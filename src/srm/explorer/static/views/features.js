@@ -5,12 +5,12 @@ import { scale, streamColor } from "../color.js";
 import { h, number, short, visible } from "../dom.js";
 import { colorbar, heatmap } from "../heatmap.js";
 
-const ROWS = 16, LINE = 19, TALL = 14, LEFT = 46, TOP = 18;
+const ROWS = 16, MORE = 48, LINE = 19, TALL = 14, LEFT = 46, TOP = 18;
 
 export const features = {
   id: "features",
   title: "Features",
-  about: "Features of the chosen stream's dictionary. Top: those in use at the chosen token, the tokens they raise, and where each is strongest in the evaluation text. Below: the strongest of the prompt, in the order of their peaks. Alt-click holds a feature at a value.",
+  about: "Features of the chosen stream's dictionary. Top: those in use at the chosen token, the tokens they raise (if read now: exact for the final state), and where each is strongest in the evaluation text. Below: the strongest of the prompt, in the order of their peaks. Alt-click holds a feature at a value.",
   full: true,
   uses: ["token", "stream", "layer", "holds"],
 
@@ -56,9 +56,10 @@ export const features = {
     }
 
     // The rows of the map: the strongest, and those at the chosen token; in the order of their peaks.
+    const strongest = () => (panel.big ? MORE : ROWS);
     function rows() {
       const here = new Set(inUse(store.get("token")).map(([feature]) => feature));
-      return used().filter((one, i) => i < ROWS || here.has(one.feature)).sort((a, b) => a.at - b.at || a.feature - b.feature);
+      return used().filter((one, i) => i < strongest() || here.has(one.feature)).sort((a, b) => a.at - b.at || a.feature - b.feature);
     }
 
     function list(pen, width, theme) {
@@ -102,12 +103,14 @@ export const features = {
     return {
       update() {
         if (document.activeElement !== value) value.value = String(store.get("hold"));
+        panel.note.textContent = "";
         if (!ctx.trace?.has("features")) return;
         const { token, stream } = store.state;
         panel.note.textContent = `S${stream} after ${token} “${short(ctx.trace.strings[token], 12)}” · ${ctx.trace.manifest.dictionary.points[point()]} · ${used().length} of ${ctx.trace.manifest.dictionary.features} in use in the prompt`;
       },
-      height: () => (ctx.trace.has("features") ? listHeight() + Math.max(1, rows().length) * TALL + 62 : 40),
-      render(pen, width, height, theme) {
+      // Room for all rows there can be, so that nothing moves from token to token.
+      height: () => (ctx.trace.has("features") ? listHeight() + Math.max(1, Math.min(used().length, strongest() + ctx.trace.manifest.axes.place)) * TALL + 62 : 40),
+      render(pen, width, _height, theme) {
         const { trace } = ctx;
         if (!trace.has("features")) {
           pen.text("no dictionary was learned on these weights", 0, 20, { color: theme.dim });
@@ -118,23 +121,24 @@ export const features = {
         const here = new Set(inUse(store.get("token")).map(([feature]) => feature));
         const side = Math.min(230, width * 0.22), top = listHeight(), wide = width - LEFT - side - 10;
         const values = shown.flatMap((one) => Array.from(one.values));
-        const colors = scale("sequential", 0, Math.max(...values, 1e-6));
+        const colors = scale("sequential", 0, Math.max(...shown.map((one) => one.peak), 1e-6));
         const tall = shown.length * TALL;
         heatmap(pen, { x: LEFT, y: top, w: wide, h: Math.max(1, tall) }, {
           values, rows: shown.length, columns: trace.T, scale: colors, theme,
-          columnLabels: trace.strings.map((text) => short(text, 7)), monoColumns: true, tilt: true, mark: { column: store.get("token") }, region: { kind: "map" },
+          columnLabels: trace.strings.map((text) => short(text, 7)), monoColumns: true, tilt: true, mark: { column: store.get("token") }, region: { shown },
         });
         shown.forEach(({ feature }, i) => {
           const style = { color: held(feature) ? theme.warm : here.has(feature) ? theme.ink : theme.dim, weight: here.has(feature) ? 650 : 400, size: 10 };
           pen.text(`f${feature}`, LEFT - 6, top + (i + 0.5) * TALL + 3.6, { ...style, align: "right" });
           pen.text(clipped(raises(feature, 5), side, pen, 10), LEFT + wide + 8, top + (i + 0.5) * TALL + 3.6, { ...style, weight: 400, mono: true });
         });
-        colorbar(pen, LEFT, height - 10, 220, colors, "activation", theme);
+        colorbar(pen, LEFT, top + tall + 52, 220, colors, "activation", theme);
       },
       tip(hit) {
         const { trace } = ctx;
-        const one = hit.kind === "map" ? rows()[hit.row] : null;
+        const one = hit.shown?.[hit.row];
         const feature = one?.feature ?? hit.feature;
+        if (!about(feature)) return null; // another trace or stream is about to be drawn
         const { frequency, example: ids, peak } = about(feature);
         const words = ids.map((id, i) => (i === peak ? `[${trace.string(id)}]` : trace.string(id))).join("").replace(/\s+/g, " ");
         const place = one ? `   ${number(one.values[hit.column])} at ${hit.column} “${short(trace.strings[hit.column], 10)}”` : "";
@@ -142,15 +146,15 @@ export const features = {
         return `S${store.get("stream")} feature ${feature}${place}\nfires at ${number(frequency * 100)} % of tokens, raises ${raises(feature, 5)}\n…${words}…${hint}`;
       },
       click(hit, event) {
-        const feature = hit.kind === "map" ? rows()[hit.row].feature : hit.feature;
+        const feature = hit.shown?.[hit.row].feature ?? hit.feature;
         if (event.altKey && ctx.client) toggleHold(store, feature);
-        else if (hit.kind === "map") store.set({ token: hit.column, rangeEnd: null });
+        else if (hit.shown) store.set({ token: hit.column, rangeEnd: null });
       },
       table: () => ({
         columns: ["token", "text", "feature", "activation", "raises"],
-        rows: ctx.trace.strings.flatMap((text, t) => inUse(t).map(([feature, activation]) => [t, text, feature, activation.toFixed(4), raises(feature, 5)])),
+        rows: !ctx.trace.has("features") ? [] : ctx.trace.strings.flatMap((text, t) => inUse(t).map(([feature, activation]) => [t, text, feature, activation.toFixed(4), raises(feature, 5)])),
       }),
-      python: () => `${ctx.preamble()}\n\npoint, stream = ${point()}, ${store.get("stream")}      # ${ctx.trace.manifest.dictionary.points[point()]}\ntrace["features"][point, :, stream]                 # [token, place], the strongest first\ntrace["feature_activation"][point, :, stream]\nlexicon.features.frequency[stream]                  # of each feature, over evaluation text`,
+      python: () => !ctx.trace.has("features") ? ctx.preamble() : `${ctx.preamble()}\n\npoint, stream = ${point()}, ${store.get("stream")}      # ${ctx.trace.manifest.dictionary.points[point()]}\ntrace["features"][point, :, stream]                 # [token, place], the strongest first\ntrace["feature_activation"][point, :, stream]\nlexicon.features.frequency[stream]                  # of each feature, over evaluation text`,
     };
   },
 };
