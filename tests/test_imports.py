@@ -38,6 +38,7 @@ RANK = {
 }
 LATE = {  # inside functions
     ("analysis/result.py", "srm.figures"),  # `result.figure()`: computing never draws
+    ("storage.py", "srm.interop.huggingface"),  # `load` of an export for Hugging Face
     ("analysis/result.py", "srm.dictionaries"),  # `load` of a result that is defined there
 }
 FREE = {"__init__"}  # the public names of the package

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import srm
+from srm.cli.export import export_huggingface
 from srm.data import byte_tokenizer
 from srm.errors import UserError
 from srm.storage import load_tokenizer
@@ -43,6 +44,23 @@ def test_the_tokenizer_comes_along(tmp_path):
     assert tokenizer is not None
     assert tokenizer.fingerprint == byte_tokenizer().fingerprint
     assert load_tokenizer(tmp_path / "without") is None
+
+
+def test_an_export_for_hugging_face_comes_back_too(tmp_path):
+    pytest.importorskip("transformers")
+    model, tokenizer = srm.build(SMALL.replace(vocab_size=257)), byte_tokenizer()
+    export_huggingface(model, tmp_path / "hf", tokenizer)
+    again = srm.load(tmp_path / "hf")
+    assert again.config == model.config
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, again.state_dict()[name]), name
+    assert load_tokenizer(tmp_path / "hf") == tokenizer
+
+
+def test_a_tokenizer_of_other_people_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"is a dict, not one of srm\.data"):
+        srm.save(srm.build(SMALL), tmp_path / "export", {})
+    assert not (tmp_path / "export").exists()
 
 
 def test_nothing_is_overwritten(tmp_path):

@@ -56,8 +56,23 @@ __all__ = [
 ]
 
 
+ROOMS = (
+    "analysis",
+    "data",
+    "dictionaries",
+    "experiments",
+    "explorer",
+    "figures",
+    "models",
+    "pretrained",
+    "storage",
+    "tasks",
+    "training",
+)
+
+
 def __getattr__(name: str):
-    if name in ("analysis", "data", "dictionaries", "figures", "models", "pretrained", "tasks"):
+    if name in ROOMS:
         return importlib.import_module(f"srm.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'srm' has no attribute {name!r}")
@@ -76,4 +91,4 @@ def save(model: "LanguageModel", path: "str | Path", tokenizer: "Tokenizer | Non
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *ROOMS})

@@ -17,5 +17,5 @@ class Notice(UserWarning):
 
 def nearest(name: str, known: list[str]) -> str:
     """The tail of an error about a name: "; did you mean …?" when there is a likely candidate."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""

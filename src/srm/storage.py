@@ -1,7 +1,7 @@
 """Saving a model and loading it back, from a run, a checkpoint or an export.
 
     srm.save(model, "exports/nano", tokenizer=tokenizer)
-    model = srm.load("exports/nano")            # an export
+    model = srm.load("exports/nano")            # an export, also one for Hugging Face
     model = srm.load("runs/nano")               # the last good checkpoint of a run
     model = srm.load("runs/nano/checkpoints/step-600")
 
@@ -12,6 +12,7 @@ noticed.
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,9 +32,13 @@ def save(model: LanguageModel, path: str | Path, tokenizer: Tokenizer | None = N
     """Write an export folder, all of it or nothing. An existing one is not overwritten."""
     from safetensors.torch import save_file
 
+    from srm.data import Tokenizer
     from srm.training.checkpoint import FORMAT, MODEL, contiguous, model_tensors, write_json
     from srm.training.files import sealed_folder
 
+    if tokenizer is not None and not isinstance(tokenizer, Tokenizer):
+        kind = type(tokenizer).__name__
+        raise UserError(f"the tokenizer is a {kind}, not one of srm.data; save the model without it")
     path = Path(path)
     if path.is_file() or (path.is_dir() and any(path.iterdir())):
         raise UserError(f"{path} exists and is not overwritten: choose another folder, or delete it")
@@ -57,6 +62,8 @@ def load(path: str | Path, *, device: torch.device | str | None = None, verify: 
     from srm.training.checkpoint import load_tensors, model_tensors, read_json, verify_files
 
     folder = model_folder(path)
+    if is_huggingface(folder):
+        return load_huggingface(folder).to(device).eval()
     if verify and folder == Path(path):  # a run's checkpoint has been checked when it was chosen
         verify_files(folder)
     model = build(config_from_dict(read_json(folder / "config.json")["model"]))
@@ -68,8 +75,23 @@ def load_tokenizer(path: str | Path) -> Tokenizer | None:
     """The tokenizer that was saved with a run, a checkpoint or an export, if one was."""
     from srm.data import load_tokenizer
 
-    folder = Path(path) / "tokenizer"
-    return load_tokenizer(folder) if folder.is_dir() else None
+    folder = Path(path) if is_huggingface(path) else Path(path) / "tokenizer"
+    return load_tokenizer(folder) if (folder / "about.json").is_file() else None
+
+
+def is_huggingface(path: str | Path) -> bool:
+    """Whether a folder is an export for Hugging Face tools."""
+    try:
+        return "model_type" in json.loads((Path(path) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+
+
+def load_huggingface(folder: Path) -> LanguageModel:
+    from srm.interop.huggingface import SRMForCausalLM, quietly
+
+    with quietly():
+        return SRMForCausalLM.from_pretrained(folder).model
 
 
 def model_folder(path: str | Path) -> Path:

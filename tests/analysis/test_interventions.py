@@ -80,6 +80,28 @@ def test_patching_from_another_layer_moves_a_state_in_depth(model, tokens):
     assert srm.analysis.effect(model, tokens, hooks).mean_kl > 0
 
 
+def test_patching_some_tokens_takes_them_from_a_prompt_of_any_length(model, batches):
+    tokens, other = batches[0], batches[1][:, :7]
+    kept = {}
+    hooks = srm.analysis.patch_streams(model, other, [0, 2], layer=1, tokens=[9, -1], from_tokens=[3, 5])
+    keep = ("layers.1.out", lambda value, hook: kept.update(value=value))  # noqa: ARG005
+    model.run_with_hooks(tokens, [*hooks, keep])
+    _, unchanged = model.run_with_cache(tokens, "layers.1.out")
+    _, given = model.run_with_cache(other, "layers.1.out")
+    expected = unchanged["layers.1.out"].clone()
+    for to, origin in ((9, 3), (-1, 5)):
+        expected[:, to, [0, 2]] = given["layers.1.out"][:, origin, [0, 2]]
+    torch.testing.assert_close(kept["value"], expected)
+
+
+def test_a_patch_at_tokens_changes_no_earlier_prediction(model, batches):
+    tokens, other = batches[:2]
+    hooks = srm.analysis.patch_streams(model, other, range(4), layer=0, tokens=[5])
+    found = srm.analysis.effect(model, tokens, hooks)
+    assert not found.kl[:, :5].any()
+    assert (found.kl[:, 5] > 0).all()
+
+
 def test_an_effect_names_the_tokens_whose_probability_changed_most(model, tokens):
     hooks = srm.analysis.replace_streams(model, [0], layers="last", by="zero")
     found = srm.analysis.effect(model, tokens, hooks, top=3)
@@ -122,3 +144,9 @@ def test_what_cannot_be_changed_is_refused_in_one_line(model, tokens, batches):
     patch = srm.analysis.patch_streams(model, batches[0][:, :8], [0], layer=1)
     with pytest.raises(UserError, match="the same shape"):
         srm.analysis.effect(model, tokens, patch)
+    with pytest.raises(UserError, match="from_tokens goes with tokens"):
+        srm.analysis.patch_streams(model, tokens, [0], layer=1, from_tokens=[1])
+    with pytest.raises(UserError, match="2 tokens of the source for 1 of the prompt"):
+        srm.analysis.patch_streams(model, tokens, [0], layer=1, tokens=[1], from_tokens=[1, 2])
+    with pytest.raises(UserError, match="token 99 of the source"):
+        srm.analysis.patch_streams(model, tokens, [0], layer=1, tokens=[99])

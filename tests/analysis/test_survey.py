@@ -38,6 +38,7 @@ def test_every_result_saves_loads_tells_and_names_itself(model, batches, tmp_pat
     for name, result in srm.analysis.survey(model, batches, lens_tokens=20, max_depth=5).items():
         again = srm.analysis.load(result.save(tmp_path / name))
         assert again.summary() == result.summary()
+        assert repr(again) == f"<{type(result).__name__}: {result.headline()} ({result.evidence})>"
         assert again.headline() == result.headline()
         for field in result.axes():
             np.testing.assert_array_equal(getattr(again, field), getattr(result, field))

@@ -139,6 +139,22 @@ def test_a_filtered_cache_keeps_only_what_was_asked(name, wanted, kept):
     assert set(cache) == kept
 
 
+def test_a_star_is_one_part_of_a_name_and_two_are_any_number():
+    model = small(SRM_TINY)
+    layers = [f"layers.{l}.out" for l in range(SRM_TINY.depth)]
+    assert model.select_sites("layers.*.out") == layers
+    outs = model.select_sites("layers.**.out")
+    assert set(outs) == {name for name in model.site_names if re.fullmatch(r"layers\..*\.out", name)}
+    assert len(outs) > len(layers)
+    assert model.select_sites("layers.[01].out") == layers[:2]
+    assert model.select_sites("**") == model.site_names
+    assert model.select_sites(re.compile(r"^layers\.0\.(update|out)$")) == ["layers.0.update", "layers.0.out"]
+    with pytest.raises(UnknownSite, match=re.escape("* is one part of a name, ** any number")):
+        model.select_sites("*.out")
+    with pytest.raises(UserError, match="a filter of sites is a name"):
+        model.select_sites(some_tokens())
+
+
 def test_a_filtered_value_is_the_one_of_the_full_cache():
     model, tokens = small(SRM_TINY), some_tokens()
     everything = model.run_with_cache(tokens)[1]
@@ -188,7 +204,7 @@ def test_a_pattern_is_computed_only_while_someone_listens_to_it():
 
 
 def test_the_rows_of_a_pattern_sum_to_one_and_differ_between_streams():
-    _, cache = small(SRM_TINY).run_with_cache(some_tokens(), names_filter="*.pattern")
+    _, cache = small(SRM_TINY).run_with_cache(some_tokens(), names_filter="**.pattern")
     assert len(cache) == SRM_TINY.depth
     for pattern in cache.values():
         assert (pattern > 0).all()
@@ -279,7 +295,7 @@ def test_a_replaced_pattern_is_the_one_that_is_used():
         return torch.eye(pattern.shape[-1], dtype=pattern.dtype).expand_as(pattern)
 
     def states():
-        with model.hooks([("*.pattern", only_self)]):
+        with model.hooks([("**.pattern", only_self)]):
             return model.run_with_cache(tokens, names_filter="layers.2.out")[1]["layers.2.out"]
 
     before = states()

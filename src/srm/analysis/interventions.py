@@ -6,7 +6,7 @@ lists can be added):
     replace_streams   put the mean, zero, or another token's state in place of some streams after some layers
     cut_edges         take edges (layer, head, target, source) out of the pattern, at all tokens or one,
                       renormalised or not
-    patch_streams     put in streams from a run on another prompt, or from another layer
+    patch_streams     put in streams from a run on another prompt or from another layer, at all or some tokens
 
     >>> import srm, srm.analysis, torch
     >>> from srm.analysis import interventions
@@ -127,29 +127,56 @@ def _check_edge(place: tuple, pattern: Tensor, hook: HookPoint) -> None:
 
 
 def patch_streams(
-    model: LanguageModel, source: Tensor, streams: Iterable[int], layer: int, from_layer: int | None = None
+    model: LanguageModel,
+    source: Tensor,
+    streams: Iterable[int],
+    layer: int,
+    from_layer: int | None = None,
+    tokens: Iterable[int] | None = None,
+    from_tokens: Iterable[int] | None = None,
 ) -> list[Hook]:
     """Hooks that put in, after `layer`, the streams that a run on `source` [B, T] has after `from_layer` (the
-    same by default)."""
+    same by default). At all tokens, of prompts of one length; or at `tokens`, from those of the source at
+    `from_tokens` (the same by default), of prompts of any length."""
     model = streams_of(model, "patch_streams")
     chosen = _checked_streams(model, streams)
     (to,) = points_at(model, [layer])
     (origin,) = points_at(model, [layer if from_layer is None else from_layer])
+    if tokens is None and from_tokens is not None:
+        raise UserError("from_tokens goes with tokens: say where in the prompt they are put")
+    at = None if tokens is None else list(tokens)
+    origins = at if from_tokens is None else list(from_tokens)
+    if at is not None and origins is not None and len(at) != len(origins):
+        raise UserError(f"{len(origins)} tokens of the source for {len(at)} of the prompt: give one for each")
     with evaluating(model), torch.inference_mode():
         _, cache = model.run_with_cache(source.to(model.device), origin)
     given = cache[origin].clone()
+    if origins is not None:
+        given = given[:, _checked_tokens(origins, given.shape[1], "the source")]
 
     def patch(value: Tensor, hook: HookPoint) -> Tensor:
-        if value.shape[:2] != given.shape[:2]:
+        places = slice(None) if at is None else _checked_tokens(at, value.shape[1], "the prompt")
+        value = value.clone()
+        patched = value[:, places]
+        if patched.shape[:2] != given.shape[:2]:
             raise UserError(
                 f"the patch at {hook.name} is of {tuple(given.shape[:2])} tokens, "
-                f"the prompt of {tuple(value.shape[:2])}; give both the same shape [batch, token]"
+                f"the prompt of {tuple(patched.shape[:2])}; give both the same shape [batch, token], or "
+                "say which tokens"
             )
-        value = value.clone()
-        value[:, :, chosen] = given[:, :, chosen].to(value.dtype)
+        patched = patched.clone()
+        patched[:, :, chosen] = given[:, :, chosen].to(value.dtype)
+        value[:, places] = patched
         return value
 
     return [(to, patch)]
+
+
+def _checked_tokens(tokens: list[int], length: int, whose: str) -> list[int]:
+    for token in tokens:
+        if not -length <= token < length:
+            raise UserError(f"token {token} of {whose}: it has {length}")
+    return tokens
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

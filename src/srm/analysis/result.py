@@ -113,6 +113,10 @@ class Result:
 
     def __init_subclass__(cls) -> None:
         Result.kinds[cls.kind] = cls
+        cls.__repr__ = Result.__repr__  # a data class would write out all its arrays
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.headline()} ({self.evidence})>"
 
     def __post_init__(self) -> None:
         sizes: dict[str, int] = {}

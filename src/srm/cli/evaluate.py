@@ -48,12 +48,13 @@ class Command:
 
     def evaluate(self) -> dict[str, Any]:
         from srm.data import open_tokens, reference_losses
-        from srm.storage import load
+        from srm.storage import load, model_folder
         from srm.training.distributed import device_of
         from srm.training.evaluation import check_vocabulary, evaluate
         from srm.training.memory import keep_buffers
 
         keep_buffers()
+        model_folder(self.path)  # a path that holds no model is the first thing to say
         run = run_config(self.path)
         if self.data is None and run is None:
             raise UserError(f"{self.path} is no run and does not say what it was trained on: give --data")

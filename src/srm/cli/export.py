@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 import srm
-from srm.data import Tokenizer, load_tokenizer, make_tokenizer
+from srm.data import Tokenizer, make_tokenizer
 from srm.errors import UserError
 
 if TYPE_CHECKING:
@@ -52,15 +51,9 @@ class Command:
 
 def open_folder(path: Path) -> tuple[LanguageModel, Tokenizer | None]:
     """The model and the tokenizer, if there is one, of a run, a checkpoint or an export of either kind."""
-    if not _is_huggingface(path):
-        from srm import storage
+    from srm import storage
 
-        return storage.load(path), storage.load_tokenizer(path)
-    from srm.interop.huggingface import SRMForCausalLM, quietly
-
-    with quietly():
-        model = SRMForCausalLM.from_pretrained(path).model
-    return model, load_tokenizer(path) if (path / "about.json").is_file() else None
+    return storage.load(path), storage.load_tokenizer(path)
 
 
 def export_huggingface(model: LanguageModel, out: Path, tokenizer: Tokenizer | None) -> None:
@@ -75,10 +68,3 @@ def export_huggingface(model: LanguageModel, out: Path, tokenizer: Tokenizer | N
             export(model, folder, tokenizer)
     except OSError as error:
         raise UserError(f"cannot write {out} ({error.strerror or error}): choose another --out") from None
-
-
-def _is_huggingface(path: Path) -> bool:
-    try:
-        return "model_type" in json.loads((path / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False

@@ -27,7 +27,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -57,7 +57,7 @@ class Tokenizer:
     """A table of byte strings: `tokens[i]` is what id i stands for, `len(tokens)` is the end-of-text id."""
 
     name: str
-    tokens: tuple[bytes, ...]
+    tokens: tuple[bytes, ...] = field(repr=False)
 
     def __post_init__(self) -> None:
         if set(self.tokens[:256]) != {bytes([b]) for b in range(256)}:

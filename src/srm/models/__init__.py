@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from srm.errors import UserError
 from srm.models.config import ConfigError, GPT2Config, HRMConfig, ModelConfig, SRMConfig, config_from_dict
 from srm.models.decoding import DecodingCache, generate
 from srm.models.gpt2 import GPT2
@@ -49,6 +50,8 @@ def build(
     134783488
     """
     kinds: dict[type[ModelConfig], type] = {SRMConfig: SRM, HRMConfig: HRM, GPT2Config: GPT2}
+    if type(config) not in kinds:
+        raise UserError(f"build takes a config, such as preset('srm-nano'), not {config!r}")
     on_meta = device is not None and torch.device(device).type == "meta"
     with torch.device("meta" if on_meta else "cpu"):
         model = kinds[type(config)](config)

@@ -123,6 +123,8 @@ class LanguageModel(Instrumented, Generic[Config]):
         targets: Tensor | None = None,
     ) -> None:
         """Shapes only: nothing here reads a value, so nothing waits for a GPU or breaks a graph."""
+        if not isinstance(tokens, Tensor):
+            raise UserError(f"tokens are a tensor [batch, token] of ids, not {type(tokens).__name__}")
         if tokens.ndim != 2 or tokens.numel() == 0:
             raise UserError(
                 f"tokens of shape {tuple(tokens.shape)}: need [batch, token] with at least one token"

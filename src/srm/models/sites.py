@@ -17,6 +17,9 @@ layer, whatever weights made it.
     ...     return z
     >>> changed = model.run_with_hooks(tokens, fwd_hooks=[("layers.3.out", silence)])
 
+Several sites at once: in `layers.*.out` the star stands for one part of the name, so these are the eight
+layers' results; `**` stands for any number of parts: `**.out`.
+
 Mechanism. The model's code hands every named value to a tap: `z = tap("out", z)`. When nobody listens
 anywhere the tap is `SILENT`, which gives the value straight back, so a silent model pays nothing and
 compiles to one graph without a trace of the sites. When somebody listens (a hook of ours, a plain
@@ -29,6 +32,7 @@ out of the graph, and a pass with listeners is refused.
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,7 +45,7 @@ from srm.errors import UserError, nearest
 
 Layout = Literal["plain", "streams"]
 HookFunction = Callable[[Tensor, "HookPoint"], Tensor | None]
-NamesFilter = str | Iterable[str] | Callable[[str], bool] | None
+NamesFilter = str | Iterable[str] | re.Pattern[str] | Callable[[str], bool] | None
 
 
 class UnknownSite(UserError):
@@ -192,18 +196,22 @@ class Instrumented(nn.Module):
         return any(site.listening for site in self.sites.values())
 
     def select_sites(self, names_filter: NamesFilter = None) -> list[str]:
-        """The site names a filter selects: None (all), a name or glob, several of them, or a predicate on
-        names.
+        """The site names a filter selects: None (all), a name or glob (`*` is one part of a name, `**` any
+        number of them), several of those, a regular expression found in the name, or a predicate on names.
         """
         names = self.site_names
         if names_filter is None:
             return names
         if callable(names_filter):
             return [name for name in names if names_filter(name)]
+        if isinstance(names_filter, re.Pattern):
+            return [name for name in names if names_filter.search(name)]
         patterns = [names_filter] if isinstance(names_filter, str) else list(names_filter)
+        if not all(isinstance(pattern, str) for pattern in patterns):
+            raise UserError("a filter of sites is a name, a glob, several of them, or a function of a name")
         chosen: set[str] = set()
         for pattern in patterns:
-            matches = fnmatch.filter(names, pattern)
+            matches = [name for name in names if _fits(name.split("."), pattern.split("."))]
             if not matches:
                 raise UnknownSite(f"no site is called {pattern!r}{_hint(pattern, names)}")
             chosen.update(matches)
@@ -254,7 +262,18 @@ class Instrumented(nn.Module):
             return self(tokens), cache
 
 
+def _fits(name: list[str], pattern: list[str]) -> bool:
+    """Whether the parts of a name are those of a glob."""
+    if not pattern:
+        return not name
+    if pattern[0] == "**":
+        return any(_fits(name[i:], pattern[1:]) for i in range(len(name) + 1))
+    return bool(name) and fnmatch.fnmatchcase(name[0], pattern[0]) and _fits(name[1:], pattern[1:])
+
+
 def _hint(pattern: str, names: list[str]) -> str:
+    if fnmatch.filter(names, pattern):
+        return "; * is one part of a name, ** any number of them"
     kind = "connection.pattern"
     if pattern.endswith(kind) and not any(name.endswith(kind) for name in names):
         return '; only a model with connection = "attention" has patterns'
