@@ -95,6 +95,15 @@ def test_a_tokenizer_can_be_named(capsys, bare, folder):
     assert run(capsys, bare, *options, "--tokenizer", folder / "tokenizer") == with_own
 
 
+def test_the_model_that_comes_with_the_package_writes_english(capsys):
+    code, out, err = run(capsys, "--pretrained", "--prompt", "The people of the United", "--temperature", 0)
+    assert (code, err) == (0, "")
+    assert out.startswith("The people of the United States")
+    code, _, err = run(capsys, "srm-nano", "--pretrained")
+    assert code == 2
+    assert "give one of them" in err
+
+
 def test_a_preset_writes_noise_and_says_so(capsys):
     code, out, err = run(capsys, "gpt2-nano", "--prompt", "Hi", "--max-new-tokens", 3, "--seed", 1)
     assert code == 0

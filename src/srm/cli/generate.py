@@ -16,6 +16,7 @@ from srm.cli.export import open_folder
 from srm.data import Tokenizer, byte_tokenizer, gpt2_tokenizer, make_tokenizer
 from srm.data.errors import DataError
 from srm.errors import UserError
+from srm.pretrained import folder
 
 if TYPE_CHECKING:
     import torch
@@ -30,13 +31,18 @@ class Command:
     A preset has fresh weights and writes noise. Where there is no tokenizer, token ids are written instead.
 
     Example:
+        srm generate --pretrained --prompt "My fellow citizens"
         srm generate runs/nano --prompt "My fellow citizens" --max-new-tokens 100
         srm generate exports/nano --temperature 0 --json
         srm generate srm-nano --tokens 1 2 3
     """
 
-    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_OR_FOLDER_OR_PRESET")]
+    model: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_OR_FOLDER_OR_PRESET")] = (
+        None
+    )
     """A run, a checkpoint, an export, or a preset by name."""
+    pretrained: bool = False
+    """Instead of those: the trained model that comes with the package."""
     prompt: str = ""
     """The text to continue; empty starts a document."""
     tokens: Annotated[tuple[int, ...], tyro.conf.arg(metavar="ID")] = ()
@@ -61,8 +67,11 @@ class Command:
     def run(self) -> None:
         import torch
 
-        fresh = not Path(self.model).exists()
-        model, tokenizer = build_preset(self.model) if fresh else open_folder(Path(self.model))
+        if (self.model is not None) == self.pretrained:
+            raise UserError("give one of them: a run such as runs/nano, a preset's name, or --pretrained")
+        name = self.model or str(folder())
+        fresh = not Path(name).exists()
+        model, tokenizer = build_preset(name) if fresh else open_folder(Path(name))
         if self.tokenizer is not None:
             tokenizer = make_tokenizer(self.tokenizer)
         prompt = self.prompt_tokens(model, byte_tokenizer() if fresh and tokenizer is None else tokenizer)
@@ -95,7 +104,7 @@ class Command:
         if self.json:
             text = None if tokenizer is None else Stream(tokenizer).all(written)
             answer = {
-                "model": self.model,
+                "model": name,
                 "seed": seed,
                 "prompt_tokens": prompt,
                 "new_tokens": written,
