@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from small_runs import MODEL, RANDOM_ORDER, loss_log, losses, small_config, state, stop_after
 
 import srm
@@ -29,6 +30,7 @@ def runs(data, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("worlds")
     train(small_config(), MODEL, data, folder / "single", show=False)
     train(small_config(), RANDOM_ORDER, data, folder / "single-random", show=False)
+    train(small_config(), None, data, folder / "single-tuned", init_from=folder / "single", show=False)
     sums = TaskCorpus.parse("task:addition:1-2:2000")
     prepare(PrepareConfig(sums.name, folder / "sums", "byte"), source=sums)
     train(small_config(answers_only=True), MODEL, folder / "sums", folder / "single-answers", show=False)
@@ -41,7 +43,10 @@ def runs(data, tmp_path_factory) -> Path:
     return folder
 
 
-PAIRS = [("ddp", "single"), ("fsdp", "single"), ("random", "single-random")]
+PAIRS = [
+    *(("ddp", "single"), ("fsdp", "single"), ("random", "single-random")),
+    *(("tuned-ddp", "single-tuned"), ("tuned-fsdp", "single-tuned")),
+]
 
 
 @pytest.mark.parametrize(("name", "reference"), PAIRS)
@@ -50,6 +55,12 @@ def test_two_processes_have_the_losses_of_one(runs, name, reference):
     for key in ("loss", "val_loss", "grad_norm"):
         values = [[row[key] for row in rows if key in row] for rows in (two, one)]
         assert values[0] == pytest.approx(values[1], abs=1e-6 if "loss" in key else 1e-4)
+
+
+def test_the_shards_of_a_run_can_be_the_start_of_another(runs, data, tmp_path):
+    train(small_config(steps=3), None, data, tmp_path / "tuned", init_from=runs / "fsdp", show=False)
+    start, shards = (srm.load(path) for path in (tmp_path / "tuned/checkpoints/step-0", runs / "fsdp"))
+    assert all(map(torch.equal, start.state_dict().values(), shards.state_dict().values()))
 
 
 @pytest.mark.parametrize("name", ["answers", "answers-fsdp"])

@@ -140,7 +140,7 @@ def check_one_line(capsys, message: str) -> None:
         ("[training]\nstepps = 3", "stepps: not a field of TrainConfig; did you mean 'steps'?"),
         (
             "[modell]\nstreams = 3",
-            "modell is not one of preset, data, out, model, training; did you mean 'model'?",
+            "modell is not one of preset, init_from, data, out, model, training; did you mean 'model'?",
         ),
         ("model = 3", "model = 3: must be a table"),
         ("[training]\nsteps = 'six'", "steps = 'six': must be a whole number"),

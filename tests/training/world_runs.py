@@ -1,8 +1,9 @@
 """A chain of training runs for several processes, started by torchrun: python world_runs.py DATA FOLDER.
 
 FOLDER then holds the runs `ddp`, `fsdp`, `random` (DDP, random order), `answers` and `answers-fsdp` (loss on
-the answers of FOLDER/sums) and `chain`, which must exist, begun by one process, and is continued here with
-DDP and then with FSDP2, each stopped by a signal to one process.
+the answers of FOLDER/sums), `tuned-ddp` and `tuned-fsdp` (begun with the weights of FOLDER/single) and
+`chain`, which must exist, begun by one process, and is continued here with DDP and then with FSDP2, each
+stopped by a signal to one process.
 """
 
 import os
@@ -46,6 +47,9 @@ def main() -> None:
     }
     for name, config in answers.items():
         train(config, MODEL, folder / "sums", folder / name, show=False)
+    for strategy in ("ddp", "fsdp"):
+        config, out = small_config(strategy=strategy), folder / f"tuned-{strategy}"
+        train(config, None, data, out, init_from=folder / "single", show=False)
     for strategy, step in (("ddp", 6), ("fsdp", 9)):
         undo = stop_at(step)
         result = resume(folder / "chain", strategy=strategy, show=False)

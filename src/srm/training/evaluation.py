@@ -171,11 +171,13 @@ def can_evaluate(tokens: Tokens, context: int) -> bool:
     return num_windows(tokens, context) > 0
 
 
-def check_vocabulary(model_vocab: int, data_vocab: int, data: object) -> None:
+def check_vocabulary(model_vocab: int, data_vocab: int, data: object, *, trained: bool = False) -> None:
+    """The model must have the data's ids; one that is trained already cannot get others."""
     if model_vocab != data_vocab:
+        change = "" if trained else f"set --model.vocab-size {data_vocab}, or "
         raise UserError(
-            f"vocab_size = {model_vocab}: {data} has {data_vocab} ids; set --model.vocab-size {data_vocab}, "
-            "or prepare the data with the model's tokenizer"
+            f"vocab_size = {model_vocab}: {data} has {data_vocab} ids; "
+            f"{change}prepare the data with the model's tokenizer"
         )
 
 

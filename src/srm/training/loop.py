@@ -35,6 +35,8 @@ from srm.training.checkpoint import (
     checkpoint_steps,
     latest_checkpoint,
     load_checkpoint,
+    load_tensors,
+    model_tensors,
     prune,
     read_json,
     save_checkpoint,
@@ -43,6 +45,7 @@ from srm.training.config import TrainConfig, refuse_changes
 from srm.training.distributed import World, distribute, gradient_sync, open_world, whole
 from srm.training.evaluation import can_evaluate, check_vocabulary, state_norms, validation_loss
 from srm.training.files import sweep_leftovers
+from srm.training.initial import begin, model_of, refuse_changed
 from srm.training.memory import keep_buffers
 from srm.training.metrics import MetricsLog, check_writers, iter_metrics, open_log
 from srm.training.peak import measure_peak
@@ -75,10 +78,11 @@ class TrainResult:
 
 def train(
     config: TrainConfig,
-    model_config: ModelConfig,
+    model_config: ModelConfig | None,
     data_dir: str | Path,
     out: str | Path,
     *,
+    init_from: str | Path | None = None,
     resume: bool = False,
     preset: str | None = None,
     show: bool = True,
@@ -86,14 +90,25 @@ def train(
     """Train a model; all about it is then in the folder `out`. With `resume`, go on if that is a run already.
 
     train(TrainConfig(steps=100, batch_size=8), srm.preset("srm-nano"), "data/sotu", "runs/nano")
+
+    With `init_from` it begins with the weights of a run, a checkpoint or an export; the model is that one's,
+    or one whose weights have the same shapes.
+
+    train(TrainConfig(steps=50, batch_size=8), None, "data/mine", "runs/mine", init_from="runs/nano")
     """
     keep_buffers()
     run = RunDirectory(out)
     with open_world(config) as world:
         data = open_tokens(data_dir, verify=world.main)
-        this = RunConfig(model_config, config, data.path.absolute(), data.fingerprint, preset)
-        check_plan(this, data, world)
         again = resume and world.share(run.exists())
+        start = None
+        if init_from is not None:
+            model_config = model_config or (run.read().model if again else model_of(init_from))
+            start = begin(init_from, run, model_config, data, world, again=again)
+        if model_config is None:
+            raise UserError("train needs a model config, or init_from")
+        this = RunConfig(model_config, config, data.path.absolute(), data.fingerprint, preset, start)
+        check_plan(this, data, world)
         with contextlib.ExitStack() as held:
             with world.only_main() as mine:
                 if mine and again:
@@ -114,7 +129,14 @@ def resume(
     saved = RunDirectory(run).read()
     config = saved.training.replace(**changes)
     return train(
-        config, saved.model, data_dir or saved.data, run, resume=True, preset=saved.preset, show=show
+        config,
+        saved.model,
+        data_dir or saved.data,
+        run,
+        init_from=saved.init_from and saved.init_from.path,
+        resume=True,
+        preset=saved.preset,
+        show=show,
     )
 
 
@@ -202,6 +224,8 @@ class Trainer:
                         progress.say(f"warning: {line}")
                     if trainer.step:
                         progress.say(f"resuming after step {trainer.step}")
+                    elif plan.init_from is not None:
+                        progress.say(f"starting from {plan.init_from.path}")
                     yield trainer
         finally:
             if log is not None:
@@ -217,7 +241,7 @@ class Trainer:
             measure_peak(self.world.device, dtype) if self.world.main else None
         )
         self.flops_share = flops / (self.peak * self.world.size)
-        if config.on_nonfinite == "rewind" and self.saved_step < 0:
+        if self.saved_step < 0 and (config.on_nonfinite == "rewind" or self.plan.init_from is not None):
             self.save()
         signal = self.evaluate_if_due()
         while self.step < config.steps and not signal:
@@ -382,12 +406,16 @@ class Trainer:
         with self.world.only_main() as mine:
             if mine:
                 found = self.pick_checkpoint(report)
+                if found is None and self.plan.init_from is not None:
+                    refuse_changed(self.plan.init_from)
         found = self.world.share(found)
         if found is not None:
             about = read_json(found / "training.json")
             load_checkpoint(found, self.model, self.optimizer)
             self.step = self.saved_step = about["step"]
             self.data_offset = about["data_offset"]
+        elif self.plan.init_from is not None:
+            load_tensors(self.plan.init_from.path, model_tensors(self.model))
         if self.log is not None:
             self.log.cut(self.step, keep_events=keep_events)
 
@@ -419,7 +447,9 @@ class Trainer:
     def evaluate_if_due(self) -> int:
         """Validation loss, unless it is known; the signal that interrupted it, if one came."""
         config, val = self.config, self.data.val
-        due = self.step > 0 and (self.step % config.eval_every == 0 or self.step == config.steps)
+        due = self.step % config.eval_every == 0 or self.step == config.steps
+        if self.step == 0 and self.plan.init_from is None:  # random weights are not worth it
+            return 0
         if not (due and can_evaluate(val, self.context)):
             return 0
         if self.world.share(self.log is not None and self.log.evaluated == self.step):

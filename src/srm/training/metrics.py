@@ -58,9 +58,9 @@ class MetricsLog:
         self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115
 
     def _last_evaluation(self) -> int:
-        """The last step with a validation loss."""
+        """The last step with a validation loss, -1 if there is none."""
         rows = iter_metrics(self.path) if self.path.exists() else ()
-        return max((row["step"] for row in rows if "val_loss" in row), default=0)
+        return max((row["step"] for row in rows if "val_loss" in row), default=-1)
 
     def close(self) -> None:
         self._file.close()

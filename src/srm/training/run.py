@@ -36,6 +36,14 @@ FORMAT = 1
 
 
 @dataclass(frozen=True)
+class InitialWeights:
+    """What a run begins with instead of random weights; see `srm.training.initial`."""
+
+    path: Path  # a checkpoint or an export
+    sha256: str  # of its SHA256SUMS, and so of all that is in it
+
+
+@dataclass(frozen=True)
 class RunConfig:
     """What `run.json` says."""
 
@@ -44,11 +52,14 @@ class RunConfig:
     data: Path
     data_fingerprint: str
     preset: str | None = None
+    init_from: InitialWeights | None = None
 
     def to_dict(self) -> dict[str, Any]:
+        start = self.init_from
         return {
             "format": FORMAT,
             "preset": self.preset,
+            "init_from": {"path": str(start.path), "sha256": start.sha256} if start else None,
             "model": self.model.to_dict(),
             "training": self.training.to_dict(),
             "data": {"path": str(self.data), "fingerprint": self.data_fingerprint},
@@ -66,6 +77,9 @@ class RunConfig:
         refuse_changes("the training config", identity(self.training), identity(other.training), fix)
         if self.data_fingerprint != other.data_fingerprint:
             raise UserError(f"the data has changed ({other.data} is not what the run was begun on): {fix}")
+        if self.init_from != other.init_from:
+            was, given = (start.path if start else "none" for start in (self.init_from, other.init_from))
+            raise UserError(f"init_from has changed ({was} → {given}): {fix}")
 
 
 def identity(config: TrainConfig) -> dict[str, Any]:
@@ -118,12 +132,14 @@ class RunDirectory:
                 raise UserError(
                     f"format {content['format']}: this version reads {FORMAT}; upgrade stream-recursion"
                 )
+            start = content.get("init_from")
             return RunConfig(
                 model=config_from_dict(content["model"]),
                 training=TrainConfig.from_dict(content["training"]),
                 data=Path(content["data"]["path"]),
                 data_fingerprint=content["data"]["fingerprint"],
                 preset=content.get("preset"),
+                init_from=InitialWeights(Path(start["path"]), start["sha256"]) if start else None,
             )
         except FileNotFoundError:
             raise UserError(
