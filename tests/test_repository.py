@@ -42,6 +42,23 @@ def test_the_readmes_python_example_runs(capsys):
     assert "torch.Size([1, 16, 2, 8, 8])" in capsys.readouterr().out
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("guide", "told"),
+    [
+        ("analyses", "Effect (32 tokens in 1 sequences"),
+        ("dictionaries", "8 The people of the United States Constitution, China, Rio Ria, China"),
+        ("explorer", ""),
+    ],
+)
+def test_a_guides_python_runs_from_top_to_bottom(guide, told, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": guide}
+    for block in fenced((ROOT / "docs" / f"{guide}.md").read_text(encoding="utf-8"), "python"):
+        exec(compile(block, f"{guide}.md", "exec"), names)
+    assert told in capsys.readouterr().out
+
+
 def test_every_file_in_the_readmes_tree_exists():
     tree = next(block for block in fenced(README, "") if block.startswith("src/srm/"))
     path: list[str] = []

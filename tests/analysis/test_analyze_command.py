@@ -14,11 +14,15 @@ import pytest
 import srm
 import srm.analysis
 from srm.cli import main
-from srm.cli.analyze import Command
+from srm.cli.analyze import Command, Reading, Store, run_config
+from srm.cli.evaluate import Command as Evaluate
 from srm.cli.paper import Command as Paper
 from srm.cli.report import default_path
+from srm.data import PrepareConfig, prepare
 from srm.errors import UserError
-from subjects import trained_run
+from srm.tasks import TaskCorpus
+from srm.training import TrainConfig, train
+from subjects import OF_BYTES, trained_run
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +156,62 @@ def test_bad_input_is_refused_in_one_line(trained, tmp_path, options, message):
     with pytest.raises(UserError, match=message) as caught:
         Command(**{"path": trained, "out": tmp_path} | options).analyze(show=False)
     assert "\n" not in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def masked(tmp_path_factory) -> Path:
+    """A run that was trained on answers, with attention within documents."""
+    folder = tmp_path_factory.mktemp("masked")
+    spec = "task:addition:1-2:2000"
+    prepare(PrepareConfig(spec, folder / "data", "byte", val_fraction=0.2), source=TaskCorpus.parse(spec))
+    config = TrainConfig(
+        steps=6, batch_size=4, lr=1e-2, warmup=2, eval_tokens=128, checkpoint_every=3, device="cpu",
+        document_mask=True, answers_only=True,
+    )  # fmt: skip
+    train(config, OF_BYTES.replace(context=32), folder / "data", folder / "run", show=False)
+    return folder / "run"
+
+
+def test_a_run_is_analysed_as_it_was_trained(masked, tmp_path):
+    """Its losses are those of `srm evaluate`; a checkpoint's too, and an export's, if it is told."""
+    expected = Evaluate(path=masked, limit_tokens=512).evaluate()["loss"]["mean"]
+    options = {"only": ("depth", "dynamics"), "tokens": 512, "formats": ()}
+    answer = Command(path=masked, out=tmp_path / "run", **options).analyze(show=False)
+    assert answer["text"].endswith(", 16 windows of 32, attention within documents, answers only")
+    found = srm.analysis.load(tmp_path / "run" / "analysis" / "depth")
+    assert found.loss[found.trained - 1] == pytest.approx(expected, rel=1e-5)
+    dynamics = srm.analysis.load(tmp_path / "run" / "analysis" / "dynamics")
+    assert dynamics.loss[-1] == pytest.approx(expected, rel=1e-5)
+
+    export = srm.save(srm.load(masked), tmp_path / "export")
+    for path, told in ((masked / "checkpoints" / "step-6", False), (export, True), (export, False)):
+        command = Command(
+            path=path, data=masked.parent / "data", out=tmp_path / "other", only=("depth",), tokens=512,
+            formats=(), document_mask=told, answers_only=told,
+        )  # fmt: skip
+        command.analyze(show=False)  # what was measured in another way is measured again
+        found = srm.analysis.load(tmp_path / "other" / "analysis" / "depth")
+        same = found.loss[found.trained - 1] == pytest.approx(expected, rel=1e-5)
+        assert same == (told or path != export)
+
+
+def test_a_text_file_is_one_document_all_of_which_counts(masked, tmp_path):
+    (tmp_path / "sums.txt").write_text("12+5=17\n" * 20)
+    options = {"path": masked, "text": tmp_path / "sums.txt", "out": tmp_path, "only": ("depth",)}
+    answer = Command(**options, formats=()).analyze(show=False)
+    assert answer["results"]["depth"]["tokens"] == 159 // 32 * 32
+    with pytest.raises(UserError, match="--answers-only: no document ends in a text file"):
+        Command(**options, answers_only=True).analyze(show=False)
+
+
+def test_the_shipped_analyses_are_known_as_those_of_the_shipped_model():
+    """What is not read in a special way keeps the name, and so the identity, that it always had."""
+    folder = srm.pretrained.folder()
+    run, command = run_config(folder), Command(path=folder)
+    reading = Reading.of(command, run, srm.storage.load_tokenizer(folder))
+    text = f"validation tokens {run.data_fingerprint[:12]}, 64 windows of 256{reading}"
+    known = json.loads((folder / "analysis" / "index.json").read_text())
+    assert Store(folder, srm.load(folder), command, text).identity == known["depth"]
 
 
 def free_port() -> int:

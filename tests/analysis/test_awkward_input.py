@@ -29,6 +29,18 @@ def test_text_beyond_the_context_is_refused_by_every_kind_of_analysis(batches):
         srm.analysis.routing(build(), [(tokens, tokens[:, 1:])])
 
 
+def test_one_tensor_is_one_batch_and_what_is_none_is_refused_in_one_line(model, batches):
+    one, listed = (srm.analysis.routing(model, given) for given in (batches[0], batches[:1]))
+    assert np.array_equal(one.frequency, listed.frequency)
+    assert one.evidence == listed.evidence
+    for given in ([[1, 2, 3]], ["text"], [(batches[0],) * 4]):
+        with pytest.raises(UserError, match="a batch is a tensor"):
+            srm.analysis.routing(model, given)
+    for ids in (batches[0] + model.config.vocab_size, batches[0] - model.config.vocab_size):
+        with pytest.raises(UserError, match=r"batch 0 has token ids outside 0 to"):
+            srm.analysis.routing(model, [ids])
+
+
 @pytest.mark.parametrize("shape", [(1, 0), (0, 4)])
 def test_a_batch_without_tokens_is_refused(model, shape):
     with pytest.raises(UserError, match="at least one token"):

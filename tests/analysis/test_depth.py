@@ -34,6 +34,16 @@ def test_another_depth_shares_the_weights_and_leaves_the_model_alone(model):
     assert srm.analysis.at_depth(model, 1).config.gradient_depth == 1
 
 
+def test_a_gradient_through_all_layers_reaches_the_first_state(model, batches):
+    def gradient(model):
+        logits, cache = model.run_with_cache(batches[0], "layers.0.out", detach=False)
+        state = cache["layers.0.out"]
+        return torch.autograd.grad(logits[0, -1].max(), state)[0] if state.requires_grad else None
+
+    assert gradient(model) is None  # only the last layers have one
+    assert gradient(srm.analysis.at_depth(model, 4, gradient_depth=4)).abs().sum() > 0
+
+
 def test_a_model_whose_layers_do_nothing_new_settles_at_once(model, batches):
     """Every layer is made to give the same state: predictions agree at all depths and settle at the first."""
     constant = torch.randn(4, 16, generator=torch.Generator().manual_seed(1))

@@ -8,7 +8,11 @@ import pytest
 import srm.analysis
 import srm.dictionaries
 from srm.cli import main
-from subjects import trained_run
+from srm.cli.evaluate import Command as Evaluate
+from srm.data import PrepareConfig, prepare
+from srm.tasks import TaskCorpus
+from srm.training import TrainConfig, train
+from subjects import OF_BYTES, trained_run
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +59,20 @@ def test_a_dictionary_from_a_run_to_its_page(trained, capsys, tmp_path):
     assert answer["points"] == ["layers.0.out", "layers.1.out"]
     assert answer["k"] == 2
     assert answer["explained"] < 1
+
+
+def test_a_dictionary_follows_how_its_run_was_trained(capsys, tmp_path):
+    """On answers, with attention within documents: the loss is that of `srm evaluate`."""
+    spec = "task:addition:1-2:2000"
+    prepare(PrepareConfig(spec, tmp_path / "data", "byte", val_fraction=0.2), source=TaskCorpus.parse(spec))
+    settings = TrainConfig(
+        steps=6, batch_size=4, warmup=2, eval_tokens=128, device="cpu", document_mask=True, answers_only=True
+    )
+    train(settings, OF_BYTES.replace(context=32), tmp_path / "data", tmp_path / "run", show=False)
+    code, out, _ = run(capsys, tmp_path / "run", *SHORT, "--layers", "every", "--json")
+    assert code == 0
+    expected = Evaluate(path=tmp_path / "run", limit_tokens=512).evaluate()["loss"]["mean"]
+    assert json.loads(out)["loss"] == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize(

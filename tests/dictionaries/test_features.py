@@ -14,9 +14,8 @@ from srm.errors import UserError
 def codes_of(small, dictionary, tokens):
     """[S, sequence, token, F] by the slow way."""
     _, cache = small.run_with_cache(tokens, "layers.2.out")
-    states = cache["layers.2.out"].permute(2, 0, 1, 3)
     with torch.no_grad():
-        return dictionary.encode(states.flatten(1, 2)).unflatten(1, states.shape[1:3])
+        return dictionary.encode(cache["layers.2.out"]).permute(2, 0, 1, 3)
 
 
 def test_examples_are_the_strongest_places_one_of_a_sequence(small, dictionary, unseen):

@@ -19,8 +19,8 @@ def codes_at(model, dictionary, tokens, point, hooks=()):
     """The codes [S, B·T, F] at a point, and the states they are of."""
     with model.hooks(hooks):
         _, cache = model.run_with_cache(tokens, names_filter=[point])
-    states = stream_major(cache[point]).flatten(1, 2)
-    return dictionary.encode(states), states
+    codes = dictionary.encode(cache[point])
+    return tuple(stream_major(values).flatten(1, 2) for values in (codes, cache[point]))
 
 
 def strongest(codes, stream: int) -> int:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import srm
 import srm.dictionaries
+from srm.analysis.capture import as_batch
 from srm.dictionaries import Dictionary, DictionaryConfig
 from srm.dictionaries.dictionary import largest
 from srm.dictionaries.learning import replace, states_of
@@ -17,30 +18,56 @@ from srm.errors import UserError
 @given(k=st.integers(1, 8), seed=st.integers(0, 99))
 def test_at_most_k_features_are_in_use_and_they_are_the_largest(k, seed):
     dictionary = Dictionary(DictionaryConfig(streams=3, dim=6, features=8, k=k), seed)
-    states = torch.randn(3, 10, 6, generator=torch.Generator().manual_seed(seed))
+    states = torch.randn(10, 3, 6, generator=torch.Generator().manual_seed(seed))
     activations, codes = dictionary.activations(states), dictionary.encode(states)
     assert int((codes > 0).sum(-1).max()) <= k
     for s in range(3):
         for n in range(10):
-            kept = sorted(codes[s, n][codes[s, n] > 0].tolist(), reverse=True)
-            expected = sorted(activations[s, n][activations[s, n] > 0].tolist(), reverse=True)[:k]
+            kept = sorted(codes[n, s][codes[n, s] > 0].tolist(), reverse=True)
+            expected = sorted(activations[n, s][activations[n, s] > 0].tolist(), reverse=True)[:k]
             assert kept == expected
 
 
 def test_a_code_is_decoded_as_the_sum_of_its_directions():
     dictionary = Dictionary(DictionaryConfig(streams=2, dim=6, features=8, k=3))
     dictionary.centre.data.normal_()
-    codes = torch.zeros(2, 1, 8)
-    codes[1, 0, 2], codes[1, 0, 5] = 2.0, 0.5
+    codes = torch.zeros(2, 8)
+    codes[1, 2], codes[1, 5] = 2.0, 0.5
     expected = dictionary.centre[1] + 2 * dictionary.directions[1, 2] + 0.5 * dictionary.directions[1, 5]
-    torch.testing.assert_close(dictionary.decode(codes)[1, 0], expected)
+    torch.testing.assert_close(dictionary.decode(codes)[1], expected)
+
+
+def test_a_sites_value_is_encoded_and_decoded_as_it_comes(small, dictionary):
+    """Also with as many tokens as streams, where the axes could be mistaken for one another."""
+    for tokens in (text(0), text(0)[:, :4]):
+        _, cache = small.run_with_cache(tokens, "layers.2.out")
+        states = cache["layers.2.out"]  # [B, T, S, D]
+        codes = dictionary.encode(states)
+        for s in range(4):
+            centred = states[:, :, s] - dictionary.centre[s]
+            activations = (centred @ dictionary.encoder[s] + dictionary.bias[s]).relu()
+            torch.testing.assert_close(dictionary.activations(states)[:, :, s], activations)
+            torch.testing.assert_close(codes[:, :, s], largest(activations, 4))
+        rebuilt = dictionary.centre + torch.einsum("btsf,sfd->btsd", codes, dictionary.directions)
+        torch.testing.assert_close(dictionary(states), rebuilt)
+        one = dictionary.encode(states[0, 0])  # one token: [S, D]
+        torch.testing.assert_close(one, codes[0, 0])
+
+
+def test_another_layout_is_refused_with_the_shape_that_is_wanted(dictionary):
+    for shape in ((4, 10, 16), (4, 16, 16), (10, 16), (16,)):
+        with pytest.raises(UserError, match=r"need \[…, 4, 16\]"):
+            dictionary.encode(torch.zeros(shape))
+    with pytest.raises(UserError, match=r"need \[…, 4, 64\]"):
+        dictionary.decode(torch.zeros(10, 4, 16))
 
 
 def test_states_are_those_of_the_sites(small):
     tokens = text(0)
     _, cache = small.run_with_cache(tokens, "layers.*.out")
-    states = states_of(small, tokens, ("layers.0.out", "layers.2.out"))
-    expected = torch.cat([cache[f"layers.{l}.out"].permute(2, 0, 1, 3).flatten(1, 2) for l in (0, 2)], dim=1)
+    batch = as_batch(tokens, 0, small.device)
+    states = states_of(small, batch, ("layers.0.out", "layers.2.out"))
+    expected = torch.cat([cache[f"layers.{l}.out"].flatten(0, 1) for l in (0, 2)])
     torch.testing.assert_close(states, expected)
 
 
@@ -49,11 +76,11 @@ def test_known_directions_are_found(small, monkeypatch):
     torch.manual_seed(0)
     true = torch.nn.functional.normalize(torch.randn(1, 12, 8), dim=-1)
 
-    def states(_model, tokens, _points):
-        draw = torch.Generator().manual_seed(int(tokens[0, 0]))
+    def states(_model, batch, _points):
+        draw = torch.Generator().manual_seed(int(batch.tokens[0, 0]))
         size = torch.rand(1, 512, 12, generator=draw) + 0.5
         chosen = largest(torch.rand(1, 512, 12, generator=draw), 2) > 0
-        return torch.bmm(size * chosen, true)
+        return torch.bmm(size * chosen, true).transpose(0, 1)
 
     monkeypatch.setattr(srm.dictionaries.learning, "states_of", states)
     model = srm.build(small.config.replace(streams=1, stream_dim=8))
@@ -106,8 +133,8 @@ def test_streams_learn_apart(small):
 def test_dead_features_begin_anew_where_the_dictionary_is_worst():
     dictionary = Dictionary(DictionaryConfig(streams=2, dim=6, features=8, k=1))
     optimizer = torch.optim.Adam(dictionary.parameters())
-    states = torch.randn(2, 50, 6)
-    residual = states - dictionary(states)
+    states = torch.randn(50, 2, 6)
+    residual = (states - dictionary(states)).transpose(0, 1)
     residual.square().sum().backward()
     optimizer.step()
     before = {name: value.detach().clone() for name, value in dictionary.named_parameters()}

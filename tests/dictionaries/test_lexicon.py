@@ -26,10 +26,10 @@ def folder(small, dictionary, tmp_path_factory):
 def test_the_features_in_use_are_those_of_the_code(small, dictionary, folder):
     lexicon = Lexicon.load(folder, small)
     config = dictionary.config
-    states = torch.randn(config.streams, 50, config.dim)
+    states = torch.randn(2, 25, config.streams, config.dim)
     features, activations = lexicon.in_use(states)
     codes = dictionary.encode(states)
-    assert features.shape == activations.shape == (config.streams, 50, config.k)
+    assert features.shape == activations.shape == (2, 25, config.streams, config.k)
     assert (activations.diff(dim=-1) <= 0).all()
     rebuilt = torch.zeros_like(codes).scatter_add(-1, features.clamp_min(0), activations)
     assert torch.equal(rebuilt, codes)

@@ -69,13 +69,13 @@ def test_reading_out_is_running_again(small, dictionary, unseen):
 def test_explained_variance_is_that_of_the_states(small, dictionary, unseen):
     found = srm.dictionaries.quality(small, dictionary, unseen)
     _, cache = small.run_with_cache(torch.cat(unseen), "layers.2.out")
-    states = cache["layers.2.out"].permute(2, 0, 1, 3).flatten(1, 2)
+    states = cache["layers.2.out"].flatten(0, 1)
     with torch.no_grad():
-        left = (states - dictionary(states)).square().sum((1, 2))
+        left = (states - dictionary(states)).square().sum((0, 2))
         codes = dictionary.encode(states)
-    spread = (states - states.mean(1, keepdim=True)).square().sum((1, 2))
+    spread = (states - states.mean(0)).square().sum((0, 2))
     np.testing.assert_allclose(found.explained[0], (1 - left / spread).numpy(), atol=1e-5)
-    np.testing.assert_allclose(found.firing[0], (codes > 0).double().mean(1).numpy(), atol=1e-6)
+    np.testing.assert_allclose(found.firing[0], (codes > 0).double().mean(0).numpy(), atol=1e-6)
     assert 0.2 < found.mean_explained < 1
 
 
@@ -93,6 +93,28 @@ def test_one_dictionary_for_all_layers_is_replaced_at_all_of_them(small, unseen)
     found = srm.dictionaries.quality(small, dictionary, unseen)
     assert found.explained.shape == (3, 4)
     assert found.all_spliced > found.loss
+
+
+def test_packed_documents_are_read_as_if_apart(small, unseen):
+    """Learned on them and measured on them, with attention within documents."""
+    apart = [tokens.view(8, 8) for tokens in unseen]
+    documents = torch.arange(16).expand(4, 16) // 8
+    packed = [
+        (tokens, torch.cat((rows[:, 1:], torch.full((8, 1), -100)), 1).view(4, 16), documents)
+        for tokens, rows in zip(unseen, apart, strict=True)
+    ]
+    learned, found, fired = [], [], []
+    for batches in (packed, apart):
+        dictionary = srm.dictionaries.learn(
+            small, lambda step, batches=batches: batches[step % 3], steps=5, features=32, k=4, layers="every"
+        )
+        learned.append(dictionary)
+        found.append(srm.dictionaries.quality(small, learned[0], batches))
+        fired.append(srm.dictionaries.features(small, learned[0], batches).fired)
+    torch.testing.assert_close(learned[0].directions, learned[1].directions, rtol=0, atol=1e-4)
+    for name in ("explained", "loss", "spliced", "ablated", "all_spliced", "all_ablated"):
+        np.testing.assert_allclose(getattr(found[0], name), getattr(found[1], name), atol=1e-5)
+    np.testing.assert_array_equal(fired[0], fired[1])
 
 
 def test_a_dictionary_of_another_model_is_refused(small, dictionary, unseen):

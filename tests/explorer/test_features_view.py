@@ -50,12 +50,12 @@ def test_the_trace_has_the_features_in_use_at_every_point(model, lexicon, trace)
     with torch.inference_mode():
         _, cache = model.run_with_cache(tokens)
         for layer in range(3):
-            codes = lexicon.dictionary.encode(cache[f"layers.{layer}.out"][0].permute(1, 0, 2))  # [S, T, F]
+            codes = lexicon.dictionary.encode(cache[f"layers.{layer}.out"][0])  # [T, S, F]
             for stream in range(3):
                 for token in range(len(PROMPT)):
                     used = trace["features"][layer, token, stream]
                     values = trace["feature_activation"][layer, token, stream].astype(float)
-                    expected = codes[stream, token].numpy()
+                    expected = codes[token, stream].numpy()
                     assert set(used[used >= 0]) == set(np.flatnonzero(expected))
                     assert values[used >= 0] == pytest.approx(expected[used[used >= 0]], rel=2e-3, abs=1e-6)
 

@@ -139,15 +139,17 @@ def attribution(model: LanguageModel, batches: Batches) -> Attribution:
     return capture(model, batches, AttributionSums(streams_of(model, "attribution")))[0]
 
 
-def attribute(model: LanguageModel, tokens: Tensor, targets: Tensor) -> Tensor:
+def attribute(
+    model: LanguageModel, tokens: Tensor, targets: Tensor, documents: Tensor | None = None
+) -> Tensor:
     """[B, T, S] What each stream adds to the logit of `targets` [B, T] after each of `tokens` [B, T]."""
     model = streams_of(model, "attribution")
-    model.check_tokens(tokens, targets=targets)
+    model.check_tokens(tokens, documents=documents, targets=targets)
     point = points_of(model)[-1]
     with evaluating(model), torch.inference_mode():
         readout = Readout(model)
         kept: list[Tensor] = []
         with model.hooks([(point, lambda value, _: kept.append(value))]):
-            model.hidden(tokens)
+            model.hidden(tokens, documents=documents)
         parts = readout.parts(stream_major(kept[0]))
         return torch.linalg.vecdot(parts, readout.unembedding[targets]).permute(1, 2, 0)

@@ -105,7 +105,13 @@ class StateDecoder:
         self.sites: Sequence[str] = list(self.places)
         self.unembedding = model.unembedding.detach().float()
 
-    def decode(self, name: str, value: Tensor, chosen: Tensor) -> list[tuple[tuple[str, int, int], Tensor]]:
+    def decode(
+        self,
+        name: str,
+        value: Tensor,
+        chosen: Tensor,
+        documents: Tensor | None,  # noqa: ARG002
+    ) -> list[tuple[tuple[str, int, int], Tensor]]:
         point, stream = self.places[name]
         state = value.flatten(0, 1)[chosen]
         embedding = state if self.norm is None else self.norm(state)

@@ -74,6 +74,7 @@ class Batch:
     targets: Tensor  # [B, T], the next token; −100 where there is none
     index: int  # its place among all batches, whichever process reads it
     first: int = 0  # how many sequences came before it, in all batches
+    documents: Tensor | None = None  # [B, T], the document of each token, if attention is to stay within them
 
     @property
     def folds(self) -> Tensor:
@@ -173,12 +174,13 @@ class EvidenceSums(Accumulator):
         self.means = {"counted": Mean()}
         # sums of the 16-bit pieces of 64-bit hashes: exact in fp64, and additive
         self.hashes = torch.zeros(4, dtype=torch.float64)  # of the tokens: the text's fingerprint
-        self.pairs = torch.zeros(4, dtype=torch.float64)  # of tokens and targets: what saved sums are of
+        self.pairs = torch.zeros(4, dtype=torch.float64)  # with targets and documents: what saved sums are of
 
     def begin(self, batch: Batch) -> None:
-        tokens, targets = (ids.to("cpu", torch.int64) for ids in (batch.tokens, batch.targets))
-        self.hashes += _hash_rows(tokens)
-        self.pairs += _hash_rows(torch.cat((tokens, targets), dim=1))
+        given = [batch.tokens, batch.targets, *([] if batch.documents is None else [batch.documents])]
+        rows = [ids.to("cpu", torch.int64) for ids in given]
+        self.hashes += _hash_rows(rows[0])
+        self.pairs += _hash_rows(torch.cat(rows, dim=1))
         self.means["counted"].add(batch, batch.counted.sum(1))
 
     def state(self) -> dict[str, Tensor]:
@@ -208,9 +210,10 @@ def capture(
 ) -> list[Any]:
     """Run the model over the batches once; the accumulators' results, in their order.
 
-    A batch is tokens [B, T], or a pair of tokens and targets. With `checkpoint` the sums are saved there
-    every `every` batches and taken up again when model, settings and text are the same. `progress` is told
-    how many batches are done.
+    A batch is tokens [B, T], or tokens and targets, or tokens, targets and documents: attention then stays
+    within documents, for a model that was trained so. With `checkpoint` the sums are saved there every
+    `every` batches and taken up again when model, settings and text are the same. `progress` is told how many
+    batches are done.
     """
     books = [EvidenceSums(), *accumulators]
     rank, world = _process()
@@ -307,18 +310,28 @@ def evaluating(model: LanguageModel) -> Iterator[None]:
 
 
 def as_batch(given: Any, index: int, device: torch.device, first: int = 0) -> Batch:
-    tokens, targets = given if isinstance(given, tuple | list) else (given, None)
+    parts = tuple(given) if isinstance(given, tuple | list) else (given,)
+    if not 1 <= len(parts) <= 3 or not all(isinstance(part, Tensor) for part in parts):
+        raise UserError(
+            "a batch is a tensor [batch, token] of token ids, or a pair of tokens and targets, or these and "
+            "documents"
+        )
+    tokens, targets, documents = parts + (None,) * (3 - len(parts))
     tokens = tokens.to(device)
     if tokens.ndim != 2:
         raise UserError(f"a batch of shape {tuple(tokens.shape)}: need [batch, token] token ids")
     if targets is None:
         last = torch.full_like(tokens[:, :1], IGNORE)
         targets = torch.cat((tokens[:, 1:], last), dim=1)
-    return Batch(tokens, targets.to(device), index, first)
+    return Batch(
+        tokens, targets.to(device), index, first, None if documents is None else documents.to(device)
+    )
 
 
 def numbered(batches: Batches, device: torch.device) -> Iterator[Batch]:
     first = 0
+    if isinstance(batches, Tensor):  # one batch; its rows are none
+        batches = [batches]
     for index, given in enumerate(batches() if callable(batches) else batches):
         batch = as_batch(given, index, device, first)
         first += len(batch.tokens)
@@ -328,7 +341,7 @@ def numbered(batches: Batches, device: torch.device) -> Iterator[Batch]:
 def observe(model: LanguageModel, batch: Batch) -> tuple[Tensor, Tensor | None]:
     """One pass: the embedding [B, T, E], and the logits [B, T, V] if somebody listens there."""
     tap = model.tap()
-    embedding = model.hidden(batch.tokens, tap=tap)
+    embedding = model.hidden(batch.tokens, documents=batch.documents, tap=tap)
     return embedding, tap("logits", embedding @ model.unembedding.T) if tap.wants("logits") else None
 
 
@@ -339,7 +352,9 @@ def need_targets(mean: Mean) -> None:
 
 
 def _pass(model: LanguageModel, batch: Batch, books: Sequence[Accumulator]) -> None:
-    model.check_tokens(batch.tokens, targets=batch.targets)
+    model.check_tokens(batch.tokens, documents=batch.documents, targets=batch.targets)
+    if not 0 <= int(batch.tokens.min()) <= int(batch.tokens.max()) < model.config.vocab_size:
+        raise UserError(f"batch {batch.index} has token ids outside 0 to {model.config.vocab_size - 1}")
     hooks = []
     for book in books:
         book.begin(batch)

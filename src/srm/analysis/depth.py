@@ -107,13 +107,18 @@ class Depth(Result):
         ]
 
 
-def at_depth(model: LanguageModel, depth: int) -> LanguageModel:
-    """A model of another depth on the same weights: nothing is copied, and nothing of `model` changes."""
+def at_depth(model: LanguageModel, depth: int, gradient_depth: int | None = None) -> LanguageModel:
+    """A model of another depth on the same weights: nothing is copied, and nothing of `model` changes.
+
+    `gradient_depth` is how many of an SRM's layers have a gradient, by default as many as `model`'s: for
+    gradients with respect to early states, all of them, `at_depth(model, 8, gradient_depth=8)`.
+    """
     config = model.config
     match config:
         case SRMConfig():
             learned = config.z0 == "learned"
             gradient = depth if learned else min(config.gradient_depth, depth)
+            gradient = gradient if gradient_depth is None else gradient_depth
             changed = config.replace(depth=depth, gradient_depth=gradient)
         case HRMConfig():
             changed = config.replace(high_cycles=depth)
@@ -162,7 +167,7 @@ class DepthSums(Accumulator):
     def embedding(self, name: str, value: Tensor) -> Tensor | None:
         """What the unembedding would read if the layer at this site were the last; None at other sites."""
         if self.finished is not None:
-            found = self.finished.see(name, value)
+            found = self.finished.see(name, value, self.batch.documents)
             return None if found is None else self.finished.model.output_function(found[1])
         return self.model.norm(value) if isinstance(self.model, GPT2) else value
 

@@ -132,6 +132,9 @@ class LogitLens(Result):
         return [write_table(Path(directory) / f"{prefix}_logit_lens.dat", columns, rows)]
 
 
+Asked = list[tuple[tuple[str, int, int], Tensor]]  # (field, point, stream), embeddings [n, E]
+
+
 class Decoder(Protocol):
     """Turns a model's sites into embeddings to decode."""
 
@@ -140,9 +143,8 @@ class Decoder(Protocol):
     streams: Sequence[str]
     unembedding: Tensor
 
-    def decode(self, name: str, value: Tensor, chosen: Tensor) -> list[tuple[tuple[str, int, int], Tensor]]:
-        """At a site, for positions `chosen` of B·T: ((field, point, stream), embeddings [n, E]) to be
-        decoded."""
+    def decode(self, name: str, value: Tensor, chosen: Tensor, documents: Tensor | None) -> Asked:
+        """What is to be decoded at a site, for positions `chosen` of B·T."""
         ...
 
 
@@ -158,10 +160,10 @@ class StreamDecoder:
         stacked = torch.stack([means.at(point, model.device) for point in self.points], dim=1)  # [S, P, D]
         self.mean_parts = self.readout.parts(stacked)  # [S, P, E]
 
-    def decode(self, name: str, value: Tensor, chosen: Tensor) -> list[tuple[tuple[str, int, int], Tensor]]:
+    def decode(self, name: str, value: Tensor, chosen: Tensor, documents: Tensor | None) -> Asked:
         if self.finished is None:
             z = stream_major(value)
-        elif found := self.finished.see(name, value):
+        elif found := self.finished.see(name, value, documents):
             name, z = found
         else:
             return []
@@ -189,6 +191,7 @@ class LensSums(Accumulator):
         self.means = {"full": Mean(P), "raw": Mean(P, S), "corrected": Mean(P, S)}
 
     def begin(self, batch: Batch) -> None:
+        self.documents = batch.documents
         self.chosen = sample_positions(batch, self.rate, self.seed)
         self.targets = batch.targets.flatten()[self.chosen]
         self.rows = self.chosen // batch.tokens.shape[1]  # the sequence each position is in
@@ -197,7 +200,7 @@ class LensSums(Accumulator):
 
     def see(self, name: str, value: Tensor) -> None:
         n = len(self.chosen)
-        asked = self.decoder.decode(name, value, self.chosen) if n else []
+        asked = self.decoder.decode(name, value, self.chosen, self.documents) if n else []
         if not asked:
             return
         stacked = torch.cat([embedding.float() for _, embedding in asked])

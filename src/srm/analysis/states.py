@@ -31,6 +31,7 @@ from srm.analysis.result import Array, Axes, Evidence, Result, derived, require
 from srm.analysis.routing import streams_of
 from srm.errors import UserError
 from srm.models import SRM, LanguageModel
+from srm.models.model import document_mask
 
 SPOOL_LIMIT = 4 * 2**30  # bytes of states kept on disk between two readings; beyond, the model runs twice
 
@@ -69,15 +70,19 @@ class Finished:
             self.sites += [f"layers.{l}.update" for l in range(config.depth)]
         self.update: Tensor | None = None
 
-    def see(self, name: str, value: Tensor) -> tuple[str, Tensor] | None:
-        """The point and its state [S, B, T, D]; None at an update, which the post-steps after it read."""
+    def see(self, name: str, value: Tensor, documents: Tensor | None) -> tuple[str, Tensor] | None:
+        """The point and its state [S, B, T, D]; None at an update, which the post-steps after it read. They
+        attend within `documents` [B, T], if there are any."""
         z = value.permute(2, 0, 1, 3)
         if name not in self.outs:
             self.update = z
             return None
+        if not self.model.post:
+            return f"{name}+post", z
         rotary = self.model.rotary(0, z.shape[2], like=z)
+        mask = None if documents is None else document_mask(documents).repeat(len(z), 1, 1, 1)
         for step in self.model.post:
-            z = step(z, self.update, rotary)
+            z = step(z, self.update, rotary, mask=mask)
         return f"{name}+post", z
 
 
@@ -155,13 +160,14 @@ class StateSums(Accumulator):
         self.means = {"mean": Mean(len(self.points), config.streams, config.stream_dim)}
         self.sums: list[Tensor] = []
 
-    def begin(self, batch: Batch) -> None:  # noqa: ARG002
+    def begin(self, batch: Batch) -> None:
+        self.documents = batch.documents
         self.sums = []
 
     def see(self, name: str, value: Tensor) -> None:
         if self.finished is None:
             self.sums.append(stream_major(value).sum(2))
-        elif found := self.finished.see(name, value):
+        elif found := self.finished.see(name, value, self.documents):
             self.sums.append(found[1].float().sum(2))
 
     def end(self, batch: Batch, embedding: Tensor) -> None:  # noqa: ARG002

@@ -20,7 +20,10 @@ from srm.data import DataError
 from srm.errors import UserError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from srm.analysis import Result
+    from srm.data import Tokenizer, Tokens
     from srm.models import LanguageModel
 
 TOKENS = 16_384
@@ -48,7 +51,7 @@ class Command:
     tokens: int = TOKENS
     """How many tokens to read."""
     text: Path | None = None
-    """Read this text file instead of the validation tokens."""
+    """Read this text file, as one document, instead of the validation tokens."""
     data: Path | None = None
     """Folder of `srm prepare`; by default the run's."""
     out: Path | None = None
@@ -61,6 +64,10 @@ class Command:
     """How deep to run the model; by default twice as deep as trained."""
     batch_size: int = 8
     """Windows at a time."""
+    document_mask: bool = False
+    """Attention does not cross documents (always so if the run was trained so)."""
+    answers_only: bool = False
+    """Count only what follows "=" in a document (always so if the run was trained so)."""
     formats: tuple[str, ...] = FORMATS
     """How figures are written."""
     device: str = "auto"
@@ -190,14 +197,19 @@ class Text:
 
 
 def open_text(options: Command, model: LanguageModel) -> Text:
-    from srm.data import evaluation_batches, num_windows, open_tokens
+    from srm.data import num_windows, open_tokens
     from srm.training.evaluation import check_vocabulary
 
     run = run_config(options.path)
     context = (run.training.context if run else None) or model.config.context
+    reading = Reading()
     if options.tokens < 2:
         raise UserError(f"--tokens {options.tokens}: give 2 or more")
     if options.text is not None:
+        if options.answers_only:
+            raise UserError(
+                "--answers-only: no document ends in a text file; give --data DIR instead of --text"
+            )
         tokens = _read_text(options, run)
         digest = hashlib.sha256(tokens.read(0, len(tokens)).tobytes()).hexdigest()
         name = f"{options.text.name} {digest[:12]}"
@@ -210,16 +222,50 @@ def open_text(options: Command, model: LanguageModel) -> Text:
             )
         data = open_tokens(folder)
         tokens, name = data.val, f"validation tokens {data.fingerprint[:12]}"
+        reading = Reading.of(options, run, data.tokenizer)
     check_vocabulary(model.config.vocab_size, tokens.vocab_size, options.text or options.data or options.path)
     context = min(context, options.tokens)
     windows = min(num_windows(tokens, context), options.tokens // context)
     size = min(options.batch_size, max(1, windows))
     return Text(
-        f"{name}, {windows} windows of {context}",
-        lambda: evaluation_batches(tokens, context, size, options.tokens),
+        f"{name}, {windows} windows of {context}{reading}",
+        lambda: reading.evaluation_batches(tokens, context, size, options.tokens),
         windows * context,
         -(-windows // size),
     )
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a text is read: as the run was in training, or as the options say."""
+
+    document_mask: bool = False
+    marks: tuple[int, ...] | None = None  # only answers are targets: what follows one of these
+
+    @classmethod
+    def of(cls, options: Any, run: Any, tokenizer: Tokenizer) -> Reading:
+        chosen = [options, *([run.training] if run else [])]
+        answers = any(one.answers_only for one in chosen)
+        return cls(any(one.document_mask for one in chosen), tokenizer.answer_marks if answers else None)
+
+    def __str__(self) -> str:
+        """What a text's name says of it: nothing, if all is read."""
+        within = ", attention within documents" if self.document_mask else ""
+        return within + (", answers only" if self.marks is not None else "")
+
+    def evaluation_batches(
+        self, tokens: Tokens, context: int, batch_size: int, limit_tokens: int
+    ) -> Iterator[tuple[Tensor, ...]]:
+        from srm.data import evaluation_batches
+
+        batches = evaluation_batches(tokens, context, batch_size, limit_tokens, self.marks)
+        return (self.with_documents(batch, tokens.end_of_text) for batch in batches)
+
+    def with_documents(self, batch: tuple[Tensor, Tensor], end_of_text: int) -> tuple[Tensor, ...]:
+        """Tokens and targets; and documents, if attention stays within them."""
+        from srm.data import document_ids
+
+        return (*batch, document_ids(batch[0], end_of_text)) if self.document_mask else batch
 
 
 def _read_text(options: Command, run: Any):

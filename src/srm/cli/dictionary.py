@@ -56,6 +56,10 @@ class Command:
     """Examples of each feature."""
     batch_size: int = 8
     """Windows at a time; bounds the memory."""
+    document_mask: bool = False
+    """Attention does not cross documents (always so if the run was trained so)."""
+    answers_only: bool = False
+    """Losses are of what follows "=" in a document (always so if the run was trained so)."""
     data: Path | None = None
     """Folder of `srm prepare`; by default the run's."""
     out: Path | None = None
@@ -76,8 +80,8 @@ class Command:
 
     def learn(self) -> dict[str, Any]:
         from srm import dictionaries
-        from srm.cli.analyze import bars, run_config
-        from srm.data import Batches, evaluation_batches, open_tokens
+        from srm.cli.analyze import Reading, bars, run_config
+        from srm.data import Batches, open_tokens
         from srm.storage import load
         from srm.training.distributed import device_of
         from srm.training.evaluation import check_vocabulary
@@ -92,13 +96,14 @@ class Command:
         data = open_tokens(self.data or run.data)
         check_vocabulary(model.config.vocab_size, data.vocab_size, data.path)
         context = (run.training.context if run else None) or model.config.context
+        reading = Reading.of(self, run, data.tokenizer)
         batches = Batches(data.train, context, self.batch_size, self.seed)
         steps = self.tokens // (context * self.batch_size)
         if steps < 1:
             raise UserError(f"--tokens {self.tokens}: one batch alone is {context * self.batch_size}")
 
         def held_out():
-            return evaluation_batches(data.val, context, self.batch_size, self.eval_tokens)
+            return reading.evaluation_batches(data.val, context, self.batch_size, self.eval_tokens)
 
         held_out()  # refused now rather than after learning
         layers = chosen_layers(self.layers)
@@ -109,7 +114,7 @@ class Command:
         with learning(steps, show=not self.json) as tell:
             dictionary = dictionaries.learn(
                 model,
-                lambda step: batches.batch(step)[0],
+                lambda step: reading.with_documents(batches.batch(step), data.train.end_of_text),
                 steps=steps,
                 features=self.features,
                 k=self.k,

@@ -4,22 +4,24 @@
 
 so at most k of the F activations a_f of a state are above 0: a sparse autoencoder with a top-k activation
 (Gao et al., 2024). Directions have length 1. Streams do not share their spaces, so every stream has a
-dictionary of its own; all are held in one object and computed in one grouped matmul.
+dictionary of its own; all are held in one object and computed in one grouped matmul. States are taken as a
+site gives them, with stream and dim last: `dictionary.encode(cache["layers.7.out"])`.
 
     >>> import torch
     >>> dictionary = Dictionary(DictionaryConfig(streams=8, dim=32, features=128, k=4))
-    >>> states = torch.randn(8, 100, 32)                        # stream, state, dim
+    >>> states = torch.randn(2, 50, 8, 32)                      # batch, token, stream, dim
     >>> codes = dictionary.encode(states)
     >>> codes.shape, int((codes > 0).sum(-1).max())
-    (torch.Size([8, 100, 128]), 4)
+    (torch.Size([2, 50, 8, 128]), 4)
     >>> dictionary.decode(codes).shape
-    torch.Size([8, 100, 32])
+    torch.Size([2, 50, 8, 32])
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,20 +64,42 @@ class Dictionary(nn.Module):
         self.directions = nn.Parameter(directions.clone())  # [S, F, D]
 
     def activations(self, states: Tensor) -> Tensor:
-        """[S, N, D] → [S, N, F], before the k largest are chosen; never negative."""
+        """States […, S, D] → […, S, F], before the k largest are chosen; never negative."""
+        return self._by_stream(self._activations, states, self.config.dim)
+
+    def encode(self, states: Tensor) -> Tensor:
+        """States […, S, D] → codes […, S, F], at most k above 0."""
+        return self._by_stream(self._encode, states, self.config.dim)
+
+    def decode(self, codes: Tensor) -> Tensor:
+        """Codes […, S, F] → states […, S, D]."""
+        return self._by_stream(self._decode, codes, self.config.features)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """States […, S, D] → what the dictionary makes of them, […, S, D]."""
+        return self.decode(self.encode(states))
+
+    def _by_stream(self, compute: Callable[[Tensor], Tensor], values: Tensor, width: int) -> Tensor:
+        """Compute on [S, N, width], each stream's values side by side: as the model holds them, so that what
+        comes from a site is not copied."""
+        S = self.config.streams
+        if values.shape[-2:] != (S, width):
+            raise UserError(
+                f"a tensor of shape {tuple(values.shape)}: need […, {S}, {width}], the streams last but one"
+            )
+        values = values.movedim(-2, 0)
+        found = compute(values.reshape(S, -1, width))
+        return found.reshape(*values.shape[:-1], found.shape[-1]).movedim(0, -2)
+
+    def _activations(self, states: Tensor) -> Tensor:
         centred = states - self.centre[:, None]
         return torch.baddbmm(self.bias[:, None], centred, self.encoder).relu()
 
-    def encode(self, states: Tensor) -> Tensor:
-        """States [S, N, D] → codes [S, N, F], at most k above 0."""
-        return largest(self.activations(states), self.config.k)
+    def _encode(self, states: Tensor) -> Tensor:
+        return largest(self._activations(states), self.config.k)
 
-    def decode(self, codes: Tensor) -> Tensor:
-        """Codes [S, N, F] → states [S, N, D]."""
+    def _decode(self, codes: Tensor) -> Tensor:
         return torch.baddbmm(self.centre[:, None], codes, self.directions)
-
-    def forward(self, states: Tensor) -> Tensor:
-        return self.decode(self.encode(states))
 
     @torch.no_grad()
     def normalise(self) -> None:

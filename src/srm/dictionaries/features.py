@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srm.analysis.capture import Batches, EvidenceSums, evaluating, numbered, stream_major
+from srm.analysis.capture import Batch, Batches, EvidenceSums, evaluating, numbered
 from srm.analysis.readout import Readout
 from srm.analysis.result import Array, Axes, Result, require, write_table
 from srm.dictionaries.dictionary import Dictionary
@@ -128,9 +128,9 @@ def features(
     text = EvidenceSums()
     with evaluating(model), torch.inference_mode():
         for batch in numbered(batches, model.device):
-            model.check_tokens(batch.tokens)
+            model.check_tokens(batch.tokens, documents=batch.documents)
             text.begin(batch)
-            search.read(batch.tokens)
+            search.read(batch)
             if progress is not None:
                 progress(batch.index + 1)
         if search.fired is None:
@@ -165,17 +165,16 @@ class Search:
         )  # tokens of the text
         self.fired: Tensor | None = None
 
-    def read(self, tokens: Tensor) -> None:
-        """A batch of sequences [B, T]."""
+    def read(self, batch: Batch) -> None:
         points = self.dictionary.config.points
         states: list[Tensor] = []
-        with self.model.hooks([(points, lambda value, _: states.append(stream_major(value)))]):
-            self.model.hidden(tokens)
-        for row, sequence in enumerate(tokens):
-            codes = self.dictionary.encode(states[0][:, row])  # [S, T, F]
+        with self.model.hooks([(points, lambda value, _: states.append(value))]):
+            self.model.hidden(batch.tokens, documents=batch.documents)
+        for row, sequence in enumerate(batch.tokens):
+            codes = self.dictionary.encode(states[0][row])  # [T, S, F]
             for later in states[1:]:
-                codes = torch.maximum(codes, self.dictionary.encode(later[:, row]))
-            self.add(sequence, codes)
+                codes = torch.maximum(codes, self.dictionary.encode(later[row]))
+            self.add(sequence, codes.transpose(0, 1))
 
     def add(self, sequence: Tensor, codes: Tensor) -> None:
         """One sequence [T], with its codes [S, T, F]."""

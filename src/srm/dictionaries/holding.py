@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from srm.analysis.ablation import replacing
+from srm.analysis.capture import stream_major
 from srm.analysis.interventions import Hook
 from srm.dictionaries.dictionary import Dictionary
 from srm.errors import UserError
@@ -43,7 +44,7 @@ def hold_features(dictionary: Dictionary, held: Iterable[Held]) -> list[Hook]:
     directions = dictionary.directions.detach()
 
     def moved(states: Tensor, _: str) -> Tensor:
-        codes = dictionary.encode(states.flatten(1, 2)).detach()  # [S, B·T, F]
+        codes = stream_major(dictionary.encode(states.movedim(0, -2)).detach()).flatten(1, 2)  # [S, B·T, F]
         wanted = codes.clone()
         for stream, feature, value in held:
             wanted[stream, :, feature] = value

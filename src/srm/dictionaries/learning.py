@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from srm.analysis.ablation import Layers, points_at
-from srm.analysis.capture import as_batch, evaluating, stream_major
+from srm.analysis.capture import Batch, as_batch, evaluating, stream_major
 from srm.analysis.routing import streams_of
 from srm.analysis.states import model_mark
 from srm.dictionaries.dictionary import Dictionary, DictionaryConfig
@@ -42,7 +42,7 @@ Progress = Callable[[int, float], None]  # steps done, the share of variance une
 
 def learn(
     model: LanguageModel,
-    batch: Callable[[int], Tensor | tuple[Tensor, Tensor]],
+    batch: Callable[[int], Tensor | tuple[Tensor, ...]],
     *,
     steps: int,
     features: int | None = None,
@@ -55,9 +55,10 @@ def learn(
 ) -> Dictionary:
     """A dictionary of each stream's states after some layers ("last", "every", or layer numbers).
 
-    `batch` gives the tokens [B, T] of a step, or tokens and targets. "last" is the state that the output
-    function reads; it and "every" include the post-steps, if there are any. By default there are 8 features
-    for each dimension of a stream, and an eighth as many as dimensions are in use at once.
+    `batch` gives the tokens [B, T] of a step, or tokens and targets, or these and documents, within which
+    attention then stays. "last" is the state that the output function reads; it and "every" include the
+    post-steps, if there are any. By default there are 8 features for each dimension of a stream, and an
+    eighth as many as dimensions are in use at once.
     """
     model = streams_of(model, "a dictionary")
     if steps < 1:
@@ -78,13 +79,13 @@ def learn(
     silent = torch.zeros(config.streams, config.features, device=model.device)  # states since it last fired
     variance = torch.ones(config.streams, device=model.device)
     for step in range(steps):
-        states = states_of(model, as_batch(batch(step), step, model.device).tokens, config.points)
+        states = states_of(model, as_batch(batch(step), step, model.device), config.points)
         if step == 0:
             variance = settle(dictionary, states)
         for group in optimizer.param_groups:
             group["lr"] = lr * min(1.0, (steps - step) / (COOLING * steps))
         codes = dictionary.encode(states)
-        residual = states - dictionary.decode(codes)
+        residual = (states - dictionary.decode(codes)).transpose(0, 1)  # [S, N, D]
         unexplained = residual.square().sum(-1).mean(1) / variance  # [S]
         if not bool(unexplained.isfinite().all()):
             raise UserError(f"the loss is not finite at step {step}: learn with less than lr = {lr:g}")
@@ -92,7 +93,7 @@ def learn(
         unexplained.sum().backward()
         optimizer.step()
         dictionary.normalise()
-        silent = torch.where((codes > 0).any(1), 0.0, silent + states.shape[1])
+        silent = torch.where((codes > 0).any(0), 0.0, silent + len(states))
         dead = silent >= patience
         if bool(dead.any()) and steps - step > COOLING * steps:
             replace(dictionary, optimizer, residual.detach(), dead)
@@ -110,19 +111,20 @@ def usual_k(dim: int) -> int:
     return max(1, dim // 8)
 
 
-def states_of(model: SRM, tokens: Tensor, points: Sequence[str]) -> Tensor:
-    """The states [S, N, D] of all tokens at all points, point by point."""
+def states_of(model: SRM, batch: Batch, points: Sequence[str]) -> Tensor:
+    """The states [N, S, D] of all tokens at all points, point by point."""
     found: list[Tensor] = []
     with evaluating(model), torch.no_grad():
-        model.check_tokens(tokens)
+        model.check_tokens(batch.tokens, documents=batch.documents)
         with model.hooks([(points, lambda value, _: found.append(stream_major(value).flatten(1, 2)))]):
-            model.hidden(tokens)
-    return torch.cat(found, dim=1)
+            model.hidden(batch.tokens, documents=batch.documents)
+    return torch.cat(found, dim=1).transpose(0, 1)
 
 
 @torch.no_grad()
 def settle(dictionary: Dictionary, states: Tensor) -> Tensor:
     """Start at the mean of the first states; the variance [S] around it."""
+    states = states.transpose(0, 1)  # [S, N, D]
     dictionary.centre.copy_(states.mean(1))
     spread = states - dictionary.centre[:, None]
     return spread.square().sum(-1).mean(1).clamp(min=1e-12)

@@ -2,7 +2,7 @@
 and what each of them is.
 
     lexicon = srm.dictionaries.Lexicon.load("runs/nano/dictionaries/last-256-4")
-    features, activations = lexicon.in_use(states)                  # [stream, state, rank]
+    features, activations = lexicon.in_use(cache["layers.7.out"])   # [batch, token, stream, place]
     lexicon.features.frequency[stream, feature]
 """
 
@@ -44,7 +44,7 @@ class Lexicon:
 
     @torch.inference_mode()
     def in_use(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """States [S, N, D] → the features in use, the strongest first, and their activations, each [S, N, k].
+        """States […, S, D] → the features in use, the strongest first, and their activations, each […, S, k].
         Where fewer than k are, the others are −1, at 0."""
         activations, features = self.dictionary.activations(states).topk(self.dictionary.config.k)
         return features.masked_fill(activations == 0, -1), activations

@@ -198,9 +198,9 @@ class QualitySums(Accumulator):
     def see(self, name: str, value: Tensor) -> None:
         p = self.points.index(name)
         z = stream_major(value)  # [S, B, T, D]
-        codes = self.dictionary.encode(z.flatten(1, 2))
-        rebuilt = self.dictionary.decode(codes).view_as(z)
-        fired = (codes > 0).float().unflatten(1, z.shape[1:3]).sum(2)  # [S, B, F]
+        codes = self.dictionary.encode(value)
+        rebuilt = stream_major(self.dictionary.decode(codes))
+        fired = stream_major(codes > 0).sum(2)  # [S, B, F]
         of_sequence = {
             "residual": (z - rebuilt).square().sum((-1, -2)),
             "power": z.square().sum((-1, -2)),
@@ -230,7 +230,7 @@ class QualitySums(Accumulator):
     def _changed(self, batch: Batch, embedding: Tensor, streams: list[int], replace: Replace) -> Tensor:  # noqa: ARG002
         """[B] The losses with some streams replaced at every point: the model is run again."""
         with self.model.hooks([(self.points, replacing(streams, replace))]):
-            return self._loss(batch, self.model.hidden(batch.tokens))
+            return self._loss(batch, self.model.hidden(batch.tokens, documents=batch.documents))
 
     def _read_out(self, batch: Batch, embedding: Tensor, streams: list[int], replace: Replace) -> Tensor:
         """The same for the final state, which the output function reads: it is linear, so no second run."""
@@ -240,7 +240,7 @@ class QualitySums(Accumulator):
         return self._loss(batch, embedding.float() + self.readout.parts(change).sum(0))
 
     def _rebuild(self, z: Tensor, point: str) -> Tensor:  # noqa: ARG002
-        return self.dictionary(z.flatten(1, 2)).view_as(z)
+        return stream_major(self.dictionary(z.movedim(0, -2)))
 
     def _level(self, z: Tensor, point: str) -> Tensor:
         return self.replacements[point][:, None, None].expand_as(z)

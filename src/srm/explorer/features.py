@@ -19,8 +19,8 @@ NAMED = 5  # tokens named that a feature raises
 def feature_arrays(lexicon: Lexicon, cache: dict[str, Tensor]) -> dict[str, Tensor]:
     """The features in use and their activations, each [P, T, S, K], from the cached states of one prompt."""
     points = lexicon.dictionary.config.points
-    used = [lexicon.in_use(cache[point][0].float().transpose(0, 1)) for point in points]  # of [S, T, D]
-    features, activation = (torch.stack(values).transpose(1, 2) for values in zip(*used, strict=True))
+    used = [lexicon.in_use(cache[point][0]) for point in points]
+    features, activation = (torch.stack(values) for values in zip(*used, strict=True))
     return {"features": features.int(), "feature_activation": activation.clamp_max(6e4).half()}
 
 
