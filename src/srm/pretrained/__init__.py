@@ -5,9 +5,9 @@
     >>> model.num_parameters()
     491520
 
-The folder is an export (weights and tokenizer) with the run's record, log and analyses, a piece of the
-validation text, an early checkpoint to compare with, and `train.toml`, which `srm train --config` takes to
-make it again.
+The folder is an export (weights and tokenizer) with the run's record, log and analyses, a dictionary of its
+streams, a piece of the validation text, an early checkpoint to compare with, and `train.toml`, which
+`srm train --config` takes to make it again.
 """
 
 from __future__ import annotations
