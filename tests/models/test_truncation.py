@@ -64,7 +64,7 @@ def test_hrm_differentiates_the_last_call_of_each_net_and_trm_the_last_cycle():
 
     def reached(config: ModelConfig) -> set[str]:
         model = small(config)
-        _, cache = model.run_with_cache(tokens, names_filter="cycles.*.out", detach=False)
+        _, cache = model.run_with_cache(tokens, names_filter="cycles.**.out", detach=False)
         nets = {name for name in cache if ".blocks." not in name}
         return {name.removesuffix(".out") for name in nets if cache[name].requires_grad}
 
