@@ -211,6 +211,9 @@ class Instrumented(nn.Module):
             raise UserError("a filter of sites is a name, a glob, several of them, or a function of a name")
         chosen: set[str] = set()
         for pattern in patterns:
+            if pattern in self.sites:  # most are plain names
+                chosen.add(pattern)
+                continue
             matches = [name for name in names if _fits(name.split("."), pattern.split("."))]
             if not matches:
                 raise UnknownSite(f"no site is called {pattern!r}{_hint(pattern, names)}")
