@@ -13,13 +13,12 @@ noticed.
 from __future__ import annotations
 
 import json
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
-from srm.errors import Notice, UserError
+from srm.errors import UserError
 from srm.models import LanguageModel, build, config_from_dict
 
 if TYPE_CHECKING:
@@ -96,16 +95,6 @@ def load_huggingface(folder: Path) -> LanguageModel:
 
 def model_folder(path: str | Path) -> Path:
     """The folder that holds the weights: the path itself, or the last good checkpoint of a run."""
-    from srm.training.checkpoint import latest_checkpoint
+    from srm.training.checkpoint import weights_folder
 
-    path = Path(path)
-    if (path / "config.json").is_file():
-        return path
-    if not path.exists():
-        raise UserError(f"{path} does not exist: give a run, a checkpoint or an export")
-    if not (path / "run.json").is_file():
-        raise UserError(f"{path} is no run, checkpoint or export: it has neither run.json nor config.json")
-    found = latest_checkpoint(path / "checkpoints", lambda line: warnings.warn(line, Notice, stacklevel=4))
-    if found is None:
-        raise UserError(f"{path} has no whole checkpoint yet: wait for the first, or `srm resume {path}`")
-    return found
+    return weights_folder(Path(path))

@@ -14,7 +14,7 @@ import pytest
 import srm
 import srm.analysis
 from srm.cli import main
-from srm.cli.analyze import Command, Reading, Store, run_config
+from srm.cli.analyze import Command, Reading, Store
 from srm.cli.evaluate import Command as Evaluate
 from srm.cli.paper import Command as Paper
 from srm.cli.report import default_path
@@ -22,6 +22,7 @@ from srm.data import PrepareConfig, prepare
 from srm.errors import UserError
 from srm.tasks import TaskCorpus
 from srm.training import TrainConfig, train
+from srm.training.run import run_config
 from subjects import OF_BYTES, trained_run
 
 

@@ -199,6 +199,7 @@ class Text:
 def open_text(options: Command, model: LanguageModel) -> Text:
     from srm.data import num_windows, open_tokens
     from srm.training.evaluation import check_vocabulary
+    from srm.training.run import run_config
 
     run = run_config(options.path)
     context = (run.training.context if run else None) or model.config.context
@@ -290,16 +291,6 @@ def _read_text(options: Command, run: Any):
     if len(ids) < 3:
         raise UserError(f"{options.text} has {len(ids)} tokens: give a longer text")
     return Tokens([ids], vocab_size=len(tokenizer.tokens) + 1, end_of_text=len(tokenizer.tokens))
-
-
-def run_config(path: Path) -> Any:
-    """The run behind the path, if there is one: the path itself, or two folders above a checkpoint."""
-    from srm.training.run import RunDirectory
-
-    for folder in (path, path.parent.parent):
-        if RunDirectory(folder).exists():
-            return RunDirectory(folder).read()
-    return None
 
 
 class Store:

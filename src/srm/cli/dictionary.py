@@ -80,20 +80,22 @@ class Command:
 
     def learn(self) -> dict[str, Any]:
         from srm import dictionaries
-        from srm.cli.analyze import Reading, bars, run_config
+        from srm.cli.analyze import Reading, bars
         from srm.data import Batches, open_tokens
         from srm.storage import load
         from srm.training.distributed import device_of
         from srm.training.evaluation import check_vocabulary
         from srm.training.memory import keep_buffers
+        from srm.training.run import run_config
 
         keep_buffers()
         self.check()
         model = load(self.path, device=device_of(self.device))
         run = run_config(self.path)
-        if self.data is None and run is None:
+        folder = self.data or (run and run.data)
+        if folder is None:
             raise UserError(f"{self.path} does not say what it was trained on: give --data DIR")
-        data = open_tokens(self.data or run.data)
+        data = open_tokens(folder)
         check_vocabulary(model.config.vocab_size, data.vocab_size, data.path)
         context = (run.training.context if run else None) or model.config.context
         reading = Reading.of(self, run, data.tokenizer)
@@ -130,20 +132,8 @@ class Command:
                 model, dictionary, held_out, self.examples, partial(tell, "features")
             )
         self.write(out, dictionary, quality, features, readable(data.tokenizer))
-        config = dictionary.config
-        return {
-            "model": str(self.path),
-            "points": list(config.points),
-            "features": config.features,
-            "k": config.k,
-            "tokens": steps * context * self.batch_size,
-            "explained": quality.mean_explained,
-            "recovered": None if math.isnan(quality.all_recovered) else quality.all_recovered,
-            "loss": float(quality.loss),
-            "loss_replaced": float(quality.all_spliced),
-            "summary": quality.summary(),
-            "out": str(out),
-        }
+        tokens = steps * context * self.batch_size
+        return {"model": str(self.path), "tokens": tokens, "out": str(out), **told(dictionary, quality)}
 
     def write(
         self,
@@ -221,6 +211,21 @@ def chosen_layers(given: tuple[str, ...]) -> Layers:
     if not given or not all(layer.isdecimal() for layer in given):
         raise UserError(f"--layers {' '.join(given)}: give last, every, or numbers of layers from 0")
     return [int(layer) for layer in given]
+
+
+def told(dictionary: Dictionary, quality: Quality) -> dict[str, Any]:
+    """What was learned, and what it is worth."""
+    config = dictionary.config
+    return {
+        "points": list(config.points),
+        "features": config.features,
+        "k": config.k,
+        "explained": quality.mean_explained,
+        "recovered": None if math.isnan(quality.all_recovered) else quality.all_recovered,
+        "loss": float(quality.loss),
+        "loss_replaced": float(quality.all_spliced),
+        "summary": quality.summary(),
+    }
 
 
 def readable(tokenizer: Tokenizer) -> Callable[[int], str]:

@@ -9,7 +9,6 @@ from typing import Any
 
 import tyro
 
-from srm.cli.analyze import run_config
 from srm.errors import UserError
 
 
@@ -52,13 +51,15 @@ class Command:
         from srm.training.distributed import device_of
         from srm.training.evaluation import check_vocabulary, evaluate
         from srm.training.memory import keep_buffers
+        from srm.training.run import run_config
 
         keep_buffers()
         model_folder(self.path)  # a path that holds no model is the first thing to say
         run = run_config(self.path)
-        if self.data is None and run is None:
+        folder = self.data or (run and run.data)
+        if folder is None:
             raise UserError(f"{self.path} is no run and does not say what it was trained on: give --data")
-        data = open_tokens(self.data or run.data)
+        data = open_tokens(folder)
         model = load(self.path, device=device_of(self.device))
         check_vocabulary(model.config.vocab_size, data.vocab_size, data.path)
         trained = run.training if run else None

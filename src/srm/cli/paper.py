@@ -11,7 +11,7 @@ from typing import Annotated
 import numpy as np
 import tyro
 
-from srm.cli.analyze import TOKENS, run_config
+from srm.cli.analyze import TOKENS
 from srm.cli.analyze import Command as Analyze
 from srm.errors import UserError
 
@@ -85,6 +85,8 @@ class Command:
 
 
 def parse(given: tuple[str, ...]) -> dict[str, Path]:
+    from srm.training.run import run_config
+
     runs: dict[str, Path] = {}
     for item in given:
         label, found, path = item.partition("=")

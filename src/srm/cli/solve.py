@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from srm.cli.analyze import run_config
 from srm.errors import UserError
 
 if TYPE_CHECKING:
@@ -66,6 +65,7 @@ class Command:
         from srm.tasks.accuracy import Accuracy, solved
         from srm.training.distributed import device_of
         from srm.training.evaluation import check_vocabulary
+        from srm.training.run import run_config
 
         for name in ("problems", "batch_size"):
             if getattr(self, name) < 1:

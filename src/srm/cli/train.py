@@ -159,7 +159,7 @@ def _source(start: Path, out: str | None, arguments: list[str]) -> Path:
 
 def _preset_of(path: Path) -> str | None:
     """The preset that the run, or the checkpoint's run, was begun with; an export does not say."""
-    from srm.cli.analyze import run_config
+    from srm.training.run import run_config
 
     run = run_config(path)
     return run.preset if run else None

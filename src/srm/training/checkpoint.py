@@ -33,7 +33,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.distributed.tensor import DTensor
 
-from srm.errors import UserError
+from srm.errors import Notice, UserError
 from srm.training.distributed import World
 from srm.training.files import DamagedFile, check_sums, remove_folder, sealed_folder, sweep_leftovers
 
@@ -149,6 +149,20 @@ def checkpoint_steps(folder: Path) -> list[int]:
     """The steps that have a checkpoint in `folder`, in order."""
     matches = (re.fullmatch(r"step-(\d+)", path.name) for path in folder.glob("step-*"))
     return sorted(int(match[1]) for match in matches if match)
+
+
+def weights_folder(path: Path) -> Path:
+    """The folder that holds the weights: the path itself, or the last good checkpoint of a run."""
+    if (path / "config.json").is_file():
+        return path
+    if not path.exists():
+        raise UserError(f"{path} does not exist: give a run, a checkpoint or an export")
+    if not (path / "run.json").is_file():
+        raise UserError(f"{path} is no run, checkpoint or export: it has neither run.json nor config.json")
+    found = latest_checkpoint(path / "checkpoints", lambda line: warnings.warn(line, Notice, stacklevel=5))
+    if found is None:
+        raise UserError(f"{path} has no whole checkpoint yet: wait for the first, or `srm resume {path}`")
+    return found
 
 
 def latest_checkpoint(folder: Path, report: Callable[[str], None]) -> Path | None:

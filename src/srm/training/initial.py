@@ -8,13 +8,12 @@ stopped even before that begins again from the same weights, or not at all.
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 
 from srm.data import TokenData, load_tokenizer
-from srm.errors import Notice, UserError
+from srm.errors import UserError
 from srm.models import ModelConfig, build, config_from_dict
-from srm.training.checkpoint import CheckpointError, latest_checkpoint, model_tensors, read_json, verify_files
+from srm.training.checkpoint import CheckpointError, model_tensors, read_json, verify_files, weights_folder
 from srm.training.distributed import World
 from srm.training.evaluation import check_vocabulary
 from srm.training.files import SUMS, digest
@@ -39,15 +38,9 @@ def find_weights(path: str | Path, model: ModelConfig, data: TokenData) -> Initi
     """The checked weights in a run (its last good checkpoint), a checkpoint or an export; they must fit."""
     path = Path(path)
     source = model_of(path)
-    if (path / "config.json").is_file():
+    folder = weights_folder(path)
+    if folder == path:  # a run's checkpoint has been checked when it was chosen
         verify_files(path)
-        folder = path
-    else:
-        folder = latest_checkpoint(
-            path / "checkpoints", lambda line: warnings.warn(line, Notice, stacklevel=4)
-        )
-        if folder is None:
-            raise UserError(f"{path} has no whole checkpoint yet: wait for the first, or `srm resume {path}`")
     refuse_misfit(path, source, model)
     check_vocabulary(source.vocab_size, data.vocab_size, data.path, trained=True)
     refuse_other_tokens(folder, data)

@@ -167,3 +167,11 @@ class RunDirectory:
                     f"{self.path} is being trained by another process: wait for it to end"
                 ) from None
             yield
+
+
+def run_config(path: Path) -> RunConfig | None:
+    """The run behind the path, if there is one: the path itself, or two folders above a checkpoint."""
+    for folder in (path, path.parent.parent):
+        if RunDirectory(folder).exists():
+            return RunDirectory(folder).read()
+    return None
