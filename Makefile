@@ -18,7 +18,7 @@ help:  ## list the targets
 		printf '  make %-8s%s\n' "$$target" "$$what"; done
 
 demo: $(VENV)/.demo  ## the whole path once, small
-	$(BIN)/srm demo
+	$(BIN)/srmlab demo
 
 test: lint pytest  ## lint, then all tests but the soak tests
 
@@ -35,7 +35,7 @@ soak: $(VENV)/.dev  ## the tests that take minutes
 	$(BIN)/python -m pytest -m soak $(TESTS)
 
 bench: $(VENV)/.dev  ## time the models side by side
-	$(BIN)/srm bench
+	$(BIN)/srmlab bench
 
 clean:  ## remove .venv and caches
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist

@@ -16,12 +16,12 @@ import torch
 from timing import Row, compare, take_turns
 from torch import Tensor
 
-import srm
-from srm import analysis
-from srm.analysis.alignment import AlignmentSums
-from srm.analysis.drift import DriftSums, contributions_of
-from srm.analysis.routing import RoutingSums
-from srm.models import SRM
+import srmlab
+from srmlab import analysis
+from srmlab.analysis.alignment import AlignmentSums
+from srmlab.analysis.drift import DriftSums, contributions_of
+from srmlab.analysis.routing import RoutingSums
+from srmlab.models import SRM
 
 CONTEXT, BATCH = 256, 4
 
@@ -96,7 +96,7 @@ def memory(name: str, many: int, few: int) -> Row:
 
 def subject(name: str, tokens: int) -> tuple[SRM, list[Tensor]]:
     """An untrained model, and text for it: whole batches, the last one as long as it comes out."""
-    model = srm.build(srm.preset(name)).eval()
+    model = srmlab.build(srmlab.preset(name)).eval()
     assert isinstance(model, SRM)
     generator = torch.Generator().manual_seed(0)
     windows = torch.randint(

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import torch
 from timing import Row, compare, take_turns
 
-import srm
-from srm.models import LanguageModel
+import srmlab
+from srmlab.models import LanguageModel
 
 
 def run(rounds: int, presets: tuple[str, ...] = ("srm-med", "srm-base")) -> Iterator[Row]:
     for name in presets:
-        model = srm.build(srm.preset(name)).eval()
+        model = srmlab.build(srmlab.preset(name)).eval()
         yield cached_against_recomputed(model, name, rounds)
         yield long_against_short(model, name, rounds)
 

@@ -64,10 +64,10 @@ def against(times: list[float], allowed: float, name: str) -> Row:
 
 @contextmanager
 def explorer(*subject: str) -> Iterator:
-    """A page of `srm explore`, in a browser that nobody sees."""
+    """A page of `srmlab explore`, in a browser that nobody sees."""
     from playwright.sync_api import sync_playwright
 
-    command = [sys.executable, "-m", "srm", "explore", *subject, "--port", "0", "--no-browser"]
+    command = [sys.executable, "-m", "srmlab", "explore", *subject, "--port", "0", "--no-browser"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server, sync_playwright() as driver:
         try:
             assert server.stdout is not None

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from srm.models import SRM, SRMConfig
+from srmlab.models import SRM, SRMConfig
 
 
 def rms_norm(x: Tensor, eps: float) -> Tensor:

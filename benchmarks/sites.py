@@ -9,13 +9,13 @@ from collections.abc import Iterator
 import torch
 from timing import Row, compare, take_turns
 
-import srm
-from srm.models.sites import SILENT, Instrumented
+import srmlab
+from srmlab.models.sites import SILENT, Instrumented
 
 
 def run(rounds: int) -> Iterator[Row]:
     for name, context, repeats in (("srm-nano", 256, 50), ("srm-base", 128, 5)):
-        model = srm.build(srm.preset(name)).eval()
+        model = srmlab.build(srmlab.preset(name)).eval()
         tokens = torch.randint(
             model.config.vocab_size, (1, context), generator=torch.Generator().manual_seed(0)
         )

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 
 import torch
 
-from srm.training.memory import keep_buffers
+from srmlab.training.memory import keep_buffers
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from paper_loop import PaperLoop
 from timing import Row, compare, gemm_peak, in_its_own_process, take_turns
 from torch import Tensor, nn
 
-import srm
-from srm.models import SRM
+import srmlab
+from srmlab.models import SRM
 
 ASKED = {"srm-base": "≤ 4.0", "srm-med": "≤ 5.0"}
 WARM_UP = 3  # rounds: compiling, and a heap that has grown to its size
@@ -52,7 +52,7 @@ def run(
 
 
 def flops(name: str, context: int) -> int:
-    return srm.build(srm.preset(name), device="meta").flops_per_token(context).training
+    return srmlab.build(srmlab.preset(name), device="meta").flops_per_token(context).training
 
 
 def hugging_face_step(size: tuple[int, int]) -> Callable[[], None]:
@@ -66,14 +66,14 @@ def hugging_face_step(size: tuple[int, int]) -> Callable[[], None]:
 
 
 def srm_step(size: tuple[int, int], name: str) -> Callable[[], None]:
-    model = srm.build(srm.preset(name))
+    model = srmlab.build(srmlab.preset(name))
     model.compile()
     inputs, targets = some_text(size)
     return step_of(model, lambda: model(inputs, targets))
 
 
 def pseudocode_step(size: tuple[int, int], name: str) -> Callable[[], None]:
-    model = srm.build(srm.preset(name))
+    model = srmlab.build(srmlab.preset(name))
     assert isinstance(model, SRM)
     loop = PaperLoop.like(model)
     inputs, targets = some_text(size)

@@ -1,7 +1,7 @@
-"""Compile the paper's own figures on the files of `srm paper`: every picture of the LaTeX source that reads
-data/, unchanged, one a page. Needs texlive with pgfplots (Debian: texlive-pictures).
+"""Compile the paper's own figures on the files of `srmlab paper`: every picture of the LaTeX source that
+reads data/, unchanged, one a page. Needs texlive with pgfplots (Debian: texlive-pictures).
 
-    srm paper baseline=runs/base 161m=runs/med … --out paper
+    srmlab paper baseline=runs/base 161m=runs/med … --out paper
     python scripts/compile_paper_figures.py srm-paper.tex paper        writes paper/figures.pdf
 """
 

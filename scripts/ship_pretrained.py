@@ -1,12 +1,14 @@
-"""Make src/srm/pretrained/srm-nano from a finished run: `python scripts/ship_pretrained.py runs/pretrained`.
+"""Make src/srmlab/pretrained/srm-nano from a finished run:
+
+    python scripts/ship_pretrained.py runs/pretrained
 
 The run is made by
 
-    srm prepare sotu --out data/sotu --tokenizer bpe:512
-    srm train --config src/srm/pretrained/srm-nano/train.toml
-    srm analyze runs/pretrained --tokens 16384
-    srm analyze runs/pretrained --only dynamics --tokens 4096
-    srm dictionary runs/pretrained --layers every
+    srmlab prepare sotu --out data/sotu --tokenizer bpe:512
+    srmlab train --config src/srmlab/pretrained/srm-nano/train.toml
+    srmlab analyze runs/pretrained --tokens 16384
+    srmlab analyze runs/pretrained --only dynamics --tokens 4096
+    srmlab dictionary runs/pretrained --layers every
 """
 
 from __future__ import annotations
@@ -17,17 +19,17 @@ import sys
 import tempfile
 from pathlib import Path
 
-import srm
-import srm.training
-from srm.data import open_tokens
-from srm.storage import load_tokenizer
-from srm.training.files import sealed_folder
-from srm.training.run import RunDirectory
+import srmlab
+import srmlab.training
+from srmlab.data import open_tokens
+from srmlab.storage import load_tokenizer
+from srmlab.training.files import sealed_folder
+from srmlab.training.run import RunDirectory
 
 EXCERPT = 16 * 256  # tokens of validation text
 DICTIONARY = "dictionaries/every-256-4"
 EARLY = 250  # the step of the checkpoint to compare with
-TOML = """# srm train --config src/srm/pretrained/srm-nano/train.toml
+TOML = """# srmlab train --config src/srmlab/pretrained/srm-nano/train.toml
 preset = "srm-nano"
 data = "data/sotu"
 out = "runs/pretrained"
@@ -36,20 +38,20 @@ out = "runs/pretrained"
 
 
 def main(run: Path) -> None:
-    out = srm.pretrained.folder()
+    out = srmlab.pretrained.folder()
     saved, tokenizer = RunDirectory(run).read(), load_tokenizer(run)
     assert tokenizer is not None
     about = json.loads((run / "run.json").read_text())
     about["data"]["path"] = "data/sotu"
-    recipe = srm.training.recipe("srm-nano").to_dict()
+    recipe = srmlab.training.recipe("srm-nano").to_dict()
     changed = {name: value for name, value in about["training"].items() if value != recipe[name]}
     toml = TOML + "".join(f"{name} = {json.dumps(value)}\n" for name, value in changed.items())
     text = tokenizer.decode(open_tokens(saved.data).val.read(0, EXCERPT).tolist())
     with tempfile.TemporaryDirectory() as temporary, sealed_folder(out) as folder:
-        export = srm.save(srm.load(run), Path(temporary) / "export", tokenizer)
+        export = srmlab.save(srmlab.load(run), Path(temporary) / "export", tokenizer)
         shutil.copytree(export, folder, ignore=shutil.ignore_patterns("SHA256SUMS"), dirs_exist_ok=True)
         early = f"checkpoints/step-{EARLY}"
-        srm.save(srm.load(run / early), folder / early, tokenizer)
+        srmlab.save(srmlab.load(run / early), folder / early, tokenizer)
         shutil.copy(run / "metrics.jsonl", folder)
         shutil.copytree(run / "analysis", folder / "analysis")
         drawn = shutil.ignore_patterns("figures", "*.html", "SHA256SUMS")

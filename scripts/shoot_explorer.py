@@ -15,7 +15,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 PLACE = {"stream": 3, "layer": 7, "token": 20}  # whose features are pictured
 READY = "() => window.explorer && !explorer.store.frame && explorer.client.running.size === 0"
 
-command = [sys.executable, "-m", "srm", "explore", "--pretrained", "--port", "0", "--no-browser"]
+command = [sys.executable, "-m", "srmlab", "explore", "--pretrained", "--port", "0", "--no-browser"]
 with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
     try:
         assert server.stdout is not None

@@ -4,5 +4,5 @@ import torch
 from hypothesis import settings
 
 torch.set_num_threads(1)
-settings.register_profile("srm", deadline=None, derandomize=True)
-settings.load_profile("srm")
+settings.register_profile("srmlab", deadline=None, derandomize=True)
+settings.load_profile("srmlab")

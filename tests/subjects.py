@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from srm.data import PrepareConfig, prepare
-from srm.models import SRMConfig
-from srm.training import TrainConfig
-from srm.training.loop import train
+from srmlab.data import PrepareConfig, prepare
+from srmlab.models import SRMConfig
+from srmlab.training import TrainConfig
+from srmlab.training.loop import train
 
 SMALL = SRMConfig(
     vocab_size=97,

@@ -8,9 +8,9 @@ import pkgutil
 
 import pytest
 
-import srm
+import srmlab
 
-MODULES = ["srm", *(found.name for found in pkgutil.walk_packages(srm.__path__, "srm."))]
+MODULES = ["srmlab", *(found.name for found in pkgutil.walk_packages(srmlab.__path__, "srmlab."))]
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -25,6 +25,10 @@ def test_there_are_examples():
     with_examples = {
         name for name in MODULES if any(test.examples for test in finder.find(importlib.import_module(name)))
     }
-    assert {"srm", "srm.models.sites", "srm.data.batches", "srm.analysis.drift", "srm.explorer.capture"} <= (
-        with_examples
-    )
+    assert {
+        "srmlab",
+        "srmlab.models.sites",
+        "srmlab.data.batches",
+        "srmlab.analysis.drift",
+        "srmlab.explorer.capture",
+    } <= (with_examples)

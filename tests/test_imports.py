@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-import srm
+import srmlab
 
-ROOT = Path(srm.__file__).parent
+ROOT = Path(srmlab.__file__).parent
 RANK = {
     name: rank
     for rank, names in enumerate(
@@ -37,9 +37,9 @@ RANK = {
     for name in names
 }
 LATE = {  # inside functions
-    ("analysis/result.py", "srm.figures"),  # `result.figure()`: computing never draws
-    ("storage.py", "srm.interop.huggingface"),  # `load` of an export for Hugging Face
-    ("analysis/result.py", "srm.dictionaries"),  # `load` of a result that is defined there
+    ("analysis/result.py", "srmlab.figures"),  # `result.figure()`: computing never draws
+    ("storage.py", "srmlab.interop.huggingface"),  # `load` of an export for Hugging Face
+    ("analysis/result.py", "srmlab.dictionaries"),  # `load` of a result that is defined there
 }
 FREE = {"__init__"}  # the public names of the package
 MODULES = sorted(path for path in ROOT.rglob("*.py") if "static" not in path.parts)
@@ -51,7 +51,7 @@ def room(path: Path) -> str:
 
 def imported(path: Path) -> set[str]:
     """The absolute names a module imports, wherever in the file, but for what only the type checker sees."""
-    package = ["srm", *path.relative_to(ROOT).parts[:-1]]
+    package = ["srmlab", *path.relative_to(ROOT).parts[:-1]]
     tree = ast.parse(path.read_text(encoding="utf-8"))
     hidden = {
         id(node)
@@ -69,7 +69,7 @@ def imported(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*base, *(node.module.split(".") if node.module else [])])
-            names |= {f"{module}.{alias.name}" for alias in node.names} if module == "srm" else {module}
+            names |= {f"{module}.{alias.name}" for alias in node.names} if module == "srmlab" else {module}
     return names
 
 
@@ -84,10 +84,10 @@ def test_a_module_imports_only_from_below(path):
         return
     for name in imported(path):
         parts = name.split(".")
-        if parts[0] != "srm" or (str(path.relative_to(ROOT)), name) in LATE:
+        if parts[0] != "srmlab" or (str(path.relative_to(ROOT)), name) in LATE:
             continue
-        if len(parts) == 1 or parts[1] not in RANK:  # `import srm`, or a public name of it
-            assert RANK[here] > RANK["models"], f"{path.name} imports srm, which imports it"
+        if len(parts) == 1 or parts[1] not in RANK:  # `import srmlab`, or a public name of it
+            assert RANK[here] > RANK["models"], f"{path.name} imports srmlab, which imports it"
             continue
         assert RANK[parts[1]] <= RANK[here], f"{path.name} imports {name}, which lies above {here}"
         if RANK[parts[1]] == RANK[here]:
@@ -100,8 +100,8 @@ def test_the_models_need_torch_and_nothing_else(path):
         name
         for name in imported(path)
         if name.split(".")[0] not in sys.stdlib_module_names | {"torch"}
-        and not name.startswith("srm.models")
-        and name != "srm.errors"
+        and not name.startswith("srmlab.models")
+        and name != "srmlab.errors"
     }
     assert outside == set()
 
@@ -110,7 +110,7 @@ def test_a_wrong_import_would_be_noticed(tmp_path, monkeypatch):
     monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
     (tmp_path / "models").mkdir()
     wrong = tmp_path / "models" / "wrong.py"
-    wrong.write_text("def f():\n    from srm.training import loop\n")
+    wrong.write_text("def f():\n    from srmlab.training import loop\n")
     with pytest.raises(AssertionError, match="above models"):
         test_a_module_imports_only_from_below(wrong)
     wrong.write_text("from ..cli import main\n")
@@ -120,6 +120,6 @@ def test_a_wrong_import_would_be_noticed(tmp_path, monkeypatch):
     with pytest.raises(AssertionError):
         test_the_models_need_torch_and_nothing_else(wrong)
     wrong.write_text(
-        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from srm.training import loop\n"
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from srmlab.training import loop\n"
     )
     test_a_module_imports_only_from_below(wrong)

@@ -16,7 +16,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-import srm
+import srmlab
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [
@@ -60,7 +60,7 @@ def test_a_guides_python_runs_from_top_to_bottom(guide, told, capsys, tmp_path, 
 
 
 def test_every_file_in_the_readmes_tree_exists():
-    tree = next(block for block in fenced(README, "") if block.startswith("src/srm/"))
+    tree = next(block for block in fenced(README, "") if block.startswith("src/srmlab/"))
     path: list[str] = []
     named = []
     for line in tree.splitlines():
@@ -68,14 +68,14 @@ def test_every_file_in_the_readmes_tree_exists():
         depth = (len(line) - len(line.lstrip())) // 2
         path = [*path[:depth], name]
         named.append("".join(path))
-        assert len(line.split()) > 1 or name == "src/srm/", f"{name} has no comment"
+        assert len(line.split()) > 1 or name == "src/srmlab/", f"{name} has no comment"
     missing = [name for name in named if not (ROOT / name).exists()]
     assert not missing
     assert len(named) > 10
 
 
 def test_every_model_file_is_in_the_readmes_tree_and_the_paper_map_names_the_papers_concepts():
-    for file in (ROOT / "src/srm/models").glob("*.py"):
+    for file in (ROOT / "src/srmlab/models").glob("*.py"):
         assert file.name == "__init__.py" or f"    {file.name} " in README
     paper_map = (ROOT / "docs/paper-map.md").read_text(encoding="utf-8")
     for concept in (
@@ -101,7 +101,7 @@ def test_the_readmes_parameter_counts_are_the_models():
     rows = re.findall(r"^\| \S+ \| `(\S+)` \| \d+M \| ([\d,]+) \|", README, re.MULTILINE)
     assert [name for name, _ in rows] == ["gpt2", "hrm", "srm-base", "srm-med", "srm-large"]
     for name, count in rows:
-        assert f"{srm.build(srm.preset(name), device='meta').num_parameters():,}" == count
+        assert f"{srmlab.build(srmlab.preset(name), device='meta').num_parameters():,}" == count
 
 
 def test_the_drawings_are_what_their_script_draws():
@@ -133,7 +133,7 @@ def test_the_licence_is_mit():
 def test_the_citation_names_this_version_and_the_papers_authors():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert {"cff-version", "message", "title", "authors", "type"} <= citation.keys()
-    assert citation["version"] == srm.__version__
+    assert citation["version"] == srmlab.__version__
     assert citation["license"] == "MIT"
     (paper,) = citation["references"]
     assert paper["title"] == "Stream Recursion Model (SRM)"
@@ -207,7 +207,7 @@ def clone(tmp_path: Path) -> Path:
     shutil.copytree(ROOT / ".ci", tmp_path / ".ci")
     log = 'echo "${0##*/} $*" >> log'
     write_script(tmp_path / "tool", log, "exit ${FAIL:-0}")
-    tools = "for tool in pip srm ruff pyright python; do cp tool .venv/bin/$tool; done"
+    tools = "for tool in pip srmlab ruff pyright python; do cp tool .venv/bin/$tool; done"
     write_script(
         tmp_path / "python-new",
         'case "$1" in -m) mkdir -p .venv/bin;', f"echo venv >> log; {tools};; -c) exit 0;; esac",
@@ -238,8 +238,8 @@ def test_make_demo_installs_once_and_again_when_the_requirements_change(clone):
     assert ran[0] == "venv"
     assert installs(ran) == [".[demo]"]
     assert "-c constraints.txt" in ran[1]
-    assert ran[-1] == "srm demo"
-    assert make(clone, "demo")[1] == ["srm demo"]
+    assert ran[-1] == "srmlab demo"
+    assert make(clone, "demo")[1] == ["srmlab demo"]
     for name in ("pyproject.toml", "constraints.txt"):
         later = (clone / ".venv/.demo").stat().st_mtime + 5
         os.utime(clone / name, (later, later))
@@ -259,7 +259,7 @@ def test_make_test_lints_and_tests_and_what_it_installs_serves_the_demo(clone):
     ]
     assert "-m not soak" in ran[-1]
     assert not installs(make(clone, "test")[1])
-    assert make(clone, "demo")[1] == ["srm demo"]
+    assert make(clone, "demo")[1] == ["srmlab demo"]
 
 
 def test_a_failed_installation_is_tried_again(clone):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from constructed import SMALL, build
 
-from srm.models import SRM
+from srmlab.models import SRM
 
 
 @pytest.fixture

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-import srm
-from srm.models import SRM
+import srmlab
+from srmlab.models import SRM
 from subjects import SMALL
 
 
 def build(**changes) -> SRM:
-    model = srm.build(SMALL.replace(**changes))
+    model = srmlab.build(SMALL.replace(**changes))
     assert isinstance(model, SRM)
     return model
 

@@ -9,12 +9,12 @@ import torch.distributed
 import torch.multiprocessing
 from constructed import build
 
-import srm.analysis
-from srm.analysis.ablation import Ablation, other_tokens
-from srm.analysis.readout import kl_of_changes
-from srm.analysis.result import Evidence
-from srm.analysis.states import Spool
-from srm.errors import UserError
+import srmlab.analysis
+from srmlab.analysis.ablation import Ablation, other_tokens
+from srmlab.analysis.readout import kl_of_changes
+from srmlab.analysis.result import Evidence
+from srmlab.analysis.states import Spool
+from srmlab.errors import UserError
 
 
 def reference_kl(full: torch.Tensor, changed: torch.Tensor) -> torch.Tensor:
@@ -46,7 +46,7 @@ def some_result(kl) -> Ablation:
 def test_a_stream_without_output_weight_has_kl_exactly_zero(model, batches):
     with torch.no_grad():
         model.output_function.from_streams.weight[:, 16:32] = 0  # stream 1
-    found = srm.analysis.ablation(model, batches)
+    found = srmlab.analysis.ablation(model, batches)
     assert found.kl[1] == 0
     assert found.loss_change[1] == 0
     assert found.kl[[0, 2, 3]].min() > 0
@@ -59,7 +59,7 @@ def test_mean_ablation_is_what_a_hook_that_puts_in_the_mean_does(batches, post_s
     point = "post.0.out" if post_steps else "layers.3.out"
     _, cache = model.run_with_cache(torch.cat(batches), point)
     mean = cache[point].mean((0, 1))
-    found = srm.analysis.ablation(model, batches)
+    found = srmlab.analysis.ablation(model, batches)
     expected = [by_hand(model, batches, s, lambda z, s=s: mean[s].expand_as(z), point) for s in range(4)]
     np.testing.assert_allclose(found.kl, expected, rtol=1e-4)
     np.testing.assert_allclose(found.bits, found.kl / math.log(2))
@@ -67,25 +67,25 @@ def test_mean_ablation_is_what_a_hook_that_puts_in_the_mean_does(batches, post_s
 
 
 def test_zero_ablation_is_what_a_hook_that_puts_in_zero_does(model, batches):
-    found = srm.analysis.ablation(model, batches, by="zero")
+    found = srmlab.analysis.ablation(model, batches, by="zero")
     expected = [by_hand(model, batches, s, torch.zeros_like, "layers.3.out") for s in range(4)]
     np.testing.assert_allclose(found.kl, expected, rtol=1e-4)
 
 
 def test_resampling_permutes_a_streams_states_and_is_the_same_every_time(model, batches):
-    first, again = (srm.analysis.ablation(model, batches, by="resample") for _ in range(2))
+    first, again = (srmlab.analysis.ablation(model, batches, by="resample") for _ in range(2))
     np.testing.assert_array_equal(first.kl, again.kl)
     assert first.kl.min() > 0
     with (
         torch.no_grad()
     ):  # a stream that says the same for every token is not changed by another token's state
         model.output_function.from_streams.weight[:, 0:16] = 0
-    assert srm.analysis.ablation(model, batches, by="resample").kl[0] == 0
+    assert srmlab.analysis.ablation(model, batches, by="resample").kl[0] == 0
 
 
 def test_the_loss_change_is_that_of_the_ablated_logits(model, batches):
     tokens, targets = torch.cat(batches)[:, :-1], torch.cat(batches)[:, 1:]
-    found = srm.analysis.ablation(model, [(tokens, targets)], by="zero")
+    found = srmlab.analysis.ablation(model, [(tokens, targets)], by="zero")
 
     def silence(z, hook):  # noqa: ARG001
         z = z.clone()
@@ -99,42 +99,42 @@ def test_the_loss_change_is_that_of_the_ablated_logits(model, batches):
 
 
 def test_ablation_at_every_layer_reruns_the_model_with_each_layers_mean(model, batches):
-    means = srm.analysis.state_means(model, batches)
-    found = srm.analysis.ablation(model, batches, layers="every")
+    means = srmlab.analysis.state_means(model, batches)
+    found = srmlab.analysis.ablation(model, batches, layers="every")
     tokens = torch.cat(batches)
-    hooks = srm.analysis.replace_streams(model, [1], layers="every", by="mean", means=means)
+    hooks = srmlab.analysis.replace_streams(model, [1], layers="every", by="mean", means=means)
     expected = reference_kl(model(tokens), model.run_with_hooks(tokens, hooks)).mean().item()
     assert found.kl[1] == pytest.approx(expected, rel=1e-4)
     assert len(found.points) == 4
 
 
 def test_ablation_at_the_last_layer_by_number_is_ablation_of_the_final_state(model, batches):
-    by_name = srm.analysis.ablation(model, batches)
-    by_number = srm.analysis.ablation(model, batches, layers=[3])
+    by_name = srmlab.analysis.ablation(model, batches)
+    by_number = srmlab.analysis.ablation(model, batches, layers=[3])
     np.testing.assert_allclose(by_number.kl, by_name.kl)
-    earlier = srm.analysis.ablation(model, batches, layers=range(1, 3))
+    earlier = srmlab.analysis.ablation(model, batches, layers=range(1, 3))
     assert earlier.points == ("layers.1.out", "layers.2.out")
 
 
 def test_groups_of_streams_are_ablated_together(model, batches):
-    found = srm.analysis.ablation(model, batches, by="zero", groups=[(0, 1, 2, 3), (2,)])
+    found = srmlab.analysis.ablation(model, batches, by="zero", groups=[(0, 1, 2, 3), (2,)])
     tokens = torch.cat(batches)
     nothing = torch.zeros(*tokens.shape, 97)
     assert found.kl[0] == pytest.approx(reference_kl(model(tokens), nothing).mean().item(), rel=1e-4)
-    assert found.kl[1] == pytest.approx(srm.analysis.ablation(model, batches, by="zero").kl[2], rel=1e-6)
+    assert found.kl[1] == pytest.approx(srmlab.analysis.ablation(model, batches, by="zero").kl[2], rel=1e-6)
     assert found.names == ["S0+S1+S2+S3", "S2"]
 
 
 def test_known_means_give_the_same_as_measuring_them(model, batches):
-    means = srm.analysis.state_means(model, batches)
-    given = srm.analysis.ablation(model, batches, means=means)
-    np.testing.assert_allclose(given.kl, srm.analysis.ablation(model, batches).kl, rtol=1e-5)
+    means = srmlab.analysis.state_means(model, batches)
+    given = srmlab.analysis.ablation(model, batches, means=means)
+    np.testing.assert_allclose(given.kl, srmlab.analysis.ablation(model, batches).kl, rtol=1e-5)
 
 
 def test_states_that_do_not_fit_on_disk_are_computed_again(model, batches, monkeypatch):
-    expected = srm.analysis.ablation(model, batches)
-    monkeypatch.setattr("srm.analysis.states.Spool.__init__.__defaults__", (1000,))
-    np.testing.assert_allclose(srm.analysis.ablation(model, batches).kl, expected.kl, rtol=1e-5)
+    expected = srmlab.analysis.ablation(model, batches)
+    monkeypatch.setattr("srmlab.analysis.states.Spool.__init__.__defaults__", (1000,))
+    np.testing.assert_allclose(srmlab.analysis.ablation(model, batches).kl, expected.kl, rtol=1e-5)
 
 
 def test_the_kl_of_a_change_is_precise_when_small_and_finite_when_huge():
@@ -173,7 +173,7 @@ def test_shares_are_those_of_the_ranked_total():
 
 
 def test_the_papers_table_is_ranked_and_in_bits(model, batches, tmp_path):
-    found = srm.analysis.ablation(model, batches)
+    found = srmlab.analysis.ablation(model, batches)
     (path,) = found.to_pgfplots(tmp_path, "479m")
     assert path.name == "479m_ablation_ranked.dat"
     table = np.genfromtxt(path, names=True)
@@ -184,8 +184,8 @@ def test_the_papers_table_is_ranked_and_in_bits(model, batches, tmp_path):
 
 def test_batches_that_can_be_read_only_once_are_refused_where_two_readings_are_needed(model, batches):
     with pytest.raises(UserError, match="pass a list, or a function"):
-        srm.analysis.ablation(model, iter(batches))
-    srm.analysis.ablation(model, lambda: iter(batches))
+        srmlab.analysis.ablation(model, iter(batches))
+    srmlab.analysis.ablation(model, lambda: iter(batches))
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_batches_that_can_be_read_only_once_are_refused_where_two_readings_are_n
 )
 def test_what_cannot_be_ablated_is_refused_in_one_line(model, batches, options, message):
     with pytest.raises(UserError, match=message):
-        srm.analysis.ablation(model, batches, **options)
+        srmlab.analysis.ablation(model, batches, **options)
 
 
 @pytest.mark.parametrize("count", [2, 3, 17])
@@ -215,13 +215,13 @@ def ablate_on_two(rank: int, folder: str) -> None:
     Spool.__init__.__defaults__ = (10_000,)  # bytes: room for the second process's batches only
     sizes = (3, 1, 3, 1)
     batches = [torch.arange(16 * n).view(n, 16) % 97 for n in sizes]
-    np.save(f"{folder}/{rank}.npy", srm.analysis.ablation(build(), batches).kl)
+    np.save(f"{folder}/{rank}.npy", srmlab.analysis.ablation(build(), batches).kl)
     torch.distributed.destroy_process_group()
 
 
 def test_processes_agree_when_the_states_of_one_do_not_fit_on_disk(tmp_path):
     torch.multiprocessing.spawn(ablate_on_two, (str(tmp_path),), nprocs=2)
     batches = [torch.arange(16 * n).view(n, 16) % 97 for n in (3, 1, 3, 1)]
-    expected = srm.analysis.ablation(build(), batches).kl
+    expected = srmlab.analysis.ablation(build(), batches).kl
     for rank in range(2):
         np.testing.assert_allclose(np.load(tmp_path / f"{rank}.npy"), expected, rtol=1e-5)

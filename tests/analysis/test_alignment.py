@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from constructed import build
 
-import srm.analysis
+import srmlab.analysis
 
 
 def test_a_connection_that_gives_back_the_input_has_alignment_one(model, batches):
@@ -13,7 +13,7 @@ def test_a_connection_that_gives_back_the_input_has_alignment_one(model, batches
     model.sites["input.streams"].register_forward_hook(lambda _m, _i, out: seen.update(x=out) or None)
     for l in range(4):
         model.sites[f"layers.{l}.connection.out"].register_forward_hook(lambda *_: 3.0 * seen["x"])
-    found = srm.analysis.alignment(model, batches)
+    found = srmlab.analysis.alignment(model, batches)
     np.testing.assert_allclose(found.connection, 1.0, atol=1e-6)
     assert found.negative_share == 0
 
@@ -23,7 +23,7 @@ def test_an_opposed_connection_has_alignment_minus_one_and_only_negative_pairs(m
     model.sites["input.streams"].register_forward_hook(lambda _m, _i, out: seen.update(x=out) or None)
     for l in range(4):
         model.sites[f"layers.{l}.connection.out"].register_forward_hook(lambda *_: -0.5 * seen["x"])
-    found = srm.analysis.alignment(model, batches)
+    found = srmlab.analysis.alignment(model, batches)
     np.testing.assert_allclose(found.connection, -1.0, atol=1e-6)
     assert found.negative_share == 1
     assert "negative in 100.0%" in found.summary()
@@ -36,7 +36,7 @@ def test_a_step_that_outputs_the_update_has_alignment_one_with_its_output(model,
             lambda _m, _i, out: seen.update(y=out) or None
         )
         model.sites[f"layers.{l}.steps.1.out"].register_forward_hook(lambda *_: seen["y"])
-    found = srm.analysis.alignment(model, batches)
+    found = srmlab.analysis.alignment(model, batches)
     np.testing.assert_allclose(found.output[:, 1], 1.0, atol=1e-6)
     np.testing.assert_allclose(found.incoming[:, 2], 1.0, atol=1e-6)
     assert found.output[:, 0].max() < 0.999
@@ -44,7 +44,7 @@ def test_a_step_that_outputs_the_update_has_alignment_one_with_its_output(model,
 
 def test_all_three_cosines_are_those_of_cached_tensors(batches):
     model = build(pre_steps=1, order="ABCA")
-    found = srm.analysis.alignment(model, batches)
+    found = srmlab.analysis.alignment(model, batches)
     _, cache = model.run_with_cache(torch.cat(batches))
     x = cache["pre.0.out"]
     z = model.z0.expand_as(x)
@@ -64,13 +64,13 @@ def test_all_three_cosines_are_those_of_cached_tensors(batches):
 
 
 def test_layer_zero_is_marked(model, batches):
-    assert srm.analysis.alignment(model, batches).token_independent == (0,)
+    assert srmlab.analysis.alignment(model, batches).token_independent == (0,)
 
 
 def test_the_papers_tables_run_through_streams_first_with_layers_from_one_and_steps_from_zero(
     model, batches, tmp_path
 ):
-    found = srm.analysis.alignment(model, batches)
+    found = srmlab.analysis.alignment(model, batches)
     paths = found.to_pgfplots(tmp_path, "161m")
     assert [path.name for path in paths] == ["161m_attn_token_cos.dat", "161m_update_state_cos.dat"]
     attention, update = (np.genfromtxt(path, names=True) for path in paths)

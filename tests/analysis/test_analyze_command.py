@@ -11,18 +11,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import srm
-import srm.analysis
-from srm.cli import main
-from srm.cli.analyze import Command, Reading, Store
-from srm.cli.evaluate import Command as Evaluate
-from srm.cli.paper import Command as Paper
-from srm.cli.report import default_path
-from srm.data import PrepareConfig, prepare
-from srm.errors import UserError
-from srm.tasks import TaskCorpus
-from srm.training import TrainConfig, train
-from srm.training.run import run_config
+import srmlab
+import srmlab.analysis
+from srmlab.cli import main
+from srmlab.cli.analyze import Command, Reading, Store
+from srmlab.cli.evaluate import Command as Evaluate
+from srmlab.cli.paper import Command as Paper
+from srmlab.cli.report import default_path
+from srmlab.data import PrepareConfig, prepare
+from srmlab.errors import UserError
+from srmlab.tasks import TaskCorpus
+from srmlab.training import TrainConfig, train
+from srmlab.training.run import run_config
 from subjects import OF_BYTES, trained_run
 
 
@@ -39,10 +39,10 @@ def analysed(trained) -> dict:
 
 
 def test_every_result_and_figure_is_written_into_the_run(trained, analysed):
-    assert set(analysed["results"]) == set(srm.analysis.ANALYSES)
+    assert set(analysed["results"]) == set(srmlab.analysis.ANALYSES)
     for name, row in analysed["results"].items():
         assert row["tokens"] == 256
-        assert srm.analysis.load(trained / "analysis" / name).headline() == row["finding"]
+        assert srmlab.analysis.load(trained / "analysis" / name).headline() == row["finding"]
         for figure in row["figures"]:
             assert Path(figure).stat().st_size > 1000
     assert (trained / "figures" / "training.png").exists()
@@ -54,7 +54,7 @@ def test_a_second_call_measures_nothing_again(trained, analysed, monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("measured again")
 
-    monkeypatch.setattr(sys.modules["srm.analysis.survey"], "capture", refuse)
+    monkeypatch.setattr(sys.modules["srmlab.analysis.survey"], "capture", refuse)
     again = Command(path=trained, tokens=256, lens_tokens=64, batch_size=4, formats=("png",)).analyze(
         show=False
     )
@@ -97,7 +97,7 @@ def test_a_damaged_result_is_measured_again(trained, tmp_path):
     arrays = tmp_path / "analysis" / "routing.npz"
     arrays.write_bytes(arrays.read_bytes()[:200])
     assert command.analyze(show=False) == first
-    assert srm.analysis.load(arrays).headline() == first["results"]["routing"]["finding"]
+    assert srmlab.analysis.load(arrays).headline() == first["results"]["routing"]["finding"]
 
 
 def test_the_summary_tells_of_all_that_is_known(trained, tmp_path):
@@ -110,13 +110,13 @@ def test_the_summary_tells_of_all_that_is_known(trained, tmp_path):
 
 def test_the_shipped_run_is_analysed_beside_itself_and_still_loads(tmp_path):
     run = tmp_path / "shipped"
-    shutil.copytree(srm.pretrained.folder(), run)
+    shutil.copytree(srmlab.pretrained.folder(), run)
     Command(path=run, text=run / "validation.txt", only=("routing",), tokens=256, formats=("png",)).analyze(
         show=False
     )
     assert (tmp_path / "shipped-analysis" / "figures" / "routing.png").is_file()
     assert default_path(run) == tmp_path / "shipped-report.html"
-    srm.load(run)
+    srmlab.load(run)
 
 
 def test_what_cannot_be_written_is_one_line_with_the_fix(trained, capsys):
@@ -129,7 +129,7 @@ def test_what_cannot_be_written_is_one_line_with_the_fix(trained, capsys):
 def test_dynamics_run_over_the_checkpoints_when_asked_for(trained, tmp_path):
     command = Command(path=trained, only=("dynamics",), tokens=64, out=tmp_path, formats=())
     command.analyze(show=False)
-    assert srm.analysis.load(tmp_path / "analysis" / "dynamics").steps.tolist() == [3, 6]
+    assert srmlab.analysis.load(tmp_path / "analysis" / "dynamics").steps.tolist() == [3, 6]
 
 
 def test_a_checkpoint_is_analysed_beside_itself_and_left_untouched(trained):
@@ -174,24 +174,24 @@ def masked(tmp_path_factory) -> Path:
 
 
 def test_a_run_is_analysed_as_it_was_trained(masked, tmp_path):
-    """Its losses are those of `srm evaluate`; a checkpoint's too, and an export's, if it is told."""
+    """Its losses are those of `srmlab evaluate`; a checkpoint's too, and an export's, if it is told."""
     expected = Evaluate(path=masked, limit_tokens=512).evaluate()["loss"]["mean"]
     options = {"only": ("depth", "dynamics"), "tokens": 512, "formats": ()}
     answer = Command(path=masked, out=tmp_path / "run", **options).analyze(show=False)
     assert answer["text"].endswith(", 16 windows of 32, attention within documents, answers only")
-    found = srm.analysis.load(tmp_path / "run" / "analysis" / "depth")
+    found = srmlab.analysis.load(tmp_path / "run" / "analysis" / "depth")
     assert found.loss[found.trained - 1] == pytest.approx(expected, rel=1e-5)
-    dynamics = srm.analysis.load(tmp_path / "run" / "analysis" / "dynamics")
+    dynamics = srmlab.analysis.load(tmp_path / "run" / "analysis" / "dynamics")
     assert dynamics.loss[-1] == pytest.approx(expected, rel=1e-5)
 
-    export = srm.save(srm.load(masked), tmp_path / "export")
+    export = srmlab.save(srmlab.load(masked), tmp_path / "export")
     for path, told in ((masked / "checkpoints" / "step-6", False), (export, True), (export, False)):
         command = Command(
             path=path, data=masked.parent / "data", out=tmp_path / "other", only=("depth",), tokens=512,
             formats=(), document_mask=told, answers_only=told,
         )  # fmt: skip
         command.analyze(show=False)  # what was measured in another way is measured again
-        found = srm.analysis.load(tmp_path / "other" / "analysis" / "depth")
+        found = srmlab.analysis.load(tmp_path / "other" / "analysis" / "depth")
         same = found.loss[found.trained - 1] == pytest.approx(expected, rel=1e-5)
         assert same == (told or path != export)
 
@@ -207,12 +207,12 @@ def test_a_text_file_is_one_document_all_of_which_counts(masked, tmp_path):
 
 def test_the_shipped_analyses_are_known_as_those_of_the_shipped_model():
     """What is not read in a special way keeps the name, and so the identity, that it always had."""
-    folder = srm.pretrained.folder()
+    folder = srmlab.pretrained.folder()
     run, command = run_config(folder), Command(path=folder)
-    reading = Reading.of(command, run, srm.storage.load_tokenizer(folder))
+    reading = Reading.of(command, run, srmlab.storage.load_tokenizer(folder))
     text = f"validation tokens {run.data_fingerprint[:12]}, 64 windows of 256{reading}"
     known = json.loads((folder / "analysis" / "index.json").read_text())
-    assert Store(folder, srm.load(folder), command, text).identity == known["depth"]
+    assert Store(folder, srmlab.load(folder), command, text).identity == known["depth"]
 
 
 def free_port() -> int:
@@ -227,7 +227,7 @@ def test_two_processes_find_what_one_finds(trained, tmp_path):
     names = ("routing", "drift", "ablation")
     one = Command(path=trained, only=names, tokens=256, batch_size=2, out=tmp_path / "one", formats=())
     expected = one.analyze(show=False)["results"]
-    run = "import sys; from srm.cli import main; main(sys.argv[1:])"
+    run = "import sys; from srmlab.cli import main; main(sys.argv[1:])"
     arguments = ["analyze", str(trained), "--only", *names, "--tokens", "256", "--batch-size", "2", "--json"]
     arguments += ["--out", str(tmp_path / "two"), "--formats", "png"]
     shared = {
@@ -251,7 +251,7 @@ def test_two_processes_find_what_one_finds(trained, tmp_path):
     found = json.loads(first)["results"]
     for name in names:
         assert found[name]["text"] == expected[name]["text"]
-        a, b = (srm.analysis.load(tmp_path / folder / "analysis" / name) for folder in ("one", "two"))
+        a, b = (srmlab.analysis.load(tmp_path / folder / "analysis" / name) for folder in ("one", "two"))
         for field in a.axes():
             np.testing.assert_allclose(
                 getattr(a, field), getattr(b, field), atol=1e-6, err_msg=f"{name}.{field}"

@@ -5,17 +5,17 @@ import pytest
 import torch
 from constructed import build
 
-import srm.analysis
+import srmlab.analysis
 
 
 @pytest.mark.parametrize("post_steps", [0, 1])
 def test_the_streams_contributions_add_up_to_the_logit_of_every_token(batches, post_steps):
     model = build(post_steps=post_steps)
     tokens = torch.cat(batches)
-    found = srm.analysis.attribute(model, tokens[:, :-1], tokens[:, 1:])
+    found = srmlab.analysis.attribute(model, tokens[:, :-1], tokens[:, 1:])
     logits = model(tokens[:, :-1]).gather(-1, tokens[:, 1:, None]).squeeze(-1)
     np.testing.assert_allclose(found.sum(-1), logits.detach(), atol=1e-5)
-    mean = srm.analysis.attribution(model, batches)
+    mean = srmlab.analysis.attribution(model, batches)
     np.testing.assert_allclose(mean.contribution, found.mean((0, 1)), atol=1e-5)
     assert mean.logit == pytest.approx(logits.mean().item(), abs=1e-5)
 
@@ -23,16 +23,16 @@ def test_the_streams_contributions_add_up_to_the_logit_of_every_token(batches, p
 def test_a_stream_without_output_weight_contributes_nothing(model, batches):
     with torch.no_grad():
         model.output_function.from_streams.weight[:, 32:48] = 0
-    found = srm.analysis.attribution(model, batches)
+    found = srmlab.analysis.attribution(model, batches)
     assert found.contribution[2] == 0
     assert found.centred[2] == 0
 
 
 def test_centred_contributions_do_not_see_what_is_added_to_all_logits(batches):
     model = build(tied=False)
-    before = srm.analysis.attribution(model, batches)
+    before = srmlab.analysis.attribution(model, batches)
     with torch.no_grad():
         model.output_function.unembedding.weight += torch.randn(1, 24)
-    after = srm.analysis.attribution(model, batches)
+    after = srmlab.analysis.attribution(model, batches)
     np.testing.assert_allclose(after.centred, before.centred, atol=1e-4)
     assert np.abs(after.contribution - before.contribution).max() > 0.01

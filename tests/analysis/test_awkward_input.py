@@ -7,10 +7,10 @@ import pytest
 import torch
 from constructed import build
 
-import srm.analysis
-from srm.analysis.attribution import AttributionSums
-from srm.analysis.capture import Accumulator, capture
-from srm.errors import UserError
+import srmlab.analysis
+from srmlab.analysis.attribution import AttributionSums
+from srmlab.analysis.capture import Accumulator, capture
+from srmlab.errors import UserError
 
 ONE_TOKEN = torch.zeros(3, 1, dtype=torch.long)
 
@@ -19,61 +19,61 @@ def test_text_beyond_the_context_is_refused_by_every_kind_of_analysis(batches):
     model = build(context=1)
     tokens = batches[0][:, :4]
     for run in (
-        lambda: srm.analysis.routing(model, [tokens]),
-        lambda: srm.analysis.effect(model, tokens, []),
-        lambda: srm.analysis.attribute(model, tokens, tokens),
+        lambda: srmlab.analysis.routing(model, [tokens]),
+        lambda: srmlab.analysis.effect(model, tokens, []),
+        lambda: srmlab.analysis.attribute(model, tokens, tokens),
     ):
         with pytest.raises(UserError, match="4 tokens exceed the context of 1"):
             run()
     with pytest.raises(UserError, match="need the shape of tokens"):
-        srm.analysis.routing(build(), [(tokens, tokens[:, 1:])])
+        srmlab.analysis.routing(build(), [(tokens, tokens[:, 1:])])
 
 
 def test_one_tensor_is_one_batch_and_what_is_none_is_refused_in_one_line(model, batches):
-    one, listed = (srm.analysis.routing(model, given) for given in (batches[0], batches[:1]))
+    one, listed = (srmlab.analysis.routing(model, given) for given in (batches[0], batches[:1]))
     assert np.array_equal(one.frequency, listed.frequency)
     assert one.evidence == listed.evidence
     for given in ([[1, 2, 3]], ["text"], [(batches[0],) * 4]):
         with pytest.raises(UserError, match="a batch is a tensor"):
-            srm.analysis.routing(model, given)
+            srmlab.analysis.routing(model, given)
     for ids in (batches[0] + model.config.vocab_size, batches[0] - model.config.vocab_size):
         with pytest.raises(UserError, match=r"batch 0 has token ids outside 0 to"):
-            srm.analysis.routing(model, [ids])
+            srmlab.analysis.routing(model, [ids])
 
 
 @pytest.mark.parametrize("shape", [(1, 0), (0, 4)])
 def test_a_batch_without_tokens_is_refused(model, shape):
     with pytest.raises(UserError, match="at least one token"):
-        srm.analysis.routing(model, [torch.empty(shape, dtype=torch.long)])
+        srmlab.analysis.routing(model, [torch.empty(shape, dtype=torch.long)])
 
 
 @pytest.mark.parametrize("name", ["logit_lens", "attribution", "depth"])
 def test_a_text_without_targets_is_refused_where_they_are_needed(model, name):
     with pytest.raises(UserError, match="no position has a next token"):
-        getattr(srm.analysis, name)(model, [ONE_TOKEN])
+        getattr(srmlab.analysis, name)(model, [ONE_TOKEN])
 
 
 def test_a_batch_without_targets_among_others_counts_for_nothing(model, batches):
-    found = srm.analysis.logit_lens(model, [*batches, ONE_TOKEN], lens_tokens=None)
+    found = srmlab.analysis.logit_lens(model, [*batches, ONE_TOKEN], lens_tokens=None)
     assert found.sampled == 4 * 3 * 15
 
 
 def test_an_effect_without_targets_has_no_change_of_loss(model):
-    hooks = srm.analysis.replace_streams(model, [0], by="zero")
-    assert np.isnan(srm.analysis.effect(model, ONE_TOKEN, hooks).loss_change)
+    hooks = srmlab.analysis.replace_streams(model, [0], by="zero")
+    assert np.isnan(srmlab.analysis.effect(model, ONE_TOKEN, hooks).loss_change)
 
 
 def test_one_token_cannot_be_resampled(model, batches):
     with pytest.raises(UserError, match="at least two tokens"):
-        srm.analysis.ablation(model, [ONE_TOKEN[:1]], by="resample")
-    hooks = srm.analysis.replace_streams(model, [0], by="resample")
+        srmlab.analysis.ablation(model, [ONE_TOKEN[:1]], by="resample")
+    hooks = srmlab.analysis.replace_streams(model, [0], by="resample")
     with pytest.raises(UserError, match="at least two tokens"):
-        srm.analysis.effect(model, batches[0][:1, :1], hooks)
+        srmlab.analysis.effect(model, batches[0][:1, :1], hooks)
 
 
 def test_the_effect_of_a_hook_at_the_logits_is_that_of_the_logits(model, batches):
     tokens = batches[0]
-    found = srm.analysis.effect(model, tokens, [("logits", lambda logits, _: logits * 2)], top=3)
+    found = srmlab.analysis.effect(model, tokens, [("logits", lambda logits, _: logits * 2)], top=3)
     p = model(tokens).double()
     expected = torch.nn.functional.kl_div(
         (2 * p).log_softmax(-1), p.log_softmax(-1), reduction="none", log_target=True
@@ -114,47 +114,47 @@ def test_saved_sums_of_other_targets_are_not_picked_up(model, batches, tmp_path)
 
 def test_means_of_another_model_or_of_other_points_are_refused(batches):
     model, other = build(post_steps=1), build(post_steps=1, init_seed=1)
-    means = srm.analysis.state_means(model, batches)
-    through = srm.analysis.state_means(model, batches, through_post=True)
+    means = srmlab.analysis.state_means(model, batches)
+    through = srmlab.analysis.state_means(model, batches, through_post=True)
     for wrong, run_on in ((means, other), (means, build(post_steps=1, streams=3)), (through, model)):
         for run in (
-            lambda m, w: srm.analysis.ablation(m, batches, means=w),
-            lambda m, w: srm.analysis.ablation(m, batches, layers=[1], means=w),
-            lambda m, w: srm.analysis.interaction(m, batches, means=w),
-            lambda m, w: srm.analysis.replace_streams(m, [0], means=w),
-            lambda m, w: srm.analysis.logit_lens(m, batches, means=w),
+            lambda m, w: srmlab.analysis.ablation(m, batches, means=w),
+            lambda m, w: srmlab.analysis.ablation(m, batches, layers=[1], means=w),
+            lambda m, w: srmlab.analysis.interaction(m, batches, means=w),
+            lambda m, w: srmlab.analysis.replace_streams(m, [0], means=w),
+            lambda m, w: srmlab.analysis.logit_lens(m, batches, means=w),
         ):
             with pytest.raises(UserError, match="state means are of another model"):
                 run(run_on, wrong)
-    srm.analysis.ablation(model.bfloat16(), batches, means=means)  # the same model in another precision
+    srmlab.analysis.ablation(model.bfloat16(), batches, means=means)  # the same model in another precision
 
 
 def test_means_know_their_model_when_loaded_again(model, batches, tmp_path):
-    means = srm.analysis.load(srm.analysis.state_means(model, batches).save(tmp_path / "states"))
-    srm.analysis.ablation(model, batches, means=means)
+    means = srmlab.analysis.load(srmlab.analysis.state_means(model, batches).save(tmp_path / "states"))
+    srmlab.analysis.ablation(model, batches, means=means)
     with pytest.raises(UserError, match="another model"):
-        srm.analysis.ablation(build(init_seed=1), batches, means=means)
+        srmlab.analysis.ablation(build(init_seed=1), batches, means=means)
 
 
 def test_layers_are_a_word_or_any_list_of_numbers(model, batches):
-    found = srm.analysis.ablation(model, batches, layers=np.arange(2, 4))
+    found = srmlab.analysis.ablation(model, batches, layers=np.arange(2, 4))
     assert found.points == ("layers.2.out", "layers.3.out")
     with pytest.raises(UserError, match=r"layers = 3: .* a list of layers of 0 to 3"):
-        srm.analysis.ablation(model, batches, layers=3)
+        srmlab.analysis.ablation(model, batches, layers=3)
 
 
 def test_an_edge_that_is_not_there_is_refused(model, batches):
     with pytest.raises(UserError, match=r"layers\.3\.connection\.pattern: head 9, give one of 0 to 1"):
-        srm.analysis.effect(model, batches[0], srm.analysis.cut_edges([(3, 9, 0, 2)]))
+        srmlab.analysis.effect(model, batches[0], srmlab.analysis.cut_edges([(3, 9, 0, 2)]))
     unconnected = build(connection="none")
     with pytest.raises(UserError, match='only a model with connection = "attention" has patterns'):
-        srm.analysis.effect(unconnected, batches[0], srm.analysis.cut_edges([(3, 0, 0, 2)]))
+        srmlab.analysis.effect(unconnected, batches[0], srmlab.analysis.cut_edges([(3, 0, 0, 2)]))
 
 
 def test_a_result_without_a_figure_says_so(model, batches):
     for result in (
-        srm.analysis.effect(model, batches[0], []),
-        srm.analysis.state_means(model, batches),
+        srmlab.analysis.effect(model, batches[0], []),
+        srmlab.analysis.state_means(model, batches),
     ):
         with pytest.raises(UserError, match="there is no figure of"):
             result.figure()
@@ -164,12 +164,12 @@ def test_a_result_without_a_figure_says_so(model, batches):
     "one_layer",
     [
         lambda: build(depth=1, gradient_depth=1),
-        lambda: srm.build(srm.preset("gpt2-nano", blocks=1)),
-        lambda: srm.build(srm.preset("hrm-nano", high_cycles=1)),
+        lambda: srmlab.build(srmlab.preset("gpt2-nano", blocks=1)),
+        lambda: srmlab.build(srmlab.preset("hrm-nano", high_cycles=1)),
     ],
 )
 def test_one_layer_has_no_drift_and_says_so(batches, one_layer):
-    found = srm.analysis.drift(one_layer(), batches)
+    found = srmlab.analysis.drift(one_layer(), batches)
     for told in (found.summary(), found.headline()):
         assert "one layer: no transitions" in told
     assert found.figure()
@@ -178,11 +178,11 @@ def test_one_layer_has_no_drift_and_says_so(batches, one_layer):
 
 def test_dynamics_need_two_layers(batches):
     with pytest.raises(UserError, match="depth = 2 or more"):
-        srm.analysis.dynamics([(0, build(depth=1, gradient_depth=1))], batches)
+        srmlab.analysis.dynamics([(0, build(depth=1, gradient_depth=1))], batches)
 
 
 def test_dynamics_in_random_order_leave_out_what_was_not_measured(batches):
-    found = srm.analysis.dynamics([(0, build(order="random:1", order_seed=3))], batches)
+    found = srmlab.analysis.dynamics([(0, build(order="random:1", order_seed=3))], batches)
     assert np.isnan(found.drift).any()
     assert found.summary()
     assert found.figure()
@@ -192,7 +192,7 @@ def test_dynamics_in_random_order_leave_out_what_was_not_measured(batches):
 
 @pytest.mark.parametrize("connection", ["none", "addition"])
 def test_dynamics_without_a_learned_connection_have_no_routing(batches, connection, tmp_path):
-    found = srm.analysis.dynamics(
+    found = srmlab.analysis.dynamics(
         [(0, build(connection=connection)), (1, build(connection=connection))], batches
     )
     assert np.isnan(found.outgoing).all()

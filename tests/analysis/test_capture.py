@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-import srm.analysis
-from srm.analysis.capture import EvidenceSums, Mean, as_batch, capture, merge
-from srm.analysis.routing import RoutingSums
-from srm.errors import UserError
+import srmlab.analysis
+from srmlab.analysis.capture import EvidenceSums, Mean, as_batch, capture, merge
+from srmlab.analysis.routing import RoutingSums
+from srmlab.errors import UserError
 
 
 def arrays(result):
@@ -20,8 +20,8 @@ def assert_same(a, b, **tolerance):
 
 
 def test_streaming_equals_one_shot(model, batches):
-    streamed = srm.analysis.routing(model, batches)
-    at_once = srm.analysis.routing(model, [torch.cat(batches)])
+    streamed = srmlab.analysis.routing(model, batches)
+    at_once = srmlab.analysis.routing(model, [torch.cat(batches)])
     assert_same(streamed, at_once)
     assert streamed.evidence == at_once.evidence
 
@@ -126,15 +126,15 @@ def test_saved_sums_of_something_else_are_not_picked_up(model, batches, tmp_path
 
 def test_the_model_is_back_in_training_mode_afterwards(model, batches):
     model.train()
-    srm.analysis.routing(model, batches)
+    srmlab.analysis.routing(model, batches)
     assert model.training
 
 
 def test_no_batches_are_refused(model):
     with pytest.raises(UserError, match="no batches"):
-        srm.analysis.routing(model, [])
+        srmlab.analysis.routing(model, [])
 
 
 def test_a_batch_of_the_wrong_shape_is_refused(model):
     with pytest.raises(UserError, match=r"need \[batch, token\]"):
-        srm.analysis.routing(model, [torch.zeros(5, dtype=torch.long)])
+        srmlab.analysis.routing(model, [torch.zeros(5, dtype=torch.long)])

@@ -7,13 +7,13 @@ import pytest
 import torch
 from constructed import SMALL, build
 
-import srm
-import srm.analysis
-from srm.analysis.capture import IGNORE, capture
-from srm.analysis.routing import RoutingSums
-from srm.analysis.survey import available
-from srm.errors import UserError
-from srm.models import GPT2, LanguageModel
+import srmlab
+import srmlab.analysis
+from srmlab.analysis.capture import IGNORE, capture
+from srmlab.analysis.routing import RoutingSums
+from srmlab.analysis.survey import available
+from srmlab.errors import UserError
+from srmlab.models import GPT2, LanguageModel
 
 LENGTH = 8  # of a document
 DRAW = torch.Generator().manual_seed(5)
@@ -48,7 +48,7 @@ def assert_same(a, b) -> None:
 def model_of(architecture: str) -> LanguageModel:
     if architecture == "srm":
         return build(pre_steps=1, post_steps=1, post_input="state+update")
-    model = srm.build(srm.preset(f"{architecture}-nano", vocab_size=97, context=32))
+    model = srmlab.build(srmlab.preset(f"{architecture}-nano", vocab_size=97, context=32))
     if isinstance(model, GPT2):
         with torch.no_grad():  # every document begins at the first position
             model.positions.weight[LENGTH : 2 * LENGTH] = model.positions.weight[:LENGTH]
@@ -59,8 +59,8 @@ def model_of(architecture: str) -> LanguageModel:
 def test_a_survey_of_packed_documents_is_that_of_the_documents_apart(architecture):
     model = model_of(architecture)
     options = {"lens_tokens": None}
-    with_mask, expected = (srm.analysis.survey(model, text, **options) for text in (packed(), apart()))
-    without = srm.analysis.survey(model, packed(documents=False), **options)
+    with_mask, expected = (srmlab.analysis.survey(model, text, **options) for text in (packed(), apart()))
+    without = srmlab.analysis.survey(model, packed(documents=False), **options)
     assert set(with_mask) == set(available(model))
     for name, result in with_mask.items():
         assert_same(result, expected[name])
@@ -73,7 +73,7 @@ def test_a_survey_of_packed_documents_is_that_of_the_documents_apart(architectur
 def test_ablation_runs_on_within_documents(by, layers):
     model = build(post_steps=1)
     with_mask, expected = (
-        srm.analysis.ablation(model, text, by=by, layers=layers) for text in (packed(), apart())
+        srmlab.analysis.ablation(model, text, by=by, layers=layers) for text in (packed(), apart())
     )
     assert_same(with_mask, expected)
 
@@ -81,7 +81,7 @@ def test_ablation_runs_on_within_documents(by, layers):
 def test_the_lens_takes_states_through_post_steps_within_documents():
     model = build(post_steps=2, post_input="state+update")
     with_mask, expected = (
-        srm.analysis.logit_lens(model, text, lens_tokens=None, through_post=True)
+        srmlab.analysis.logit_lens(model, text, lens_tokens=None, through_post=True)
         for text in (packed(), apart())
     )
     assert_same(with_mask, expected)
@@ -89,15 +89,15 @@ def test_the_lens_takes_states_through_post_steps_within_documents():
 
 def test_dynamics_follow_documents():
     checkpoints = [(0, build()), (1, build(init_seed=3))]
-    with_mask, expected = (srm.analysis.dynamics(checkpoints, text) for text in (packed(), apart()))
+    with_mask, expected = (srmlab.analysis.dynamics(checkpoints, text) for text in (packed(), apart()))
     assert_same(with_mask, expected)
 
 
 def test_every_tokens_attribution_is_within_its_document():
     model = build()
     targets = TARGETS.clamp(min=0)
-    found = srm.analysis.attribute(model, PACKED, targets, DOCUMENTS)
-    expected = srm.analysis.attribute(model, APART, targets.view_as(APART))
+    found = srmlab.analysis.attribute(model, PACKED, targets, DOCUMENTS)
+    expected = srmlab.analysis.attribute(model, APART, targets.view_as(APART))
     torch.testing.assert_close(found.view_as(expected), expected)
 
 
@@ -114,4 +114,4 @@ def test_sums_saved_without_documents_are_not_picked_up_with_them(tmp_path):
 
 def test_documents_of_another_shape_are_refused():
     with pytest.raises(UserError, match="documents of shape"):
-        srm.analysis.routing(build(), [(PACKED, TARGETS, DOCUMENTS[:, 1:])])
+        srmlab.analysis.routing(build(), [(PACKED, TARGETS, DOCUMENTS[:, 1:])])

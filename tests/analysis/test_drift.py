@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from constructed import build
 
-import srm
-import srm.analysis
-from srm.analysis.drift import Convergence, Softened, convergence, convergence_class
-from srm.errors import UserError
+import srmlab
+import srmlab.analysis
+from srmlab.analysis.drift import Convergence, Softened, convergence, convergence_class
+from srmlab.errors import UserError
 
 
 def test_a_frozen_step_has_drift_zero_and_converges_early(model, batches):
@@ -22,7 +22,7 @@ def test_a_frozen_step_has_drift_zero_and_converges_early(model, batches):
             lambda _m, _i, out: seen.update(z=out) or None
         )
         model.sites[f"layers.{l}.steps.1.out"].register_forward_hook(lambda *_: seen["z"])
-    found = srm.analysis.drift(model, batches)
+    found = srmlab.analysis.drift(model, batches)
     b = found.groups.index("B")
     assert not found.cosine[b].any()
     assert not found.kl[b].any()
@@ -33,7 +33,7 @@ def test_a_frozen_step_has_drift_zero_and_converges_early(model, batches):
 
 def test_drift_is_that_of_cached_contributions_summed_over_a_groups_calls(batches):
     model = build(order="ABCAB")
-    found = srm.analysis.drift(model, batches)
+    found = srmlab.analysis.drift(model, batches)
     _, cache = model.run_with_cache(torch.cat(batches), "layers.*.steps.*.out")
     z, contributions = model.z0.expand(12, 16, 4, 16), []
     for l in range(4):
@@ -54,12 +54,12 @@ def test_drift_is_that_of_cached_contributions_summed_over_a_groups_calls(batche
 def test_kl_is_finite_at_512_dimensions_on_a_layer_of_srm_med():
     """Where the paper's own KL became NaN. One layer's worth of SRM-med's widths, shallow and with a small
     vocabulary."""
-    config = srm.preset("srm-med", depth=3, gradient_depth=1, vocab_size=64, mlp_dim=64, token_heads=1)
-    model = srm.build(config)
+    config = srmlab.preset("srm-med", depth=3, gradient_depth=1, vocab_size=64, mlp_dim=64, token_heads=1)
+    model = srmlab.build(config)
     with torch.no_grad():  # large contributions: nearly all of the softmax on one dimension
         for step in model.layer.steps:
             step.mlp_down.weight[:, :, 0] += 20.0
-    found = srm.analysis.drift(model, [torch.arange(8)[None]])
+    found = srmlab.analysis.drift(model, [torch.arange(8)[None]])
     assert found.kl.shape == (3, 2, 8)
     assert np.isfinite(found.kl).all()
     assert np.isfinite(found.cosine).all()
@@ -67,9 +67,9 @@ def test_kl_is_finite_at_512_dimensions_on_a_layer_of_srm_med():
 
 @pytest.mark.soak
 def test_kl_is_finite_on_srm_med_with_all_its_weights():
-    model = srm.build(srm.preset("srm-med"))
+    model = srmlab.build(srmlab.preset("srm-med"))
     assert (model.num_parameters(), model.config.stream_dim) == (134_783_488, 512)
-    found = srm.analysis.drift(model, [torch.arange(8)[None]])
+    found = srmlab.analysis.drift(model, [torch.arange(8)[None]])
     assert found.kl.shape == (3, 7, 8)
     assert np.isfinite(found.kl).all()
     assert (found.kl > 0).all()
@@ -80,7 +80,7 @@ def test_kl_backward_is_of_the_later_contribution_from_the_earlier():
     model = build(depth=2, gradient_depth=1)
     tokens = [torch.arange(16)[None]]
     forward, backward = (
-        srm.analysis.drift(model, tokens, direction) for direction in ("forward", "backward")
+        srmlab.analysis.drift(model, tokens, direction) for direction in ("forward", "backward")
     )
     np.testing.assert_array_equal(forward.cosine, backward.cosine)
     _, cache = model.run_with_cache(tokens[0], "layers.*.steps.*.out")
@@ -91,7 +91,7 @@ def test_kl_backward_is_of_the_later_contribution_from_the_earlier():
     np.testing.assert_allclose(backward.kl[0, 0], (q.exp() * (q - p)).sum(-1).mean((0, 1)), atol=1e-5)
     assert "KL backward" in backward.summary()
     with pytest.raises(UserError, match="direction"):
-        srm.analysis.drift(model, tokens, "sideways")
+        srmlab.analysis.drift(model, tokens, "sideways")
 
 
 def test_kl_stays_finite_where_a_plain_softmax_underflows():
@@ -141,7 +141,7 @@ def test_what_was_not_measured_counts_for_no_class(batches):
     assert Convergence((2, np.nan, 6), of=7).counts == (0, 1, 1)
     assert Convergence((2, np.nan, 6), of=7).mean == 4
     assert str(Convergence((np.nan,) * 3, of=7)) == "not measured"
-    found = srm.analysis.drift(build(order="random:2", order_seed=3), batches)
+    found = srmlab.analysis.drift(build(order="random:2", order_seed=3), batches)
     assert any(not one.measured for one in found.convergence().values())
     assert "not measured" in found.summary()
     assert "not measured" in found.headline()
@@ -189,7 +189,7 @@ def test_the_papers_srm_med_group_c_comes_out_with_the_sample_standard_deviation
 
 def test_a_group_that_a_random_order_skips_in_a_layer_has_no_drift_there(batches):
     model = build(order="random:2", order_seed=3)
-    found = srm.analysis.drift(model, batches)
+    found = srmlab.analysis.drift(model, batches)
     orders = model.evaluation_orders
     for g in range(3):
         for t in range(3):
@@ -201,10 +201,10 @@ def test_a_group_that_a_random_order_skips_in_a_layer_has_no_drift_there(batches
 
 def test_hrm_drifts_between_high_cycles_and_gpt2_between_blocks(batches):
     tokens = [batch % 64 for batch in batches]
-    hrm = srm.analysis.drift(srm.build(srm.preset("hrm-nano", high_cycles=4)), tokens)
+    hrm = srmlab.analysis.drift(srmlab.build(srmlab.preset("hrm-nano", high_cycles=4)), tokens)
     assert (hrm.groups, hrm.cosine.shape, hrm.boundary) == (("low", "high"), (2, 3, 1), 3)
-    gpt2 = srm.build(srm.preset("gpt2-nano"))
-    found = srm.analysis.drift(gpt2, tokens)
+    gpt2 = srmlab.build(srmlab.preset("gpt2-nano"))
+    found = srmlab.analysis.drift(gpt2, tokens)
     assert (found.groups, found.cosine.shape) == (("attn", "mlp"), (2, 5, 1))
     _, cache = gpt2.run_with_cache(torch.cat(tokens), "blocks.*.mlp")
     expected = 1 - F.cosine_similarity(cache["blocks.2.mlp"], cache["blocks.3.mlp"], dim=-1).mean()

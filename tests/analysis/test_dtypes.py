@@ -7,8 +7,8 @@ import pytest
 import torch
 from constructed import SMALL, build
 
-import srm.analysis
-from srm.analysis.survey import available
+import srmlab.analysis
+from srmlab.analysis.survey import available
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float64]
 BASELINES = {"hrm": {"high_cycles": 2}, "gpt2": {"blocks": 2}}
@@ -18,9 +18,9 @@ BASELINES = {"hrm": {"high_cycles": 2}, "gpt2": {"blocks": 2}}
 @pytest.mark.parametrize("options", [{}, {"z0": "input", "pre_steps": 1, "post_steps": 1}])
 def test_every_analysis_of_an_srm_works_in(dtype, options, batches):
     model = build(**options).to(dtype)
-    found = srm.analysis.survey(model, batches)
+    found = srmlab.analysis.survey(model, batches)
     assert set(found) == set(available(model))
-    expected = srm.analysis.survey(build(**options), batches)
+    expected = srmlab.analysis.survey(build(**options), batches)
     if dtype == torch.float64:
         for name, result in found.items():
             for field in result.axes():
@@ -34,24 +34,26 @@ def test_every_analysis_of_an_srm_works_in(dtype, options, batches):
 def test_interventions_and_dynamics_work_in(dtype, batches):
     model = build(post_steps=1).to(dtype)
     tokens, other = batches[:2]
-    means = srm.analysis.state_means(model, batches)
+    means = srmlab.analysis.state_means(model, batches)
     for hooks in (
-        srm.analysis.replace_streams(model, [1], means=means),
-        srm.analysis.replace_streams(model, [1], by="resample"),
-        srm.analysis.patch_streams(model, other, [2], layer=1),
-        srm.analysis.cut_edges([(1, None, 0, 2)]),
+        srmlab.analysis.replace_streams(model, [1], means=means),
+        srmlab.analysis.replace_streams(model, [1], by="resample"),
+        srmlab.analysis.patch_streams(model, other, [2], layer=1),
+        srmlab.analysis.cut_edges([(1, None, 0, 2)]),
     ):
-        assert srm.analysis.effect(model, tokens, hooks).mean_kl > 0
-    assert srm.analysis.ablation(model, batches, layers="every").kl.min() > 0
-    assert srm.analysis.ablation(model, batches, by="resample", layers=[1]).kl.min() > 0
-    assert srm.analysis.logit_lens(model, batches, through_post=True).summary()
-    assert srm.analysis.attribute(model, tokens, other).dtype == torch.float32
-    assert srm.analysis.dynamics([(0, model)], batches).summary()
+        assert srmlab.analysis.effect(model, tokens, hooks).mean_kl > 0
+    assert srmlab.analysis.ablation(model, batches, layers="every").kl.min() > 0
+    assert srmlab.analysis.ablation(model, batches, by="resample", layers=[1]).kl.min() > 0
+    assert srmlab.analysis.logit_lens(model, batches, through_post=True).summary()
+    assert srmlab.analysis.attribute(model, tokens, other).dtype == torch.float32
+    assert srmlab.analysis.dynamics([(0, model)], batches).summary()
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", BASELINES)
 def test_the_baselines_analyses_work_in(dtype, name, batches):
-    model = srm.build(srm.preset(f"{name}-nano", vocab_size=SMALL.vocab_size, **BASELINES[name])).to(dtype)
-    for result in srm.analysis.survey(model, batches).values():
+    model = srmlab.build(srmlab.preset(f"{name}-nano", vocab_size=SMALL.vocab_size, **BASELINES[name])).to(
+        dtype
+    )
+    for result in srmlab.analysis.survey(model, batches).values():
         assert result.summary()

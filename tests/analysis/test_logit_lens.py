@@ -5,15 +5,15 @@ import pytest
 import torch
 from constructed import build
 
-import srm
-import srm.analysis
-from srm.errors import UserError
+import srmlab
+import srmlab.analysis
+from srmlab.errors import UserError
 
 
 @pytest.mark.parametrize("post_steps", [0, 1])
 def test_with_no_stream_removed_the_last_point_is_the_models_own_loss(batches, post_steps):
     model = build(post_steps=post_steps)
-    found = srm.analysis.logit_lens(model, batches, lens_tokens=None)
+    found = srmlab.analysis.logit_lens(model, batches, lens_tokens=None)
     tokens = torch.cat(batches)
     loss = model(tokens[:, :-1], tokens[:, 1:]).item()
     assert found.full[-1] == pytest.approx(-loss, abs=1e-5)
@@ -22,7 +22,7 @@ def test_with_no_stream_removed_the_last_point_is_the_models_own_loss(batches, p
 
 
 def test_raw_and_corrected_are_decodings_of_hand_made_states(model, batches):
-    found = srm.analysis.logit_lens(model, batches, lens_tokens=None)
+    found = srmlab.analysis.logit_lens(model, batches, lens_tokens=None)
     tokens = torch.cat(batches)
     _, cache = model.run_with_cache(tokens, "layers.1.out")
     z = cache["layers.1.out"]
@@ -37,11 +37,11 @@ def test_raw_and_corrected_are_decodings_of_hand_made_states(model, batches):
 @pytest.mark.parametrize("post_input", ["state", "state+update"])
 def test_through_the_post_steps_every_layer_is_the_model_that_stops_there(batches, post_input):
     model = build(post_steps=2, post_input=post_input)
-    found = srm.analysis.logit_lens(model, batches, lens_tokens=None, through_post=True)
+    found = srmlab.analysis.logit_lens(model, batches, lens_tokens=None, through_post=True)
     assert found.labels == ["0", "1", "2", "3"]
-    depths = srm.analysis.depth(model, batches, max_depth=4)
+    depths = srmlab.analysis.depth(model, batches, max_depth=4)
     np.testing.assert_allclose(found.full, -depths.loss, atol=1e-5)
-    plain = srm.analysis.logit_lens(model, batches, lens_tokens=None)
+    plain = srmlab.analysis.logit_lens(model, batches, lens_tokens=None)
     assert plain.labels == ["0", "1", "2", "3", "post 0", "post 1"]
     np.testing.assert_allclose(found.corrected[-1], plain.corrected[-1], atol=1e-5)
     np.testing.assert_allclose(found.raw[-1], plain.raw[-1], atol=1e-5)
@@ -50,49 +50,50 @@ def test_through_the_post_steps_every_layer_is_the_model_that_stops_there(batche
 
 def test_without_post_steps_there_is_nothing_to_go_through(model, batches):
     found, plain = (
-        srm.analysis.logit_lens(model, batches, lens_tokens=None, through_post=flag) for flag in (True, False)
+        srmlab.analysis.logit_lens(model, batches, lens_tokens=None, through_post=flag)
+        for flag in (True, False)
     )
     np.testing.assert_allclose(found.corrected, plain.corrected, atol=1e-6)
 
 
 def test_one_stream_alone_is_the_whole_model(batches):
-    found = srm.analysis.logit_lens(build(streams=1), batches, lens_tokens=None)
+    found = srmlab.analysis.logit_lens(build(streams=1), batches, lens_tokens=None)
     np.testing.assert_allclose(found.raw[:, 0], found.full, atol=1e-5)
     np.testing.assert_allclose(found.corrected[:, 0], found.full, atol=1e-5)
 
 
 def test_a_sample_of_positions_is_the_same_every_time_and_about_as_large_as_asked(model, batches):
-    first, again = (srm.analysis.logit_lens(model, batches, lens_tokens=40) for _ in range(2))
+    first, again = (srmlab.analysis.logit_lens(model, batches, lens_tokens=40) for _ in range(2))
     np.testing.assert_array_equal(first.corrected, again.corrected)
     assert first.sampled == 40
-    assert srm.analysis.logit_lens(model, batches, lens_tokens=40, seed=1).full[0] != first.full[0]
+    assert srmlab.analysis.logit_lens(model, batches, lens_tokens=40, seed=1).full[0] != first.full[0]
 
 
 def test_hrm_reads_its_two_states_and_gpt2_its_residual_stream(batches):
     tokens = [batch % 64 for batch in batches]
     both = torch.cat(tokens)
     for name, streams, points in (("hrm-nano", ("L", "H"), 3), ("gpt2-nano", ("residual",), 6)):
-        model = srm.build(srm.preset(name)).eval()
-        found = srm.analysis.logit_lens(model, tokens, lens_tokens=None)
+        model = srmlab.build(srmlab.preset(name)).eval()
+        found = srmlab.analysis.logit_lens(model, tokens, lens_tokens=None)
         assert (found.streams, len(found.points)) == (streams, points)
         assert found.full[-1] == pytest.approx(-model(both[:, :-1], both[:, 1:]).item(), abs=1e-5)
         np.testing.assert_allclose(found.raw[:, -1], found.full, atol=1e-9)
 
 
 def test_the_cost_is_told_before_the_work(model):
-    cost = srm.analysis.lens_cost(model, 100)
+    cost = srmlab.analysis.lens_cost(model, 100)
     assert str(cost).startswith("100 positions × 4 points × 9 decodings = 3,600 unembeddings")
     assert cost.flops == 2 * 3600 * 97 * 24
 
 
 def test_means_of_another_model_are_refused(model, batches):
-    means = srm.analysis.state_means(build(depth=5), batches)
+    means = srmlab.analysis.state_means(build(depth=5), batches)
     with pytest.raises(UserError, match="another model"):
-        srm.analysis.logit_lens(model, batches, means=means)
+        srmlab.analysis.logit_lens(model, batches, means=means)
 
 
 def test_the_table_has_a_row_for_every_layer_and_stream(model, batches, tmp_path):
-    found = srm.analysis.logit_lens(model, batches)
+    found = srmlab.analysis.logit_lens(model, batches)
     table = np.genfromtxt(found.to_pgfplots(tmp_path, "x")[0], names=True)
     assert len(table) == 16
     np.testing.assert_allclose(table["corrected"], found.corrected.ravel(), rtol=1e-5)

@@ -5,14 +5,14 @@ import json
 import numpy as np
 import pytest
 
-import srm.analysis
-from srm.analysis.result import ResultError
-from srm.analysis.routing import Routing
+import srmlab.analysis
+from srmlab.analysis.result import ResultError
+from srmlab.analysis.routing import Routing
 
 
 def test_a_saved_result_is_read_back_the_same(model, batches, tmp_path):
-    found = srm.analysis.routing(model, batches)
-    again = srm.analysis.load(found.save(tmp_path / "routing"))
+    found = srmlab.analysis.routing(model, batches)
+    again = srmlab.analysis.load(found.save(tmp_path / "routing"))
     assert type(again) is Routing
     assert again.evidence == found.evidence
     assert (again.threshold, again.token_independent) == (found.threshold, found.token_independent)
@@ -25,7 +25,7 @@ def test_a_saved_result_is_read_back_the_same(model, batches, tmp_path):
 
 
 def test_the_saved_files_are_plain_npz_and_json_with_axes_and_units(model, batches, tmp_path):
-    srm.analysis.routing(model, batches).save(tmp_path / "routing.npz")
+    srmlab.analysis.routing(model, batches).save(tmp_path / "routing.npz")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["routing.json", "routing.npz"]
     document = json.loads((tmp_path / "routing.json").read_text())
     assert document["arrays"]["weight"] == {
@@ -40,29 +40,29 @@ def test_the_saved_files_are_plain_npz_and_json_with_axes_and_units(model, batch
 
 
 def test_a_missing_result_names_the_command_that_makes_it(tmp_path):
-    with pytest.raises(ResultError, match="srm analyze RUN"):
-        srm.analysis.load(tmp_path / "routing")
+    with pytest.raises(ResultError, match="srmlab analyze RUN"):
+        srmlab.analysis.load(tmp_path / "routing")
 
 
 def test_a_damaged_result_is_refused_in_one_line(model, batches, tmp_path):
-    srm.analysis.routing(model, batches).save(tmp_path / "routing")
+    srmlab.analysis.routing(model, batches).save(tmp_path / "routing")
     (tmp_path / "routing.json").write_text("{}")
     with pytest.raises(ResultError, match="is not a saved result"):
-        srm.analysis.load(tmp_path / "routing")
+        srmlab.analysis.load(tmp_path / "routing")
 
 
 @pytest.mark.parametrize("where", [0.3, 0.5, 0.7])
 def test_damaged_arrays_are_refused_in_one_line(model, batches, tmp_path, where):
-    srm.analysis.routing(model, batches).save(tmp_path / "routing")
+    srmlab.analysis.routing(model, batches).save(tmp_path / "routing")
     content = bytearray((tmp_path / "routing.npz").read_bytes())
     content[int(where * len(content))] ^= 0xFF
     (tmp_path / "routing.npz").write_bytes(content)
     with pytest.raises(ResultError, match="run the analysis again"):
-        srm.analysis.load(tmp_path / "routing")
+        srmlab.analysis.load(tmp_path / "routing")
 
 
 def test_arrays_that_disagree_about_an_axis_are_refused(model, batches):
-    found = srm.analysis.routing(model, batches)
+    found = srmlab.analysis.routing(model, batches)
     fields = {name: getattr(found, name) for name in found.axes()}
     fields["weight_se"] = fields["weight_se"][:2]
     with pytest.raises(ResultError, match="weight_se has 2 entries along layer, other fields have 4"):

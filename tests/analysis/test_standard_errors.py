@@ -7,10 +7,10 @@ import pytest
 import torch
 from constructed import SMALL, build, force_pattern
 
-import srm.analysis
-from srm.analysis import interventions
-from srm.analysis.capture import spread
-from srm.analysis.result import Result, ResultError, plus_minus
+import srmlab.analysis
+from srmlab.analysis import interventions
+from srmlab.analysis.capture import spread
+from srmlab.analysis.result import Result, ResultError, plus_minus
 
 GIVEN = {"depths", "steps", "top_tokens"}  # not measured, so without error
 EACH_TOKEN = {
@@ -36,14 +36,14 @@ def results() -> dict[str, Result]:
     batches = list(tokens.split(3))
     cut = interventions.cut_edges([(1, None, 0, 2)])
     return {
-        **srm.analysis.survey(model, batches),
-        "effect": srm.analysis.effect(model, batches[0], cut),
-        "dynamics": srm.analysis.dynamics([(0, model), (10, build(init_seed=5))], batches),
+        **srmlab.analysis.survey(model, batches),
+        "effect": srmlab.analysis.effect(model, batches[0], cut),
+        "dynamics": srmlab.analysis.dynamics([(0, model), (10, build(init_seed=5))], batches),
     }
 
 
 def test_every_kind_of_result_is_looked_at(results):
-    kinds = {kind for kind, cls in Result.kinds.items() if cls.__module__.startswith("srm.analysis.")}
+    kinds = {kind for kind, cls in Result.kinds.items() if cls.__module__.startswith("srmlab.analysis.")}
     assert {result.kind for result in results.values()} == kinds
 
 
@@ -75,7 +75,7 @@ def test_the_summary_tells_the_errors(results):
 
 def test_one_sequence_alone_has_no_errors(model):
     one = text(0, sequences=1)
-    for result in srm.analysis.survey(model, one).values():
+    for result in srmlab.analysis.survey(model, one).values():
         for name in result.derived():
             assert np.isnan(result.standard_error(name)).all()
         assert "nan" not in result.summary()
@@ -83,7 +83,7 @@ def test_one_sequence_alone_has_no_errors(model):
 
 def test_what_is_the_same_in_every_sequence_has_no_error(model, batches):
     force_pattern(model, torch.eye(4).roll(1, 0))
-    found = srm.analysis.routing(model, batches)
+    found = srmlab.analysis.routing(model, batches)
     for name in found.derived():
         assert found.standard_error(name).max() < 1e-12, name
 
@@ -91,8 +91,8 @@ def test_what_is_the_same_in_every_sequence_has_no_error(model, batches):
 def test_a_bootstrapped_mean_has_the_error_of_a_mean(model):
     """Mean alignment is linear in the sequences, so its error is known without a bootstrap."""
     (tokens,) = text(1, sequences=32)
-    found = srm.analysis.alignment(model, [tokens])
-    each = np.array([srm.analysis.alignment(model, [row[None]]).mean for row in tokens])
+    found = srmlab.analysis.alignment(model, [tokens])
+    each = np.array([srmlab.analysis.alignment(model, [row[None]]).mean for row in tokens])
     assert found.standard_error("mean") == pytest.approx(each.std(ddof=1) / len(each) ** 0.5, rel=0.25)
 
 
@@ -109,7 +109,7 @@ def test_a_bootstrapped_mean_has_the_error_of_a_mean(model):
 )
 def test_errors_are_the_spread_over_texts(model, analysis, name):
     """Measured on many texts, a number varies by what each measurement says is its error."""
-    found = [getattr(srm.analysis, analysis)(model, text(seed)) for seed in range(40)]
+    found = [getattr(srmlab.analysis, analysis)(model, text(seed)) for seed in range(40)]
     spread = np.std([getattr(result, name) for result in found], axis=0, ddof=1)
     told = np.mean([result.standard_error(name) for result in found], axis=0)
     ratio = np.sqrt((told**2).sum() / (spread**2).sum())
@@ -118,13 +118,13 @@ def test_errors_are_the_spread_over_texts(model, analysis, name):
 
 def test_errors_do_not_depend_on_the_batch_size(model, batches):
     whole = torch.cat(batches)
-    one, other = (srm.analysis.routing(model, parts) for parts in (batches, whole.split(5)))
+    one, other = (srmlab.analysis.routing(model, parts) for parts in (batches, whole.split(5)))
     for name in one.derived():
         np.testing.assert_allclose(one.standard_error(name), other.standard_error(name), atol=1e-9)
 
 
 def test_errors_are_those_of_more_sequences_than_folds(model):
-    few, many = (srm.analysis.routing(model, text(3, sequences)) for sequences in (24, 24 * 16))
+    few, many = (srmlab.analysis.routing(model, text(3, sequences)) for sequences in (24, 24 * 16))
     shrunk = many.standard_error("hub_score").mean() / few.standard_error("hub_score").mean()
     assert shrunk == pytest.approx(1 / 4, rel=0.4)
 
@@ -133,17 +133,17 @@ def test_a_number_that_is_not_there_is_refused_with_those_that_are(model, batche
     with pytest.raises(
         ResultError, match="no standard error of 'hubs' in routing; there are frequency, weight"
     ):
-        srm.analysis.routing(model, batches).standard_error("hubs")
+        srmlab.analysis.routing(model, batches).standard_error("hubs")
 
 
 def test_saved_arrays_of_another_result_are_refused(model, batches, tmp_path):
-    srm.analysis.routing(model, batches).save(tmp_path / "one")
-    srm.analysis.routing(model, batches[:2]).save(tmp_path / "other")
+    srmlab.analysis.routing(model, batches).save(tmp_path / "one")
+    srmlab.analysis.routing(model, batches[:2]).save(tmp_path / "other")
     (tmp_path / "other.npz").replace(tmp_path / "one.npz")
     with pytest.raises(
         ResultError, match=r"one\.npz is damaged, or not of one\.json; run the analysis again"
     ):
-        srm.analysis.load(tmp_path / "one")
+        srmlab.analysis.load(tmp_path / "one")
 
 
 def test_sequences_without_targets_count_where_targets_do_not_matter(model):
@@ -151,7 +151,7 @@ def test_sequences_without_targets_count_where_targets_do_not_matter(model):
     (tokens,) = text(5, sequences=24)
     targets = torch.full_like(tokens, -100)
     targets[:4] = tokens[:4]
-    found = srm.analysis.ablation(model, [(tokens, targets)])
+    found = srmlab.analysis.ablation(model, [(tokens, targets)])
     ratio = found.standard_error("bits") / (found.kl_se * found.bits / found.kl)
     assert ((ratio > 0.7) & (ratio < 1.3)).all()
 

@@ -4,23 +4,23 @@ import numpy as np
 import pytest
 from constructed import build
 
-import srm
-import srm.analysis
-from srm.errors import UserError
+import srmlab
+import srmlab.analysis
+from srmlab.errors import UserError
 
 
 def test_a_survey_gives_what_the_analyses_give_one_by_one(model, batches):
-    found = srm.analysis.survey(model, batches, lens_tokens=40, max_depth=5)
-    assert list(found) == list(srm.analysis.ANALYSES)
+    found = srmlab.analysis.survey(model, batches, lens_tokens=40, max_depth=5)
+    assert list(found) == list(srmlab.analysis.ANALYSES)
     single = {
-        "routing": srm.analysis.routing(model, batches),
-        "alignment": srm.analysis.alignment(model, batches),
-        "drift": srm.analysis.drift(model, batches),
-        "ablation": srm.analysis.ablation(model, batches),
-        "attribution": srm.analysis.attribution(model, batches),
-        "logit_lens": srm.analysis.logit_lens(model, batches, lens_tokens=40),
-        "interaction": srm.analysis.interaction(model, batches),
-        "depth": srm.analysis.depth(model, batches, max_depth=5),
+        "routing": srmlab.analysis.routing(model, batches),
+        "alignment": srmlab.analysis.alignment(model, batches),
+        "drift": srmlab.analysis.drift(model, batches),
+        "ablation": srmlab.analysis.ablation(model, batches),
+        "attribution": srmlab.analysis.attribution(model, batches),
+        "logit_lens": srmlab.analysis.logit_lens(model, batches, lens_tokens=40),
+        "interaction": srmlab.analysis.interaction(model, batches),
+        "depth": srmlab.analysis.depth(model, batches, max_depth=5),
     }
     for name, expected in single.items():
         for field in expected.axes():
@@ -35,8 +35,8 @@ def test_a_survey_gives_what_the_analyses_give_one_by_one(model, batches):
 
 
 def test_every_result_saves_loads_tells_and_names_itself(model, batches, tmp_path):
-    for name, result in srm.analysis.survey(model, batches, lens_tokens=20, max_depth=5).items():
-        again = srm.analysis.load(result.save(tmp_path / name))
+    for name, result in srmlab.analysis.survey(model, batches, lens_tokens=20, max_depth=5).items():
+        again = srmlab.analysis.load(result.save(tmp_path / name))
         assert again.summary() == result.summary()
         assert repr(again) == f"<{type(result).__name__}: {result.headline()} ({result.evidence})>"
         assert again.headline() == result.headline()
@@ -49,38 +49,40 @@ def test_every_result_saves_loads_tells_and_names_itself(model, batches, tmp_pat
 
 
 def test_known_results_are_not_measured_again(model, batches):
-    first = srm.analysis.survey(model, batches, only=["routing"])
+    first = srmlab.analysis.survey(model, batches, only=["routing"])
     passes = []
     model.sites["layers.0.out"].register_forward_hook(lambda *_: passes.append(1))
-    again = srm.analysis.survey(model, batches, only=["routing", "states"], known=first)
+    again = srmlab.analysis.survey(model, batches, only=["routing", "states"], known=first)
     assert again["routing"] is first["routing"]
     assert len(passes) == len(batches)
 
 
 def test_baselines_get_what_is_defined_on_them(batches):
-    model = srm.build(srm.preset("hrm-nano"))
-    found = srm.analysis.survey(model, [batch % 64 for batch in batches])
+    model = srmlab.build(srmlab.preset("hrm-nano"))
+    found = srmlab.analysis.survey(model, [batch % 64 for batch in batches])
     assert sorted(found) == ["depth", "drift", "logit_lens"]
     with pytest.raises(UserError, match="routing is defined on streams; a HRM has drift, logit_lens, depth"):
-        srm.analysis.survey(model, batches, only=["routing"])
+        srmlab.analysis.survey(model, batches, only=["routing"])
 
 
 def test_an_unknown_analysis_is_refused_with_the_nearest_name(model, batches):
     with pytest.raises(UserError, match="did you mean 'routing'"):
-        srm.analysis.survey(model, batches, only=["roting"])
+        srmlab.analysis.survey(model, batches, only=["roting"])
 
 
 def test_dynamics_hold_the_same_analyses_for_each_checkpoint(model, batches):
     later = build(init_seed=5)
-    found = srm.analysis.dynamics([(0, model), (10, later)], batches)
+    found = srmlab.analysis.dynamics([(0, model), (10, later)], batches)
     assert found.steps.tolist() == [0, 10]
-    np.testing.assert_allclose(found.outgoing[1], srm.analysis.routing(later, batches).outgoing)
-    np.testing.assert_allclose(found.ablation[0], srm.analysis.ablation(model, batches).kl, rtol=1e-4)
-    np.testing.assert_allclose(found.drift[1], srm.analysis.drift(later, batches).quartiles()[1], rtol=1e-4)
+    np.testing.assert_allclose(found.outgoing[1], srmlab.analysis.routing(later, batches).outgoing)
+    np.testing.assert_allclose(found.ablation[0], srmlab.analysis.ablation(model, batches).kl, rtol=1e-4)
+    np.testing.assert_allclose(
+        found.drift[1], srmlab.analysis.drift(later, batches).quartiles()[1], rtol=1e-4
+    )
     assert found.boundary == 2
     assert "transition 1→2 crosses its boundary" in found.summary()
 
 
 def test_dynamics_without_checkpoints_are_refused(batches):
     with pytest.raises(UserError, match="no checkpoints"):
-        srm.analysis.dynamics([], batches)
+        srmlab.analysis.dynamics([], batches)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import srm
+import srmlab
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 
@@ -19,8 +19,8 @@ def _benchmarks_importable(monkeypatch):
 
 
 def small_model():
-    return srm.build(
-        srm.preset(
+    return srmlab.build(
+        srmlab.preset(
             "srm-base",
             vocab_size=61,
             context=16,
@@ -73,18 +73,19 @@ def test_a_candidate_in_its_own_process_is_called_there_and_its_death_is_noticed
 
 
 def test_an_unknown_bench_is_refused_in_one_line(capsys):
-    from srm.cli import main
+    from srmlab.cli import main
 
     with pytest.raises(SystemExit) as stop:
         main(["bench", "decodin"])
     assert stop.value.code == 2
     assert (
-        capsys.readouterr().err.strip() == "srm bench: no bench is called 'decodin'; did you mean 'decoding'?"
+        capsys.readouterr().err.strip()
+        == "srmlab bench: no bench is called 'decodin'; did you mean 'decoding'?"
     )
 
 
 def test_every_bench_named_by_the_command_exists():
-    from srm.cli.bench import BENCHES
+    from srmlab.cli.bench import BENCHES
 
     assert all((FOLDER / f"{bench}.py").is_file() for bench in BENCHES)
     assert str(FOLDER) in sys.path

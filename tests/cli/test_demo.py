@@ -1,34 +1,34 @@
-"""`srm demo`: the whole path, by the commands a user would type."""
+"""`srmlab demo`: the whole path, by the commands a user would type."""
 
 from __future__ import annotations
 
 import pytest
 
-from srm.cli import COMMANDS, main, parse
-from srm.cli.demo import Command
+from srmlab.cli import COMMANDS, main, parse
+from srmlab.cli.demo import Command
 
 
 def test_every_stage_is_a_command_with_options_that_exist(tmp_path):
     for stage in Command(out=tmp_path).stages():
         name, *arguments = stage.arguments
         assert name in COMMANDS
-        module = __import__(f"srm.cli.{name}", fromlist=["Command"])
+        module = __import__(f"srmlab.cli.{name}", fromlist=["Command"])
         defaults = module.defaults(arguments) if hasattr(module, "defaults") else None
-        assert parse(module.Command, f"srm {name}", arguments, defaults) is not None
+        assert parse(module.Command, f"srmlab {name}", arguments, defaults) is not None
 
 
 def test_the_tokenizer_of_the_text_fits_the_model():
-    import srm
+    import srmlab
 
     prepare = Command().stages()[0].arguments
-    assert prepare[prepare.index("--tokenizer") + 1] == f"bpe:{srm.preset('srm-nano').vocab_size}"
+    assert prepare[prepare.index("--tokenizer") + 1] == f"bpe:{srmlab.preset('srm-nano').vocab_size}"
 
 
 def test_zero_steps_are_refused_in_one_line(capsys, tmp_path):
     with pytest.raises(SystemExit) as stop:
         main(["demo", "--steps", "0", "--out", str(tmp_path / "demo")])
     assert stop.value.code == 2
-    assert capsys.readouterr().err == "srm demo: --steps 0: must be at least 1\n"
+    assert capsys.readouterr().err == "srmlab demo: --steps 0: must be at least 1\n"
     assert not (tmp_path / "demo").exists()
 
 

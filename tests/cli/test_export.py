@@ -1,4 +1,4 @@
-"""`srm export`: folders for Hugging Face and for `srm.load`, and back."""
+"""`srmlab export`: folders for Hugging Face and for `srmlab.load`, and back."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-import srm
-import srm.interop.huggingface  # registers the model type
-from srm.cli import main
-from srm.data import byte_tokenizer
-from srm.models import HRMConfig, LanguageModel
-from srm.storage import load_tokenizer
+import srmlab
+import srmlab.interop.huggingface  # registers the model type
+from srmlab.cli import main
+from srmlab.data import byte_tokenizer
+from srmlab.models import HRMConfig, LanguageModel
+from srmlab.storage import load_tokenizer
 
 CONFIG = HRMConfig(
     vocab_size=257,
@@ -36,12 +36,12 @@ def offline(monkeypatch):
 
 @pytest.fixture(scope="module")
 def model() -> LanguageModel:
-    return srm.build(CONFIG).eval()
+    return srmlab.build(CONFIG).eval()
 
 
 @pytest.fixture
 def folder(model, tmp_path) -> Path:
-    return srm.save(model, tmp_path / "plain", tokenizer=byte_tokenizer())
+    return srmlab.save(model, tmp_path / "plain", tokenizer=byte_tokenizer())
 
 
 def run(capsys, *arguments: object) -> tuple[int | str | None, str, str]:
@@ -67,7 +67,9 @@ def test_the_hugging_face_folder_opens_with_the_auto_classes(capsys, model, fold
     assert same_weights(model, theirs.model)
     prompt = tokenizer("né", return_tensors="pt")
     written = theirs.generate(**prompt, max_new_tokens=8, do_sample=False)
-    expected = srm.generate(model, prompt["input_ids"], 8, temperature=0, stop_token=tokenizer.eos_token_id)
+    expected = srmlab.generate(
+        model, prompt["input_ids"], 8, temperature=0, stop_token=tokenizer.eos_token_id
+    )
     assert torch.equal(written, expected)
     assert theirs.generation_config.eos_token_id == byte_tokenizer().end_of_text
 
@@ -76,8 +78,8 @@ def test_a_hugging_face_folder_becomes_a_plain_one_again(capsys, folder, tmp_pat
     assert run(capsys, folder, "--out", tmp_path / "hf")[0] == 0
     code, said, _ = run(capsys, tmp_path / "hf", "--to", "safetensors", "--out", tmp_path / "back")
     assert code == 0
-    assert said == f'{tmp_path / "back"}: open it with srm.load("{tmp_path / "back"}")\n'
-    assert same_weights(srm.load(folder), srm.load(tmp_path / "back"))
+    assert said == f'{tmp_path / "back"}: open it with srmlab.load("{tmp_path / "back"}")\n'
+    assert same_weights(srmlab.load(folder), srmlab.load(tmp_path / "back"))
     tokenizer = load_tokenizer(tmp_path / "back")
     assert tokenizer is not None
     assert tokenizer.fingerprint == byte_tokenizer().fingerprint
@@ -97,7 +99,7 @@ def test_srm_generate_reads_a_hugging_face_folder(capsys, folder, tmp_path):
 
 @pytest.mark.parametrize("kind", ["hf", "safetensors"])
 def test_without_a_tokenizer_it_says_so_and_takes_one(capsys, model, tmp_path, kind):
-    bare = srm.save(model, tmp_path / "bare")
+    bare = srmlab.save(model, tmp_path / "bare")
     assert "It has no tokenizer" in run(capsys, bare, "--to", kind, "--out", tmp_path / "one")[1]
     said = run(capsys, bare, "--to", kind, "--out", tmp_path / "two", "--tokenizer", "byte")[1]
     assert "no tokenizer" not in said
@@ -111,7 +113,7 @@ def test_what_is_there_is_not_overwritten(capsys, folder, tmp_path, kind):
     (out / "precious").write_text("x")
     code, _, err = run(capsys, folder, "--to", kind, "--out", out)
     assert code == 2
-    assert err == f"srm export: {out} exists and is not overwritten: choose another folder, or delete it\n"
+    assert err == f"srmlab export: {out} exists and is not overwritten: choose another folder, or delete it\n"
     assert [path.name for path in out.iterdir()] == ["precious"]
 
 
@@ -130,7 +132,7 @@ def test_bad_input_is_one_line_and_exit_code_2(capsys, folder, arguments, compla
 
 
 def test_a_tokenizer_larger_than_the_model_is_refused_and_leaves_nothing(capsys, tmp_path):
-    small = srm.save(srm.build(CONFIG.replace(vocab_size=100)), tmp_path / "small")
+    small = srmlab.save(srmlab.build(CONFIG.replace(vocab_size=100)), tmp_path / "small")
     code, _, err = run(capsys, small, "--out", tmp_path / "hf", "--tokenizer", "byte")
     assert code == 2
     assert "tokenizer byte has 257 ids, the model 100" in err

@@ -1,4 +1,4 @@
-"""`srm generate`: what is shown is what the model wrote, from presets and folders alike."""
+"""`srmlab generate`: what is shown is what the model wrote, from presets and folders alike."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from pathlib import Path
 import pytest
 import torch
 
-import srm
-from srm.cli import main
-from srm.cli.generate import Stream
-from srm.data import byte_tokenizer
-from srm.models import GPT2Config, LanguageModel
+import srmlab
+from srmlab.cli import main
+from srmlab.cli.generate import Stream
+from srmlab.data import byte_tokenizer
+from srmlab.models import GPT2Config, LanguageModel
 
 CONFIG = GPT2Config(vocab_size=257, context=40, dim=16, blocks=2, heads=2, mlp_dim=24, init_seed=3)
 
 
 @pytest.fixture(scope="module")
 def model() -> LanguageModel:
-    return srm.build(CONFIG).eval()
+    return srmlab.build(CONFIG).eval()
 
 
 @pytest.fixture(scope="module")
 def folder(model, tmp_path_factory) -> Path:
-    return srm.save(model, tmp_path_factory.mktemp("exports") / "bytes", tokenizer=byte_tokenizer())
+    return srmlab.save(model, tmp_path_factory.mktemp("exports") / "bytes", tokenizer=byte_tokenizer())
 
 
 @pytest.fixture(scope="module")
 def bare(model, tmp_path_factory) -> Path:
-    return srm.save(model, tmp_path_factory.mktemp("exports") / "bare")
+    return srmlab.save(model, tmp_path_factory.mktemp("exports") / "bare")
 
 
 def run(capsys, *arguments: object) -> tuple[int | str | None, str, str]:
@@ -40,7 +40,7 @@ def run(capsys, *arguments: object) -> tuple[int | str | None, str, str]:
 
 
 def continuation(model: LanguageModel, prompt: list[int], count: int, **options) -> list[int]:
-    written = srm.generate(model, torch.tensor([prompt]), count, stop_token=256, **options)
+    written = srmlab.generate(model, torch.tensor([prompt]), count, stop_token=256, **options)
     return written[0, len(prompt) :].tolist()
 
 
@@ -83,7 +83,7 @@ def test_an_empty_prompt_starts_a_document(capsys, folder):
 
 def test_a_folder_without_tokenizer_takes_and_gives_token_ids(capsys, model, bare):
     code, out, _ = run(capsys, bare, "--tokens", 1, 2, 3, "--max-new-tokens", 6, "--temperature", 0)
-    written = srm.generate(model, torch.tensor([[1, 2, 3]]), 6, temperature=0)
+    written = srmlab.generate(model, torch.tensor([[1, 2, 3]]), 6, temperature=0)
     assert code == 0
     assert out.split() == [str(token) for token in written[0, 3:].tolist()]
 
@@ -108,8 +108,8 @@ def test_a_preset_writes_noise_and_says_so(capsys):
     code, out, err = run(capsys, "gpt2-nano", "--prompt", "Hi", "--max-new-tokens", 3, "--seed", 1)
     assert code == 0
     assert err.startswith("gpt2-nano is a preset: its weights are fresh and it writes noise.")
-    written = srm.generate(
-        srm.build(srm.preset("gpt2-nano")), torch.tensor([[72, 105]]), 3, temperature=0.8, seed=1
+    written = srmlab.generate(
+        srmlab.build(srmlab.preset("gpt2-nano")), torch.tensor([[72, 105]]), 3, temperature=0.8, seed=1
     )
     assert out.split() == ["Hi", *map(str, written[0, 2:].tolist())]
 
@@ -142,7 +142,7 @@ def test_bad_input_is_one_line_and_exit_code_2(capsys, folder, bare, arguments, 
     code, _, err = run(capsys, *(places.get(word, word) for word in arguments))
     assert code == 2
     assert complaint in err.splitlines()[-1]
-    assert err.splitlines()[-1].startswith("srm generate: ")
+    assert err.splitlines()[-1].startswith("srmlab generate: ")
     assert "Traceback" not in err
 
 

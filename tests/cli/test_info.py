@@ -1,4 +1,4 @@
-"""`srm info`: everything adds up, and everything fits a terminal."""
+"""`srmlab info`: everything adds up, and everything fits a terminal."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import json
 import pytest
 import torch
 
-import srm
-from srm.cli.info import Command, changed, describe, drawing, report, site_scheme
-from srm.errors import UserError
-from srm.models import PRESETS, SWEEP_PRESETS
+import srmlab
+from srmlab.cli.info import Command, changed, describe, drawing, report, site_scheme
+from srmlab.errors import UserError
+from srmlab.models import PRESETS, SWEEP_PRESETS
 
 
 @pytest.mark.parametrize("name", [*PRESETS, *SWEEP_PRESETS])
 def test_the_parts_sum_to_all_parameters_and_the_report_fits_80_columns(name):
-    config = srm.preset(name)
+    config = srmlab.preset(name)
     answer = describe(config, name)
     assert sum(part["parameters"] for part in answer["parts"]) == answer["parameters"]
     assert sum(part["share"] for part in answer["parts"]) == pytest.approx(1)
@@ -25,7 +25,7 @@ def test_the_parts_sum_to_all_parameters_and_the_report_fits_80_columns(name):
 
 
 def test_the_parts_of_srm_base_are_the_papers():
-    answer = describe(srm.preset("srm-base"), "srm-base")
+    answer = describe(srmlab.preset("srm-base"), "srm-base")
     S, D, E = 32, 128, 512
     step = S * (4 * D * 2 * 64 + 2 * D * 768)
     assert {part["name"]: part["parameters"] for part in answer["parts"]} == {
@@ -50,7 +50,7 @@ def test_the_parts_of_srm_base_are_the_papers():
     ],
 )
 def test_options_that_add_parameters_add_parts(name, changes, parts):
-    answer = describe(srm.preset(name, **changes), name)
+    answer = describe(srmlab.preset(name, **changes), name)
     assert parts <= {part["name"] for part in answer["parts"]}
     assert sum(part["parameters"] for part in answer["parts"]) == answer["parameters"]
     assert answer["changed"]
@@ -59,7 +59,7 @@ def test_options_that_add_parameters_add_parts(name, changes, parts):
 
 @pytest.mark.parametrize("name", ["srm-nano", "hrm-nano", "trm-nano", "gpt2-nano"])
 def test_the_cache_bytes_are_those_of_a_real_cache(name):
-    model = srm.build(srm.preset(name)).eval()
+    model = srmlab.build(srmlab.preset(name)).eval()
     cache = model.new_cache(capacity=1)
     with torch.no_grad():
         model(torch.zeros(1, 1, dtype=torch.long), cache=cache)
@@ -70,18 +70,18 @@ def test_the_cache_bytes_are_those_of_a_real_cache(name):
 def test_json_tells_what_the_report_tells(capsys):
     Command("srm-med", json=True).run()
     answer = json.loads(capsys.readouterr().out)
-    model = srm.build(srm.preset("srm-med"), device="meta")
+    model = srmlab.build(srmlab.preset("srm-med"), device="meta")
     assert answer["parameters"] == model.num_parameters() == 134_783_488
     assert answer["paper"] == "134M"
     assert answer["flops_per_token"]["training"] == model.flops_per_token(1024).training
     assert answer["weight_bytes"]["float32"] == 4 * 134_783_488
     assert answer["sites"]["count"] == len(model.site_names)
-    assert srm.config_from_dict(answer["config"]) == model.config
+    assert srmlab.config_from_dict(answer["config"]) == model.config
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_the_site_scheme_counts_every_site_once(name):
-    names = srm.build(srm.preset(name), device="meta").site_names
+    names = srmlab.build(srmlab.preset(name), device="meta").site_names
     scheme = site_scheme(names)
     assert sum(scheme.values()) == len(names)
     if name == "srm-base":
@@ -90,8 +90,8 @@ def test_the_site_scheme_counts_every_site_once(name):
 
 
 def test_set_reads_each_value_as_the_type_of_its_field():
-    config = changed(srm.preset("srm-nano"), ("streams=16", "order=ABCCBA", "tied=False", "norm_eps=1e-6"))
-    assert config == srm.preset("srm-nano", streams=16, order="ABCCBA", tied=False, norm_eps=1e-6)
+    config = changed(srmlab.preset("srm-nano"), ("streams=16", "order=ABCCBA", "tied=False", "norm_eps=1e-6"))
+    assert config == srmlab.preset("srm-nano", streams=16, order="ABCCBA", tied=False, norm_eps=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_set_reads_each_value_as_the_type_of_its_field():
 )
 def test_a_setting_that_cannot_work_is_refused_in_one_line(setting, message):
     with pytest.raises(UserError) as refused:
-        changed(srm.preset("srm-nano"), (setting,))
+        changed(srmlab.preset("srm-nano"), (setting,))
     assert str(refused.value) == message
 
 
@@ -120,7 +120,7 @@ def test_changed_fields_are_marked(capsys):
 
 @pytest.mark.parametrize("streams", [1, 2, 3, 4, 5, 100])
 def test_the_layer_is_drawn_with_its_lanes_and_its_steps_in_order(streams):
-    lines = drawing(srm.preset("srm-nano", streams=streams, order="ABCCBA")).splitlines()
+    lines = drawing(srmlab.preset("srm-nano", streams=streams, order="ABCCBA")).splitlines()
     assert max(map(len, lines)) <= 80
     lanes = min(streams, 4)
     steps = [line for line in lines if "z = " in line and "(z + y)" in line]
@@ -134,7 +134,7 @@ def test_the_layer_is_drawn_with_its_lanes_and_its_steps_in_order(streams):
 
 def test_the_drawing_tells_the_options():
     text = drawing(
-        srm.preset(
+        srmlab.preset(
             "srm-nano", order="random:4", pre_steps=1, post_steps=2, post_input="state+update", z0="zero"
         )
     )
@@ -144,10 +144,10 @@ def test_the_drawing_tells_the_options():
     assert "post z = P(z + y), 2 extra step functions" in text
     assert "z₀   zero" in text
     assert "gradient through the last 4" in text
-    assert "gradient through all" in drawing(srm.preset("srm-nano", gradient_depth=8))
+    assert "gradient through all" in drawing(srmlab.preset("srm-nano", gradient_depth=8))
 
 
 def test_the_baselines_have_their_own_drawings():
-    assert "L(z_L + z_H + x)" in drawing(srm.preset("hrm"))
-    assert "One net plays both parts" in drawing(srm.preset("trm"))
-    assert "12 blocks, each with its own weights" in drawing(srm.preset("gpt2"))
+    assert "L(z_L + z_H + x)" in drawing(srmlab.preset("hrm"))
+    assert "One net plays both parts" in drawing(srmlab.preset("trm"))
+    assert "12 blocks, each with its own weights" in drawing(srmlab.preset("gpt2"))

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-import srm
-from srm.cli import COMMANDS, main, one_line
+import srmlab
+from srmlab.cli import COMMANDS, main, one_line
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int | str | None, str, str]:
@@ -29,39 +29,42 @@ def test_the_overview_names_every_command(capsys, arguments):
 
 
 def test_the_version_is_the_packages(capsys):
-    assert run(capsys, "--version") == (0, f"srm {srm.__version__}\n", "")
+    assert run(capsys, "--version") == (0, f"srmlab {srmlab.__version__}\n", "")
 
 
 def test_the_package_can_be_run_as_a_module():
     done = subprocess.run(
-        [sys.executable, "-m", "srm", "--version"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "srmlab", "--version"], capture_output=True, text=True, check=True
     )
-    assert done.stdout == f"srm {srm.__version__}\n"
+    assert done.stdout == f"srmlab {srmlab.__version__}\n"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_of_every_command_shows_an_example(capsys, name):
     code, out, err = run(capsys, name, "--help")
     assert (code, err) == (0, "")
-    assert f"usage: srm {name}" in out
+    assert f"usage: srmlab {name}" in out
     assert "Example" in out
-    assert f"    srm {name}" in out[out.index("Example") :]
+    assert f"    srmlab {name}" in out[out.index("Example") :]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["inof"], "srm inof: no such command; did you mean 'info'?"),
-        (["xyzzy"], "srm xyzzy: no such command; `srm --help` lists them"),
-        (["info", "srm-bse"], "srm info: no preset is called 'srm-bse'; did you mean 'srm-base'?"),
-        (["info", "?"], "srm info: no preset is called '?'; `srm presets` lists them"),
-        (["info"], "srm info: NAME missing; `srm info --help` shows the options"),
-        (["info", "gpt2", "hrm"], "srm info: Unrecognized options: hrm; `srm info --help` shows the options"),
-        (["presets", "--jsn"], "srm presets: Unrecognized options: --jsn; did you mean '--json'?"),
-        (["demo", "--tokens", "0"], "srm demo: --tokens 0: must be at least 2"),
+        (["inof"], "srmlab inof: no such command; did you mean 'info'?"),
+        (["xyzzy"], "srmlab xyzzy: no such command; `srmlab --help` lists them"),
+        (["info", "srm-bse"], "srmlab info: no preset is called 'srm-bse'; did you mean 'srm-base'?"),
+        (["info", "?"], "srmlab info: no preset is called '?'; `srmlab presets` lists them"),
+        (["info"], "srmlab info: NAME missing; `srmlab info --help` shows the options"),
+        (
+            ["info", "gpt2", "hrm"],
+            "srmlab info: Unrecognized options: hrm; `srmlab info --help` shows the options",
+        ),
+        (["presets", "--jsn"], "srmlab presets: Unrecognized options: --jsn; did you mean '--json'?"),
+        (["demo", "--tokens", "0"], "srmlab demo: --tokens 0: must be at least 2"),
         (
             ["train", "srm-nanno", "--data", "x", "--out", "y"],
-            "srm train: no preset is called 'srm-nanno'; did you mean 'srm-nano'?",
+            "srmlab train: no preset is called 'srm-nanno'; did you mean 'srm-nano'?",
         ),
     ],
 )
@@ -72,7 +75,7 @@ def test_bad_input_is_one_line_on_stderr_and_exit_code_2(capsys, arguments, mess
 def test_a_value_that_cannot_be_read_is_one_line_that_names_the_option(capsys):
     code, out, err = run(capsys, "demo", "--tokens", "many")
     assert (code, out) == (2, "")
-    assert err.startswith("srm demo: ")
+    assert err.startswith("srmlab demo: ")
     assert "--tokens" in err
     assert "'many'" in err
     assert err.count("\n") == 1
@@ -104,10 +107,10 @@ def test_a_wrapped_message_becomes_one_line(box):
 
 @pytest.mark.slow
 def test_the_installed_command_answers_and_fails_like_the_function():
-    command = [sys.executable, "-c", "from srm.cli import main; main()"]
+    command = [sys.executable, "-c", "from srmlab.cli import main; main()"]
     failed = subprocess.run([*command, "presests"], capture_output=True, text=True, timeout=60)
     assert (failed.returncode, failed.stdout) == (2, "")
-    assert failed.stderr == "srm presests: no such command; did you mean 'presets'?\n"
+    assert failed.stderr == "srmlab presests: no such command; did you mean 'presets'?\n"
 
 
 @pytest.mark.parametrize(
@@ -116,7 +119,7 @@ def test_the_installed_command_answers_and_fails_like_the_function():
 def test_help_does_not_wait_for_torch(name):
     code = (
         "import sys\n"
-        "from srm.cli import main\n"
+        "from srmlab.cli import main\n"
         "try:\n"
         f"    main({[*filter(None, [name]), '--help']!r})\n"
         "finally:\n"

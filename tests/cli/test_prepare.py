@@ -1,10 +1,10 @@
-"""`srm prepare` on the command line."""
+"""`srmlab prepare` on the command line."""
 
 import json
 
 import pytest
 
-from srm.cli import main
+from srmlab.cli import main
 
 
 def call(*arguments: str) -> int:

@@ -1,4 +1,4 @@
-"""`srm presets`: the table fits a terminal, and the JSON has everything in it."""
+"""`srmlab presets`: the table fits a terminal, and the JSON has everything in it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-import srm
-from srm.cli.presets import PAPER_PARAMETERS, Command, describe, table
-from srm.models import PRESETS, SWEEP_PRESETS
+import srmlab
+from srmlab.cli.presets import PAPER_PARAMETERS, Command, describe, table
+from srmlab.models import PRESETS, SWEEP_PRESETS
 
 
 def test_the_table_names_every_model_in_80_columns(capsys):
@@ -40,8 +40,8 @@ def test_json_is_the_same_rows_as_data(capsys):
     rows = json.loads(capsys.readouterr().out)
     assert [row["name"] for row in rows] == list(PRESETS)
     for row in rows:
-        config = srm.config_from_dict({"architecture": row["architecture"], **row["config"]})
-        assert config == srm.preset(row["name"])
+        config = srmlab.config_from_dict({"architecture": row["architecture"], **row["config"]})
+        assert config == srmlab.preset(row["name"])
         assert row["training_flops_per_token"] > row["forward_flops_per_token"] > 0
 
 

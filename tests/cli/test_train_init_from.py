@@ -1,4 +1,4 @@
-"""`srm train --init-from`: the model is the source's, and what does not fit is refused in one line."""
+"""`srmlab train --init-from`: the model is the source's, and what does not fit is refused in one line."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-import srm
-from srm.cli import main
-from srm.training import read_metrics, recipe
+import srmlab
+from srmlab.cli import main
+from srmlab.training import read_metrics, recipe
 from subjects import OF_BYTES, trained_run
 
 SHORT = ("--steps", 2, "--warmup", 0, "--eval-tokens", 64, "--peak-flops", "1e11", "--device", "cpu")
@@ -38,7 +38,7 @@ def told(folder: Path) -> dict:
 
 def refused(capsys, message: str) -> bool:
     out, err = capsys.readouterr()
-    return out == "" and err.count("\n") == 1 and err.startswith("srm train: ") and message in err
+    return out == "" and err.count("\n") == 1 and err.startswith("srmlab train: ") and message in err
 
 
 @pytest.mark.parametrize("option", ["--init-from", "--init_from"])
@@ -70,12 +70,12 @@ def test_a_field_without_weights_may_be_changed_and_a_file_can_say_it_all(traine
         f'init_from = "{trained}"\ndata = "{data}"\nout = "{tmp_path / "run"}"\n[model]\ndepth = 5\n'
     )
     assert run("--config", tmp_path / "all.toml", "--model.gradient-depth", 4, *SHORT) == 0
-    assert srm.load(tmp_path / "run").config == OF_BYTES.replace(depth=5, gradient_depth=4)
+    assert srmlab.load(tmp_path / "run").config == OF_BYTES.replace(depth=5, gradient_depth=4)
 
 
 def test_a_preset_of_the_same_weights_is_allowed(data, tmp_path):
-    nano = srm.preset("srm-nano", vocab_size=257)
-    source = srm.save(srm.build(nano), tmp_path / "export")
+    nano = srmlab.preset("srm-nano", vocab_size=257)
+    source = srmlab.save(srmlab.build(nano), tmp_path / "export")
     options = ("--model.vocab-size", 257, "--model.depth", 2, "--model.gradient-depth", 1, "--context", 16)
     where = ("--init-from", source, "--data", data, "--out", tmp_path / "run")
     assert run("srm-nano", *where, *options, *SHORT) == 0
@@ -119,4 +119,4 @@ def test_what_cannot_be_a_start_is_refused_in_one_line(trained, data, tmp_path, 
 
 def test_a_preset_that_is_not_the_first_word_is_refused_and_not_taken_for_another(data, tmp_path, capsys):
     assert run("--data", data, "--out", tmp_path / "run", *SHORT, "srm-nano") == 2
-    assert refused(capsys, "give the preset first: srm train srm-nano …")
+    assert refused(capsys, "give the preset first: srmlab train srm-nano …")

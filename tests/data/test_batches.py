@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from srm.data import Batches, DataError, Tokens, document_ids, evaluation_batches
-from srm.data.batches import permute
+from srmlab.data import Batches, DataError, Tokens, document_ids, evaluation_batches
+from srmlab.data.batches import permute
 
 
 def counting(length):

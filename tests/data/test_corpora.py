@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from srm.data import DataError, Document, open_source, source_fingerprint
-from srm.data.corpora import SOTU_FINGERPRINT, Speeches, sections
+from srmlab.data import DataError, Document, open_source, source_fingerprint
+from srmlab.data.corpora import SOTU_FINGERPRINT, Speeches, sections
 
 
 def texts(spec, **options):
@@ -35,7 +35,7 @@ def test_the_speeches_come_by_date_complete_and_without_importing_their_package(
 
 def test_missing_speeches_name_the_install_command(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(DataError, match=r'pip install "stream-recursion\[demo\]"'):
+    with pytest.raises(DataError, match=r'pip install "srmlab\[demo\]"'):
         open_source("sotu")
 
 
@@ -163,7 +163,7 @@ def test_a_path_that_is_not_there_and_an_empty_folder_name_the_alternatives(tmp_
 def test_a_format_whose_package_is_missing_names_the_extra(monkeypatch, tmp_path, name):
     (tmp_path / name).write_bytes(b"")
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(DataError, match=r'pip install "stream-recursion\[text\]"'):
+    with pytest.raises(DataError, match=r'pip install "srmlab\[text\]"'):
         open_source(str(tmp_path / name))
 
 
@@ -227,7 +227,7 @@ def test_an_unknown_dataset_and_one_without_texts_are_refused(monkeypatch):
 
 def test_the_hub_without_its_package_names_the_extra(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(DataError, match=r'pip install "stream-recursion\[hf\]"'):
+    with pytest.raises(DataError, match=r'pip install "srmlab\[hf\]"'):
         open_source("hf:owner/name")
 
 

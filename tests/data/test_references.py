@@ -7,8 +7,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from srm.data import DataError, Tokens, reference_losses
-from srm.data import references as module
+from srmlab.data import DataError, Tokens, reference_losses
+from srmlab.data import references as module
 
 
 def stream(ids, vocab=50):

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from srm.data import DataError, Document, PrepareConfig, Tokens, open_tokens, prepare, source_fingerprint
-from srm.data import preparation as module
-from srm.data.corpora import text_digest
-from srm.data.writing import Seen
+from srmlab.data import DataError, Document, PrepareConfig, Tokens, open_tokens, prepare, source_fingerprint
+from srmlab.data import preparation as module
+from srmlab.data.corpora import text_digest
+from srmlab.data.writing import Seen
 
 
 @dataclass
@@ -168,7 +168,7 @@ def test_resuming_does_not_encode_again_what_is_done(tmp_path, monkeypatch):
 KILLER = """
 import os, random, signal, sys, time
 from pathlib import Path
-from srm.data import PrepareConfig, preparation, prepare
+from srmlab.data import PrepareConfig, preparation, prepare
 preparation.GROUP_CHARS, preparation.COMMIT_TOKENS = 2000, 4000
 
 def run(out):
@@ -347,7 +347,7 @@ def test_a_short_missing_foreign_or_added_shard_is_named(prepared):
 
 
 def test_a_folder_that_is_not_prepared_data_says_so(tmp_path, prepared):
-    with pytest.raises(DataError, match="run srm prepare first"):
+    with pytest.raises(DataError, match="run srmlab prepare first"):
         open_tokens(tmp_path)
     manifest = json.loads((prepared / "manifest.json").read_text())
     (prepared / "manifest.json").write_text(json.dumps(manifest | {"format": 99}))

@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
-from srm.data import DataError, byte_tokenizer, gpt2_tokenizer, load_tokenizer, make_tokenizer, train_bpe
-from srm.data import tokenizers as module
+from srmlab.data import DataError, byte_tokenizer, gpt2_tokenizer, load_tokenizer, make_tokenizer, train_bpe
+from srmlab.data import tokenizers as module
 
 PROSE = [
     f"The {noun} of the {place} shall not be {verb}; it's {n} years since we've seen one.\n\n"
@@ -51,7 +51,7 @@ def test_gpt2_is_read_without_importing_the_package_that_ships_it():
 
 def test_a_missing_gpt2_vocabulary_names_the_install_command(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(DataError, match=r'pip install "stream-recursion\[demo\]"'):
+    with pytest.raises(DataError, match=r'pip install "srmlab\[demo\]"'):
         gpt2_tokenizer()
 
 

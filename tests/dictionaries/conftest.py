@@ -6,9 +6,9 @@ import pytest
 import torch
 from counting import counting_model, text
 
-import srm.dictionaries
-from srm.dictionaries import Dictionary
-from srm.models import SRM
+import srmlab.dictionaries
+from srmlab.dictionaries import Dictionary
+from srmlab.models import SRM
 
 
 @pytest.fixture(scope="session")
@@ -18,7 +18,7 @@ def small() -> SRM:
 
 @pytest.fixture(scope="session")
 def dictionary(small) -> Dictionary:
-    return srm.dictionaries.learn(small, text, steps=60, features=64, k=4)
+    return srmlab.dictionaries.learn(small, text, steps=60, features=64, k=4)
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-import srm
-from srm.models import SRM
+import srmlab
+from srmlab.models import SRM
 from subjects import SMALL
 
 
@@ -18,7 +18,7 @@ def text(step: int) -> torch.Tensor:
 
 
 def counting_model(steps: int = 60) -> SRM:
-    model = srm.build(SMALL.replace(depth=3))
+    model = srmlab.build(SMALL.replace(depth=3))
     assert isinstance(model, SRM)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for step in range(steps):

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-import srm.analysis
-import srm.dictionaries
-from srm.cli import main
-from srm.cli.evaluate import Command as Evaluate
-from srm.data import PrepareConfig, prepare
-from srm.tasks import TaskCorpus
-from srm.training import TrainConfig, train
+import srmlab.analysis
+import srmlab.dictionaries
+from srmlab.cli import main
+from srmlab.cli.evaluate import Command as Evaluate
+from srmlab.data import PrepareConfig, prepare
+from srmlab.tasks import TaskCorpus
+from srmlab.training import TrainConfig, train
 from subjects import OF_BYTES, trained_run
 
 
@@ -37,11 +37,11 @@ def test_a_dictionary_from_a_run_to_its_page(trained, capsys, tmp_path):
     assert "Dictionaries of 64 features, at most 1 in use (512 tokens in 32 sequences" in out
     assert f"{folder}/features.html" in out
     assert "learning: 16 of 16 steps" in err
-    found = srm.analysis.load(folder / "quality")
-    dictionary = srm.dictionaries.load(folder)
+    found = srmlab.analysis.load(folder / "quality")
+    dictionary = srmlab.dictionaries.load(folder)
     assert dictionary.config.points == ("layers.2.out",)
     assert found.evidence.tokens == 512
-    features = srm.analysis.load(folder / "features")
+    features = srmlab.analysis.load(folder / "features")
     assert features.fired.shape == (3, 64)
     page = (folder / "features.html").read_text()
     assert "Stream 2:" in page
@@ -62,7 +62,7 @@ def test_a_dictionary_from_a_run_to_its_page(trained, capsys, tmp_path):
 
 
 def test_a_dictionary_follows_how_its_run_was_trained(capsys, tmp_path):
-    """On answers, with attention within documents: the loss is that of `srm evaluate`."""
+    """On answers, with attention within documents: the loss is that of `srmlab evaluate`."""
     spec = "task:addition:1-2:2000"
     prepare(PrepareConfig(spec, tmp_path / "data", "byte", val_fraction=0.2), source=TaskCorpus.parse(spec))
     settings = TrainConfig(
@@ -99,7 +99,7 @@ def test_bad_input_is_one_line_and_exit_code_2(trained, capsys, tmp_path, option
 
 
 def test_an_export_does_not_say_its_data(trained, capsys, tmp_path):
-    export = srm.save(srm.load(trained), tmp_path / "export")
+    export = srmlab.save(srmlab.load(trained), tmp_path / "export")
     code, _, err = run(capsys, export, *SHORT)
     assert code == 2
     assert "give --data DIR" in err

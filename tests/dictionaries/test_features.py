@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-import srm
-import srm.analysis
-import srm.dictionaries
-from srm.dictionaries.features import AFTER, BEFORE
-from srm.errors import UserError
+import srmlab
+import srmlab.analysis
+import srmlab.dictionaries
+from srmlab.dictionaries.features import AFTER, BEFORE
+from srmlab.errors import UserError
 
 
 def codes_of(small, dictionary, tokens):
@@ -19,7 +19,7 @@ def codes_of(small, dictionary, tokens):
 
 
 def test_examples_are_the_strongest_places_one_of_a_sequence(small, dictionary, unseen):
-    found = srm.dictionaries.features(small, dictionary, unseen, examples=3)
+    found = srmlab.dictionaries.features(small, dictionary, unseen, examples=3)
     tokens = torch.cat(unseen)
     codes = codes_of(small, dictionary, tokens)
     expected = codes.amax(2).topk(3, dim=1).values.permute(0, 2, 1)  # [S, F, 3]
@@ -28,7 +28,7 @@ def test_examples_are_the_strongest_places_one_of_a_sequence(small, dictionary, 
 
 
 def test_the_context_is_the_text_around_the_peak(small, dictionary, unseen):
-    found = srm.dictionaries.features(small, dictionary, unseen, examples=2)
+    found = srmlab.dictionaries.features(small, dictionary, unseen, examples=2)
     tokens = torch.cat(unseen)
     codes = codes_of(small, dictionary, tokens)
     for s, f in ((0, 5), (1, 9), (3, 60)):
@@ -46,7 +46,7 @@ def test_the_context_is_the_text_around_the_peak(small, dictionary, unseen):
 
 def test_what_a_feature_raises_is_what_adding_it_to_the_state_raises(small, dictionary, unseen):
     """The output function is linear: a step along a direction moves the logits by what is told."""
-    found = srm.dictionaries.features(small, dictionary, unseen)
+    found = srmlab.dictionaries.features(small, dictionary, unseen)
     s, f = 2, 11
 
     def push(value, _hook):
@@ -66,22 +66,22 @@ def test_what_a_feature_raises_is_what_adding_it_to_the_state_raises(small, dict
 
 
 def test_features_do_not_depend_on_the_batch_size(small, dictionary, unseen):
-    one = srm.dictionaries.features(small, dictionary, unseen)
-    other = srm.dictionaries.features(small, dictionary, [torch.cat(unseen)])
+    one = srmlab.dictionaries.features(small, dictionary, unseen)
+    other = srmlab.dictionaries.features(small, dictionary, [torch.cat(unseen)])
     np.testing.assert_allclose(one.strength, other.strength, atol=1e-5)
     np.testing.assert_array_equal(one.fired, other.fired)
     assert one.evidence == other.evidence
 
 
 def test_features_are_saved_and_told_and_shown_on_a_page(small, dictionary, unseen, tmp_path):
-    found = srm.dictionaries.features(small, dictionary, unseen)
-    again = srm.analysis.load(found.save(tmp_path / "features"))
+    found = srmlab.dictionaries.features(small, dictionary, unseen)
+    again = srmlab.analysis.load(found.save(tmp_path / "features"))
     np.testing.assert_array_equal(again.context, found.context)
     told = found.summary(lambda token: f" w{token}")
     first = found.ranking(0)[0]
     assert f"S0 feature {first}" in told
     assert f"[ w{int(found.context[0, first, 0, BEFORE])}]" in told
-    page = srm.dictionaries.write_page(found, tmp_path / "page.html", lambda token: f"<{token}>", "a & b")
+    page = srmlab.dictionaries.write_page(found, tmp_path / "page.html", lambda token: f"<{token}>", "a & b")
     content = page.read_text()
     assert "a &amp; b" in content
     assert "&lt;" in content
@@ -92,6 +92,6 @@ def test_features_are_saved_and_told_and_shown_on_a_page(small, dictionary, unse
 
 def test_what_cannot_be_read_is_refused(small, dictionary):
     with pytest.raises(UserError, match="no batches"):
-        srm.dictionaries.features(small, dictionary, [])
+        srmlab.dictionaries.features(small, dictionary, [])
     with pytest.raises(UserError, match="examples = 0"):
-        srm.dictionaries.features(small, dictionary, [torch.zeros(1, 4, dtype=torch.long)], examples=0)
+        srmlab.dictionaries.features(small, dictionary, [torch.zeros(1, 4, dtype=torch.long)], examples=0)

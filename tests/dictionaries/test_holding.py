@@ -6,12 +6,12 @@ import pytest
 import torch
 from counting import text
 
-import srm
-import srm.dictionaries
-from srm.analysis.capture import stream_major
-from srm.analysis.readout import Readout
-from srm.dictionaries import hold_features
-from srm.errors import UserError
+import srmlab
+import srmlab.dictionaries
+from srmlab.analysis.capture import stream_major
+from srmlab.analysis.readout import Readout
+from srmlab.dictionaries import hold_features
+from srmlab.errors import UserError
 
 
 @torch.inference_mode()
@@ -65,11 +65,11 @@ def test_where_a_feature_is_not_in_use_silencing_it_changes_nothing(small, dicti
 
 
 def test_generation_goes_on_under_a_held_feature_as_a_full_pass_does(small):
-    every = srm.dictionaries.learn(small, text, steps=3, features=16, k=2, layers="every")
+    every = srmlab.dictionaries.learn(small, text, steps=3, features=16, k=2, layers="every")
     hooks = hold_features(every, [(0, 3, 20.0), (2, 1, 20.0)])
     tokens = text(3)[:1, :8]
     with small.hooks(hooks):
-        cached = srm.generate(small, tokens, max_new_tokens=6, temperature=0)
+        cached = srmlab.generate(small, tokens, max_new_tokens=6, temperature=0)
         again = tokens
         for _ in range(6):
             again = torch.cat((again, small(again)[:, -1].argmax(-1, keepdim=True)), 1)

@@ -6,13 +6,13 @@ from counting import text
 from hypothesis import given
 from hypothesis import strategies as st
 
-import srm
-import srm.dictionaries
-from srm.analysis.capture import as_batch
-from srm.dictionaries import Dictionary, DictionaryConfig
-from srm.dictionaries.dictionary import largest
-from srm.dictionaries.learning import replace, states_of
-from srm.errors import UserError
+import srmlab
+import srmlab.dictionaries
+from srmlab.analysis.capture import as_batch
+from srmlab.dictionaries import Dictionary, DictionaryConfig
+from srmlab.dictionaries.dictionary import largest
+from srmlab.dictionaries.learning import replace, states_of
+from srmlab.errors import UserError
 
 
 @given(k=st.integers(1, 8), seed=st.integers(0, 99))
@@ -82,9 +82,9 @@ def test_known_directions_are_found(small, monkeypatch):
         chosen = largest(torch.rand(1, 512, 12, generator=draw), 2) > 0
         return torch.bmm(size * chosen, true).transpose(0, 1)
 
-    monkeypatch.setattr(srm.dictionaries.learning, "states_of", states)
-    model = srm.build(small.config.replace(streams=1, stream_dim=8))
-    found = srm.dictionaries.learn(
+    monkeypatch.setattr(srmlab.dictionaries.learning, "states_of", states)
+    model = srmlab.build(small.config.replace(streams=1, stream_dim=8))
+    found = srmlab.dictionaries.learn(
         model, lambda step: torch.full((1, 1), step), steps=1500, features=24, k=2, lr=5e-3, patience=5000
     )
     nearest = (true[0] @ found.directions[0].T).amax(1)
@@ -93,10 +93,10 @@ def test_known_directions_are_found(small, monkeypatch):
 
 def test_learning_explains_more_and_more_and_is_the_same_again(small):
     left: list[float] = []
-    one = srm.dictionaries.learn(
+    one = srmlab.dictionaries.learn(
         small, text, steps=40, features=64, k=4, progress=lambda _, unexplained: left.append(unexplained)
     )
-    other = srm.dictionaries.learn(small, text, steps=40, features=64, k=4)
+    other = srmlab.dictionaries.learn(small, text, steps=40, features=64, k=4)
     assert left[-1] < 0.8 * left[0]
     assert len(left) == 40
     for a, b in zip(one.parameters(), other.parameters(), strict=True):
@@ -107,7 +107,7 @@ def test_learning_explains_more_and_more_and_is_the_same_again(small):
 def test_learning_leaves_the_model_as_it_was(small):
     before = {name: value.clone() for name, value in small.state_dict().items()}
     small.train()
-    srm.dictionaries.learn(small, text, steps=2, features=8, k=2)
+    srmlab.dictionaries.learn(small, text, steps=2, features=8, k=2)
     assert small.training
     small.eval()
     for name, value in small.state_dict().items():
@@ -124,8 +124,8 @@ def test_streams_learn_apart(small):
         return value
 
     with small.hooks([("layers.2.out", others_scaled)]):
-        changed = srm.dictionaries.learn(small, text, steps=5, features=16, k=2)
-    plain = srm.dictionaries.learn(small, text, steps=5, features=16, k=2)
+        changed = srmlab.dictionaries.learn(small, text, steps=5, features=16, k=2)
+    plain = srmlab.dictionaries.learn(small, text, steps=5, features=16, k=2)
     torch.testing.assert_close(changed.directions[0], plain.directions[0])
     assert not torch.allclose(changed.directions[1], plain.directions[1])
 
@@ -157,8 +157,8 @@ def test_replacing_dead_features_explains_more(small):
     unseen = [text(1000 + i) for i in range(10)]
     explained, alive = [], []
     for patience in (2000, 10**9):
-        dictionary = srm.dictionaries.learn(small, text, steps=200, features=256, k=2, patience=patience)
-        found = srm.dictionaries.quality(small, dictionary, unseen)
+        dictionary = srmlab.dictionaries.learn(small, text, steps=200, features=256, k=2, patience=patience)
+        found = srmlab.dictionaries.quality(small, dictionary, unseen)
         explained.append(found.mean_explained)
         alive.append(found.alive.mean())
     assert explained[0] > explained[1]
@@ -166,25 +166,25 @@ def test_replacing_dead_features_explains_more(small):
 
 
 def test_pairs_of_tokens_and_targets_are_taken_too(small):
-    one = srm.dictionaries.learn(small, text, steps=2, features=8, k=2)
-    pairs = srm.dictionaries.learn(small, lambda step: (text(step), text(step)), steps=2, features=8, k=2)
+    one = srmlab.dictionaries.learn(small, text, steps=2, features=8, k=2)
+    pairs = srmlab.dictionaries.learn(small, lambda step: (text(step), text(step)), steps=2, features=8, k=2)
     torch.testing.assert_close(one.directions, pairs.directions, rtol=0, atol=0)
 
 
 def test_a_dictionary_is_read_back_the_same(dictionary, tmp_path):
-    again = srm.dictionaries.load(srm.dictionaries.save(dictionary, tmp_path / "one"))
+    again = srmlab.dictionaries.load(srmlab.dictionaries.save(dictionary, tmp_path / "one"))
     assert again.config == dictionary.config
     for a, b in zip(dictionary.parameters(), again.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=0)
 
 
 def test_a_missing_or_damaged_dictionary_is_refused_in_one_line(dictionary, tmp_path):
-    with pytest.raises(UserError, match="`srm dictionary RUN` learns one"):
-        srm.dictionaries.load(tmp_path)
-    folder = srm.dictionaries.save(dictionary, tmp_path / "one")
+    with pytest.raises(UserError, match="`srmlab dictionary RUN` learns one"):
+        srmlab.dictionaries.load(tmp_path)
+    folder = srmlab.dictionaries.save(dictionary, tmp_path / "one")
     (folder / "dictionary.safetensors").write_bytes(b"no")
     with pytest.raises(UserError, match="damaged dictionary"):
-        srm.dictionaries.load(folder)
+        srmlab.dictionaries.load(folder)
 
 
 @pytest.mark.parametrize(
@@ -200,9 +200,9 @@ def test_a_missing_or_damaged_dictionary_is_refused_in_one_line(dictionary, tmp_
 )
 def test_what_cannot_be_learned_is_refused(small, options, message):
     with pytest.raises(UserError, match=message):
-        srm.dictionaries.learn(small, text, **{"steps": 1, **options})
+        srmlab.dictionaries.learn(small, text, **{"steps": 1, **options})
 
 
 def test_a_model_without_streams_is_refused():
     with pytest.raises(UserError, match="a GPT2 has none"):
-        srm.dictionaries.learn(srm.build(srm.preset("gpt2-nano")), text, steps=1)
+        srmlab.dictionaries.learn(srmlab.build(srmlab.preset("gpt2-nano")), text, steps=1)

@@ -9,17 +9,17 @@ import pytest
 import torch
 from counting import counting_model, text
 
-import srm.dictionaries
-from srm.dictionaries import Dictionary, Lexicon, lexicons_of
-from srm.dictionaries.quality import check
-from srm.errors import UserError
+import srmlab.dictionaries
+from srmlab.dictionaries import Dictionary, Lexicon, lexicons_of
+from srmlab.dictionaries.quality import check
+from srmlab.errors import UserError
 
 
 @pytest.fixture(scope="module")
 def folder(small, dictionary, tmp_path_factory):
     folder = tmp_path_factory.mktemp("lexicon") / "last"
-    srm.dictionaries.save(dictionary, folder)
-    srm.dictionaries.features(small, dictionary, [text(0)], examples=2).save(folder / "features")
+    srmlab.dictionaries.save(dictionary, folder)
+    srmlab.dictionaries.features(small, dictionary, [text(0)], examples=2).save(folder / "features")
     return folder
 
 
@@ -54,8 +54,8 @@ def test_points_that_the_model_lacks_are_refused(small, dictionary):
 
 
 def test_without_features_it_is_refused_with_the_command_that_writes_them(dictionary, tmp_path):
-    srm.dictionaries.save(dictionary, tmp_path)
-    with pytest.raises(UserError, match="`srm dictionary RUN` writes both"):
+    srmlab.dictionaries.save(dictionary, tmp_path)
+    with pytest.raises(UserError, match="`srmlab dictionary RUN` writes both"):
         Lexicon.load(tmp_path)
 
 

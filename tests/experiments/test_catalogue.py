@@ -2,13 +2,13 @@
 
 import pytest
 
-from srm.errors import UserError
-from srm.experiments import EXPERIMENTS, CellResult, SweepResult, experiment
-from srm.experiments.catalogue import ORDERS
-from srm.experiments.jobs import make_jobs
-from srm.experiments.results import Run
-from srm.models import SRMConfig, build
-from srm.training.recipes import recipe
+from srmlab.errors import UserError
+from srmlab.experiments import EXPERIMENTS, CellResult, SweepResult, experiment
+from srmlab.experiments.catalogue import ORDERS
+from srmlab.experiments.jobs import make_jobs
+from srmlab.experiments.results import Run
+from srmlab.models import SRMConfig, build
+from srmlab.training.recipes import recipe
 
 SCALES = ("mini", "paper")
 

@@ -1,4 +1,4 @@
-"""`srm sweep` from outside: runs in processes of their own, stopped and gone on with, shown and refused."""
+"""`srmlab sweep` from outside: runs in processes of their own, stopped and resumed, shown and refused."""
 
 import json
 import os
@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-import srm.experiments.catalogue as catalogue
-from srm.cli import main
-from srm.data import PrepareConfig, prepare
-from srm.experiments import Cell, Experiment
-from srm.experiments.jobs import make_jobs, read_plan, run_job, write_plan
-from srm.models import SRMConfig
-from srm.training.config import TrainConfig
+import srmlab.experiments.catalogue as catalogue
+from srmlab.cli import main
+from srmlab.data import PrepareConfig, prepare
+from srmlab.experiments import Cell, Experiment
+from srmlab.experiments.jobs import make_jobs, read_plan, run_job, write_plan
+from srmlab.models import SRMConfig
+from srmlab.training.config import TrainConfig
 
 MODEL = SRMConfig(
     vocab_size=257, context=16, embedding_dim=8, streams=3, stream_dim=8, mlp_dim=16,
@@ -124,7 +124,7 @@ def test_a_stopped_sweep_goes_on(words, tmp_path):
     plan = tmp_path / "plan.json"
     write_plan(plan, jobs)
     script = (
-        "import sys; from pathlib import Path; from srm.experiments.dispatch import on_this_machine\n"
+        "import sys; from pathlib import Path; from srmlab.experiments.dispatch import on_this_machine\n"
         "found = on_this_machine(Path(sys.argv[1]), 2, print, lambda running: None)\n"
         "sys.exit(128 + found.signal)"
     )
@@ -185,7 +185,7 @@ def test_the_list(capsys):
     ("arguments", "complaint"),
     [
         (["step-order"], "did you mean 'step-ordering'"),
-        ([], "srm sweep list"),
+        ([], "srmlab sweep list"),
         (["show"], "no experiment is called 'show'"),
         (["tiny", "--scale", "paper"], "--data missing"),
         (["tiny", "--seeds", "-1"], "--seeds -1: must be at least 1"),

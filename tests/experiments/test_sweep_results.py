@@ -6,11 +6,11 @@ import math
 import numpy as np
 import pytest
 
-from srm.errors import UserError
-from srm.experiments import Cell, CellResult, Experiment, SweepResult, collect
-from srm.experiments.results import STUDENT, Run, holds, read_run, thinned
-from srm.models import preset
-from srm.training.config import TrainConfig
+from srmlab.errors import UserError
+from srmlab.experiments import Cell, CellResult, Experiment, SweepResult, collect
+from srmlab.experiments.results import STUDENT, Run, holds, read_run, thinned
+from srmlab.models import preset
+from srmlab.training.config import TrainConfig
 
 TRAINING = TrainConfig(steps=10, batch_size=2, context=8, warmup=0)
 CELL = Cell(name="a", model=preset("srm-nano"), training=TRAINING, x=1.0)
@@ -32,7 +32,7 @@ def cell(name: str, *losses: float, x: float | None = None, depths=None) -> Cell
 
 def result(*cells: CellResult) -> SweepResult:
     about = {"source": "words", "vocab_size": 257, "fingerprint": "f"}
-    return SweepResult("tiny", "mini", 6, about, {"srm": "0"}, list(cells))
+    return SweepResult("tiny", "mini", 6, about, {"srmlab": "0"}, list(cells))
 
 
 def test_noise_is_pooled_within_cells():

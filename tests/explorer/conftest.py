@@ -11,11 +11,11 @@ import pytest
 from explorer_pages import put, settle
 from explorer_subjects import PROMPT, serving, tiny_model, write_lexicon
 
-import srm
-from srm.data import byte_tokenizer
-from srm.dictionaries import Lexicon
-from srm.explorer.opening import open_preset
-from srm.explorer.session import Session
+import srmlab
+from srmlab.data import byte_tokenizer
+from srmlab.dictionaries import Lexicon
+from srmlab.explorer.opening import open_preset
+from srmlab.explorer.session import Session
 
 CHROMIUM = Path("/usr/bin/chromium")
 FLAGS = [
@@ -31,7 +31,7 @@ FLAGS = [
 
 
 @pytest.fixture(scope="module")
-def tiny() -> srm.SRM:
+def tiny() -> srmlab.SRM:
     return tiny_model()
 
 
@@ -50,7 +50,7 @@ def address(session) -> Iterator[str]:
 def nano(tmp_path_factory) -> Session:
     plain = open_preset("srm-nano")
     folder = write_lexicon(plain.srm, tmp_path_factory.mktemp("nano") / "dictionary")
-    lines = f"import srm.dictionaries\nlexicon = srm.dictionaries.Lexicon.load({str(folder)!r})"
+    lines = f"import srmlab.dictionaries\nlexicon = srmlab.dictionaries.Lexicon.load({str(folder)!r})"
     return replace(
         plain,
         lexicon=Lexicon.load(folder, plain.srm),

@@ -12,19 +12,19 @@ from pathlib import Path
 import torch
 import uvicorn
 
-import srm
-from srm import dictionaries
-from srm.analysis.states import model_mark, points_of
-from srm.data import byte_tokenizer
-from srm.dictionaries import DictionaryConfig
-from srm.explorer.server import create_app
-from srm.explorer.session import Session
+import srmlab
+from srmlab import dictionaries
+from srmlab.analysis.states import model_mark, points_of
+from srmlab.data import byte_tokenizer
+from srmlab.dictionaries import DictionaryConfig
+from srmlab.explorer.server import create_app
+from srmlab.explorer.session import Session
 
 PROMPT = "The streams begin to talk."
 
 
-def tiny_model(**changes) -> srm.SRM:
-    config = srm.SRMConfig(
+def tiny_model(**changes) -> srmlab.SRM:
+    config = srmlab.SRMConfig(
         vocab_size=257,
         context=64,
         embedding_dim=16,
@@ -37,14 +37,14 @@ def tiny_model(**changes) -> srm.SRM:
         depth=3,
         gradient_depth=2,
     ).replace(**changes)
-    model = srm.build(config)
-    assert isinstance(model, srm.SRM)
+    model = srmlab.build(config)
+    assert isinstance(model, srmlab.SRM)
     return model.eval()
 
 
-def write_lexicon(model: srm.SRM, folder: Path) -> Path:
-    """A dictionary of every layer as it begins, and its features on a little text, as `srm dictionary` writes
-    them."""
+def write_lexicon(model: srmlab.SRM, folder: Path) -> Path:
+    """A dictionary of every layer as it begins, and its features on a little text, as `srmlab dictionary`
+    writes them."""
     config = DictionaryConfig(
         streams=model.config.streams,
         dim=model.config.stream_dim,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from srm.explorer.bundle import BundleError, bundle, shadow_styles
+from srmlab.explorer.bundle import BundleError, bundle, shadow_styles
 
 
 def test_modules_come_after_what_they_import_and_only_once():

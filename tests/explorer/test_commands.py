@@ -1,4 +1,4 @@
-"""`srm explore` and `srm report`, as a user starts and stops them."""
+"""`srmlab explore` and `srmlab report`, as a user starts and stops them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import pytest
 import torch
 from explorer_subjects import tiny_model
 
-import srm
-from srm import analysis
-from srm.cli import main
-from srm.data import PrepareConfig, byte_tokenizer, prepare
-from srm.explorer import Trace, capture
-from srm.explorer.opening import open_preset, open_run, saved_results
-from srm.explorer.report import write_report
-from srm.storage import save
-from srm.training import TrainConfig, train
+import srmlab
+from srmlab import analysis
+from srmlab.cli import main
+from srmlab.data import PrepareConfig, byte_tokenizer, prepare
+from srmlab.explorer import Trace, capture
+from srmlab.explorer.opening import open_preset, open_run, saved_results
+from srmlab.explorer.report import write_report
+from srmlab.storage import save
+from srmlab.training import TrainConfig, train
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
@@ -42,7 +42,7 @@ def refused(capsys, *arguments: str) -> str:
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
 def test_explore_serves_what_it_printed_and_stops_cleanly(export, stop):
-    code = f"from srm.cli import main; main(['explore', {str(export)!r}, '--port', '0', '--no-browser'])"
+    code = f"from srmlab.cli import main; main(['explore', {str(export)!r}, '--port', '0', '--no-browser'])"
     with subprocess.Popen(
         [sys.executable, "-c", code],
         stdout=subprocess.PIPE,
@@ -75,7 +75,7 @@ def test_an_export_opens_as_the_model_it_is(export):
     session = open_run(export)
     assert session.name == "tiny"
     assert torch.equal(session.srm.unembedding, tiny_model().unembedding)
-    names: dict = {"srm": srm}
+    names: dict = {"srmlab": srmlab}
     exec(session.python, names)
     assert names["tokenizer"].encode("a") == [97]
 
@@ -93,14 +93,14 @@ def test_a_run_opens_with_its_checkpoints_evaluation_text_and_analyses(tmp_path)
     )
     config = TrainConfig(steps=10, batch_size=2, warmup=0, checkpoint_every=5, eval_every=5, eval_tokens=128)
     train(config, tiny_model().config, tmp_path / "data", tmp_path / "run", show=False)
-    model = srm.load(tmp_path / "run")
+    model = srmlab.load(tmp_path / "run")
     analysis.routing(model, [torch.arange(32).view(1, 32)]).save(tmp_path / "run" / "analysis" / "routing")
     session = open_run(tmp_path / "run")
     assert list(session.checkpoints) == ["step-5", "step-10"]
     assert session.reference is not None
     assert session.reference.mean.shape == (3, 3, 8)
     shown = session.trace(session.encode("ab"))
-    names: dict = {"srm": srm}
+    names: dict = {"srmlab": srmlab}
     exec(shown.manifest["python"], names)
     again = capture(names["model"], names["tokenizer"], "ab", reference=names["reference"])
     assert (again["ablation_kl"] == shown["ablation_kl"]).all()
@@ -154,6 +154,6 @@ def test_a_port_that_is_taken_and_a_host_that_is_nobodys_are_one_line(capsys):
 
 def test_the_example_session_is_what_its_python_says():
     session = open_preset("srm-nano")
-    names: dict = {"srm": srm}
+    names: dict = {"srmlab": srmlab}
     exec(session.python, names)
     assert torch.equal(names["model"].unembedding, session.srm.unembedding)

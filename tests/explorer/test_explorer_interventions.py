@@ -6,9 +6,9 @@ import pytest
 import torch
 from explorer_subjects import tiny_model
 
-from srm.analysis.ablation import other_tokens
-from srm.errors import UserError
-from srm.explorer.interventions import Ablation, Baseline, Cut, Intervention, evaluate, hooks_of
+from srmlab.analysis.ablation import other_tokens
+from srmlab.errors import UserError
+from srmlab.explorer.interventions import Ablation, Baseline, Cut, Intervention, evaluate, hooks_of
 
 TOKENS = torch.tensor([5, 9, 100, 3, 77, 200])
 

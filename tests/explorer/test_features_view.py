@@ -12,24 +12,24 @@ import torch
 from explorer_pages import click_region, picture, put, settle, state
 from explorer_subjects import PROMPT, tiny_model, write_lexicon
 
-import srm
-from srm.cli import main
-from srm.data import byte_tokenizer
-from srm.dictionaries import Lexicon
-from srm.errors import Notice, UserError
-from srm.explorer import Trace, TraceError, capture
-from srm.explorer.captions import captions
-from srm.explorer.interventions import Ablation, Hold, Intervention
-from srm.explorer.opening import open_run
-from srm.explorer.report import write_report
-from srm.explorer.session import Session
-from srm.explorer.widget import show
+import srmlab
+from srmlab.cli import main
+from srmlab.data import byte_tokenizer
+from srmlab.dictionaries import Lexicon
+from srmlab.errors import Notice, UserError
+from srmlab.explorer import Trace, TraceError, capture
+from srmlab.explorer.captions import captions
+from srmlab.explorer.interventions import Ablation, Hold, Intervention
+from srmlab.explorer.opening import open_run
+from srmlab.explorer.report import write_report
+from srmlab.explorer.session import Session
+from srmlab.explorer.widget import show
 
 TOKENIZER = byte_tokenizer()
 
 
 @pytest.fixture(scope="module")
-def model() -> srm.SRM:
+def model() -> srmlab.SRM:
     """Of this file alone: that of the live server belongs to the server's thread."""
     return tiny_model()
 
@@ -113,19 +113,19 @@ def test_another_checkpoint_has_no_features_of_this_dictionary(model, lexicon):
 
 def test_a_run_opens_with_its_dictionary_and_its_python_gives_the_same_trace(tmp_path):
     model = tiny_model()
-    srm.save(model, tmp_path / "tiny", TOKENIZER)
+    srmlab.save(model, tmp_path / "tiny", TOKENIZER)
     assert open_run(tmp_path / "tiny").lexicon is None
     write_lexicon(model, tmp_path / "tiny-dictionaries" / "every")
     session = open_run(tmp_path / "tiny")
     assert session.info()["dictionary"].endswith("of tokens")
-    names: dict = {"srm": srm}
+    names: dict = {"srmlab": srmlab}
     exec(session.python, names)
     again = capture(names["model"], names["tokenizer"], PROMPT, lexicon=names["lexicon"])
     assert np.array_equal(again["features"], session.trace(session.encode(PROMPT))["features"])
 
 
 def test_a_dictionary_of_other_weights_is_passed_over_with_a_word_and_refused_if_asked_for(tmp_path, capsys):
-    srm.save(tiny_model(), tmp_path / "tiny", TOKENIZER)
+    srmlab.save(tiny_model(), tmp_path / "tiny", TOKENIZER)
     folder = write_lexicon(tiny_model(embedding_dim=8), tmp_path / "tiny-dictionaries" / "every")
     with pytest.warns(Notice, match="is not shown: this dictionary was learned on other weights"):
         assert open_run(tmp_path / "tiny").lexicon is None
@@ -143,18 +143,18 @@ def test_a_dictionary_of_other_weights_is_passed_over_with_a_word_and_refused_if
 
 
 def test_a_notice_is_one_line_of_the_command_line(tmp_path):
-    srm.save(tiny_model(), tmp_path / "tiny", TOKENIZER)
+    srmlab.save(tiny_model(), tmp_path / "tiny", TOKENIZER)
     write_lexicon(tiny_model(embedding_dim=8), tmp_path / "tiny-dictionaries" / "every")
     out = tmp_path / "report.html"
-    command = [sys.executable, "-m", "srm", "report", str(tmp_path / "tiny"), "--out", str(out)]
+    command = [sys.executable, "-m", "srmlab", "report", str(tmp_path / "tiny"), "--out", str(out)]
     ran = subprocess.run(command, capture_output=True, text=True, check=True)
     (line,) = ran.stderr.splitlines()
-    assert line.startswith(f"srm report: {tmp_path / 'tiny-dictionaries' / 'every'} is not shown: ")
+    assert line.startswith(f"srmlab report: {tmp_path / 'tiny-dictionaries' / 'every'} is not shown: ")
 
 
 def test_a_checkpoint_finds_the_dictionary_of_its_weights_in_its_run(tmp_path, model):
     for name, weights in (("step-1", tiny_model(init_seed=1)), ("step-2", model)):
-        srm.save(weights, tmp_path / "run" / "checkpoints" / name, TOKENIZER)
+        srmlab.save(weights, tmp_path / "run" / "checkpoints" / name, TOKENIZER)
     write_lexicon(model, tmp_path / "run" / "dictionaries" / "every")
     assert open_run(tmp_path / "run" / "checkpoints" / "step-2").lexicon is not None
     assert open_run(tmp_path / "run" / "checkpoints" / "step-1").lexicon is None

@@ -13,9 +13,9 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from srm.data import byte_tokenizer
-from srm.explorer.server import create_app
-from srm.explorer.session import Session
+from srmlab.data import byte_tokenizer
+from srmlab.explorer.server import create_app
+from srmlab.explorer.session import Session
 
 APP = create_app(Session(tiny_model(), byte_tokenizer(), name="tiny"))
 schema = schemathesis.openapi.from_dict(APP.openapi())

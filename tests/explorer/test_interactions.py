@@ -10,9 +10,9 @@ import pytest
 from explorer_pages import PICTURE, VIEWS, click_region, picture, put, settle, state
 from explorer_subjects import PROMPT, serving, tiny_model
 
-from srm.data import byte_tokenizer
-from srm.explorer import capture
-from srm.explorer.session import Session
+from srmlab.data import byte_tokenizer
+from srmlab.explorer import capture
+from srmlab.explorer.session import Session
 
 # Interactions
 

@@ -9,9 +9,9 @@ import pytest
 from explorer_pages import VIEWS, put, settle, state
 from explorer_subjects import serving, write_lexicon
 
-from srm.data import byte_tokenizer
-from srm.dictionaries import Lexicon
-from srm.explorer.session import Session
+from srmlab.data import byte_tokenizer
+from srmlab.dictionaries import Lexicon
+from srmlab.explorer.session import Session
 
 # The prompt, generation, the address
 
@@ -227,9 +227,9 @@ def test_nothing_overflows_the_page_at_any_width(watch, nano_address, width, aga
 
 @pytest.fixture(scope="module")
 def wide_address(tmp_path_factory):
-    import srm
+    import srmlab
 
-    config = srm.preset(
+    config = srmlab.preset(
         "srm-base",
         order="ABC",
         vocab_size=257,
@@ -240,7 +240,7 @@ def wide_address(tmp_path_factory):
         head_dim=16,
         context=256,
     )
-    model = srm.build(config).eval()
+    model = srmlab.build(config).eval()
     lexicon = Lexicon.load(write_lexicon(model, tmp_path_factory.mktemp("wide") / "dictionary"), model)
     prompts = ("So many streams, one thought. " * 3,)
     with serving(Session(model, byte_tokenizer(), name="wide", prompts=prompts, lexicon=lexicon)) as url:

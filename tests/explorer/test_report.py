@@ -13,15 +13,15 @@ from explorer_pages import AT_REST, point_at
 from explorer_pages import VIEWS as ALL_VIEWS
 from explorer_subjects import tiny_model
 
-from srm import analysis
-from srm.data import byte_tokenizer
-from srm.errors import UserError
-from srm.experiments import CellResult, SweepResult, experiment
-from srm.experiments.results import Run
-from srm.explorer.captions import captions, comparison
-from srm.explorer.leaderboard import leaderboards, read_results
-from srm.explorer.report import training_curve, training_sentence, write_report
-from srm.explorer.session import Session
+from srmlab import analysis
+from srmlab.data import byte_tokenizer
+from srmlab.errors import UserError
+from srmlab.experiments import CellResult, SweepResult, experiment
+from srmlab.experiments.results import Run
+from srmlab.explorer.captions import captions, comparison
+from srmlab.explorer.leaderboard import leaderboards, read_results
+from srmlab.explorer.report import training_curve, training_sentence, write_report
+from srmlab.explorer.session import Session
 
 VIEWS = [view for view in ALL_VIEWS if view != "board"]  # which asks a server
 

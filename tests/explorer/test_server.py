@@ -14,10 +14,10 @@ import pytest
 import torch
 from explorer_subjects import serving
 
-from srm.explorer import Trace, jobs
-from srm.explorer.guard import MAX_BODY
-from srm.explorer.server import static_files
-from srm.explorer.worker import Busy, Gone, Worker
+from srmlab.explorer import Trace, jobs
+from srmlab.explorer.guard import MAX_BODY
+from srmlab.explorer.server import static_files
+from srmlab.explorer.worker import Busy, Gone, Worker
 
 client = httpx.Client(
     timeout=30, trust_env=False

@@ -10,8 +10,8 @@ import httpx
 import pytest
 from explorer_subjects import serving, tiny_model
 
-from srm.data import byte_tokenizer
-from srm.explorer.session import Session
+from srmlab.data import byte_tokenizer
+from srmlab.explorer.session import Session
 
 
 def resident() -> float:

@@ -9,18 +9,18 @@ import pytest
 import torch
 from explorer_subjects import PROMPT, tiny_model
 
-import srm
-from srm.analysis import state_means
-from srm.data import byte_tokenizer
-from srm.errors import UserError
-from srm.explorer import Trace, TraceError, capture
-from srm.explorer.trace import FIELDS, config_hash
+import srmlab
+from srmlab.analysis import state_means
+from srmlab.data import byte_tokenizer
+from srmlab.errors import UserError
+from srmlab.explorer import Trace, TraceError, capture
+from srmlab.explorer.trace import FIELDS, config_hash
 
 TOKENIZER = byte_tokenizer()
 
 
 @pytest.fixture(scope="module")
-def model() -> srm.SRM:
+def model() -> srmlab.SRM:
     return tiny_model()
 
 
@@ -196,7 +196,7 @@ def test_a_prompt_the_model_cannot_read_is_refused_in_one_line(model, prompt, co
 
 def test_a_model_without_streams_is_refused():
     with pytest.raises(UserError, match="choose an SRM"):
-        capture(srm.build(srm.preset("gpt2-nano", vocab_size=257)), TOKENIZER, "x")
+        capture(srmlab.build(srmlab.preset("gpt2-nano", vocab_size=257)), TOKENIZER, "x")
 
 
 def test_damaged_bytes_are_no_trace(trace, tmp_path):

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from explorer_subjects import tiny_model
 
-import srm
-from srm.data import byte_tokenizer
-from srm.errors import UserError
-from srm.explorer import Trace, capture
-from srm.explorer.widget import Drawing, python_of
+import srmlab
+from srmlab.data import byte_tokenizer
+from srmlab.errors import UserError
+from srmlab.explorer import Trace, capture
+from srmlab.explorer.widget import Drawing, python_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -73,7 +73,7 @@ def test_with_anywidget_show_gives_a_widget_whose_views_a_browser_draws(trace, b
 
 
 def test_the_widgets_python_makes_the_model_that_was_traced(trace):
-    names: dict = {"srm": srm}
+    names: dict = {"srmlab": srmlab}
     exec(python_of(trace), names)
     again = capture(names["model"], names["tokenizer"], trace.prompt)
     np.testing.assert_array_equal(again["ablation_kl"], trace["ablation_kl"])

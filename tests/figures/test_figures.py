@@ -8,12 +8,12 @@ import pytest
 import torch
 from matplotlib.text import Text
 
-import srm
-import srm.analysis
-import srm.dictionaries
-import srm.figures
-from srm.figures.style import SIGNED_MAP
-from srm.models import SRMConfig
+import srmlab
+import srmlab.analysis
+import srmlab.dictionaries
+import srmlab.figures
+from srmlab.figures.style import SIGNED_MAP
+from srmlab.models import SRMConfig
 
 CONFIG = SRMConfig(
     vocab_size=61,
@@ -33,15 +33,15 @@ CONFIG = SRMConfig(
 
 @pytest.fixture(scope="module")
 def results():
-    model = srm.build(CONFIG)
+    model = srmlab.build(CONFIG)
     generator = torch.Generator().manual_seed(0)
     batches = [torch.randint(0, 61, (2, 12), generator=generator) for _ in range(2)]
-    found = srm.analysis.survey(model, batches)
-    found["dynamics"] = srm.analysis.dynamics(
-        [(0, model), (5, srm.build(CONFIG.replace(init_seed=1)))], batches
+    found = srmlab.analysis.survey(model, batches)
+    found["dynamics"] = srmlab.analysis.dynamics(
+        [(0, model), (5, srmlab.build(CONFIG.replace(init_seed=1)))], batches
     )
-    dictionary = srm.dictionaries.learn(model, lambda step: batches[step % 2], steps=4, features=16, k=2)
-    found["dictionary"] = srm.dictionaries.quality(model, dictionary, batches)
+    dictionary = srmlab.dictionaries.learn(model, lambda step: batches[step % 2], steps=4, features=16, k=2)
+    found["dictionary"] = srmlab.dictionaries.quality(model, dictionary, batches)
     return found
 
 
@@ -50,13 +50,13 @@ def texts(figure) -> set[str]:
 
 
 def test_every_result_with_a_figure_draws_it(results):
-    assert set(srm.figures.FIGURES) == set(results) - {"states"}
-    for name in srm.figures.FIGURES:
+    assert set(srmlab.figures.FIGURES) == set(results) - {"states"}
+    for name in srmlab.figures.FIGURES:
         assert results[name].figure().axes
 
 
 def test_figures_are_saved_as_png_svg_and_pdf_with_embedded_fonts(results, tmp_path):
-    paths = srm.figures.save_all(results["ablation"], tmp_path)
+    paths = srmlab.figures.save_all(results["ablation"], tmp_path)
     assert [path.name for path in paths] == ["ablation.png", "ablation.svg", "ablation.pdf"]
     png, svg, pdf = (path.read_bytes() for path in paths)
     assert png.startswith(b"\x89PNG")
@@ -67,7 +67,7 @@ def test_figures_are_saved_as_png_svg_and_pdf_with_embedded_fonts(results, tmp_p
 
 def test_the_same_result_gives_the_same_files(results, tmp_path):
     for folder in ("a", "b"):
-        srm.figures.save_all(results["drift"], tmp_path / folder)
+        srmlab.figures.save_all(results["drift"], tmp_path / folder)
     for path in (tmp_path / "a").iterdir():
         assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes(), path.name
 
@@ -121,17 +121,17 @@ def test_training_curves_read_metrics_and_smooth_over_the_last_steps(tmp_path):
         '{"step": 6, "lo',
     ]
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
-    steps, losses = srm.figures.read_losses(tmp_path / "metrics.jsonl")
+    steps, losses = srmlab.figures.read_losses(tmp_path / "metrics.jsonl")
     assert steps.tolist() == [1, 2, 3, 4, 5]
-    np.testing.assert_allclose(srm.figures.rolling_mean(losses, 2), [1, 1.5, 2.5, 3.5, 4.5])
-    figure = srm.figures.training_curves({"nano": (steps, losses)})
+    np.testing.assert_allclose(srmlab.figures.rolling_mean(losses, 2), [1, 1.5, 2.5, 3.5, 4.5])
+    figure = srmlab.figures.training_curves({"nano": (steps, losses)})
     assert figure.axes[0].get_xscale() == "log"
 
 
 @pytest.mark.parametrize(("steps", "window"), [(10_000, 200), (40_000, 200), (560, 11), (60, 5)])
 def test_the_rolling_mean_is_over_two_percent_of_a_run(steps, window):
     losses = np.linspace(5, 3, steps)
-    figure = srm.figures.training_curves({"x": (np.arange(1, steps + 1), losses)})
+    figure = srmlab.figures.training_curves({"x": (np.arange(1, steps + 1), losses)})
     assert texts(figure) >= {f"x, mean of {window} steps"}
     smooth = figure.axes[0].lines[1].get_ydata()
     assert smooth[-1] == pytest.approx(losses[-window:].mean())
@@ -140,15 +140,15 @@ def test_the_rolling_mean_is_over_two_percent_of_a_run(steps, window):
 def test_all_panels_of_a_drift_figure_have_room_for_their_streams(results):
     curves = results["drift"].kl.copy()
     curves[1] += 10
-    figure = srm.figures.drift_curves(dataclasses.replace(results["drift"], kl=curves), metric="kl")
+    figure = srmlab.figures.drift_curves(dataclasses.replace(results["drift"], kl=curves), metric="kl")
     low, high = figure.axes[1].get_ylim()
     assert low == 0
     assert high > curves.max()
 
 
-@pytest.mark.parametrize("name", srm.figures.FIGURES)
+@pytest.mark.parametrize("name", srmlab.figures.FIGURES)
 def test_no_label_leaves_its_figure(results, name):
-    for draw in srm.figures.FIGURES[name].values():
+    for draw in srmlab.figures.FIGURES[name].values():
         figure = draw(results[name])
         figure.draw_without_rendering()
         named = [text for axes in figure.axes for text in (axes.title, axes.xaxis.label, axes.yaxis.label)]

@@ -12,10 +12,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
-import srm
-from srm.errors import UserError
-from srm.interop.huggingface import SRMCache, SRMForCausalLM, SRMHFConfig
-from srm.models import GPT2Config, HRMConfig, LanguageModel, ModelConfig, SRMConfig
+import srmlab
+from srmlab.errors import UserError
+from srmlab.interop.huggingface import SRMCache, SRMForCausalLM, SRMHFConfig
+from srmlab.models import GPT2Config, HRMConfig, LanguageModel, ModelConfig, SRMConfig
 
 VOCAB, CONTEXT = 61, 48
 SIZES = {"vocab_size": VOCAB, "context": CONTEXT}
@@ -54,7 +54,7 @@ LENGTHS = (9, 4, 9, 6)  # of the rows of a ragged batch
 
 @pytest.fixture
 def ours(config: ModelConfig) -> LanguageModel:
-    return srm.build(config).eval()
+    return srmlab.build(config).eval()
 
 
 @pytest.fixture
@@ -236,7 +236,7 @@ def test_a_plain_pass_keeps_no_cache(theirs, tokens):
 @pytest.mark.parametrize("use_cache", [True, False])
 def test_greedy_text_is_ours(ours, theirs, tokens, use_cache):
     written = theirs.generate(tokens, max_new_tokens=12, do_sample=False, use_cache=use_cache)
-    assert torch.equal(written, srm.generate(ours, tokens, 12, temperature=0))
+    assert torch.equal(written, srmlab.generate(ours, tokens, 12, temperature=0))
 
 
 @each_architecture
@@ -258,7 +258,7 @@ def test_a_left_padded_row_is_continued_as_it_is_alone(ours, theirs, tokens, use
         filled, attention_mask=mask, max_new_tokens=10, do_sample=False, use_cache=use_cache
     )
     for row, length in enumerate(LENGTHS):
-        alone = srm.generate(ours, tokens[row : row + 1, :length], 10, temperature=0)
+        alone = srmlab.generate(ours, tokens[row : row + 1, :length], 10, temperature=0)
         assert torch.equal(written[row, -10:], alone[0, length:])
 
 
@@ -274,10 +274,10 @@ def test_beam_search_is_the_same_with_and_without_the_cache(theirs, tokens):
 
 @each_architecture
 def test_text_ends_at_the_end_token_as_ours_does(ours, theirs, tokens):
-    plain = srm.generate(ours, tokens, 12, temperature=0)
+    plain = srmlab.generate(ours, tokens, 12, temperature=0)
     end = int(plain[0, tokens.shape[1] + 3])
     written = theirs.generate(tokens, max_new_tokens=12, do_sample=False, eos_token_id=end, pad_token_id=end)
-    expected = srm.generate(ours, tokens, 12, temperature=0, stop_token=end)
+    expected = srmlab.generate(ours, tokens, 12, temperature=0, stop_token=end)
     assert torch.equal(written, expected)
     assert not torch.equal(written, plain)
 
@@ -287,7 +287,7 @@ def test_a_cache_of_the_users_own_serves_two_calls(ours, theirs, tokens):
     cache = SRMCache(ours)
     first = theirs.generate(tokens, max_new_tokens=5, do_sample=False, past_key_values=cache)
     second = theirs.generate(first, max_new_tokens=5, do_sample=False, past_key_values=cache)
-    assert torch.equal(second, srm.generate(ours, tokens, 10, temperature=0))
+    assert torch.equal(second, srmlab.generate(ours, tokens, 10, temperature=0))
 
 
 # What cannot work
@@ -322,14 +322,14 @@ def test_what_cannot_work_is_refused_with_the_fix(theirs, call, complaint):
 
 
 def test_without_transformers_the_error_names_the_extra(monkeypatch):
-    monkeypatch.delitem(sys.modules, "srm.interop.huggingface")
+    monkeypatch.delitem(sys.modules, "srmlab.interop.huggingface")
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(UserError, match=r'pip install "stream-recursion\[hf\]"'):
-        importlib.import_module("srm.interop.huggingface")
+    with pytest.raises(UserError, match=r'pip install "srmlab\[hf\]"'):
+        importlib.import_module("srmlab.interop.huggingface")
 
 
 def test_the_stub_in_a_folder_names_what_the_config_says_it_holds(tmp_path: Path):
-    SRMForCausalLM.wrap(srm.build(SRM_SMALL)).save_pretrained(tmp_path)
+    SRMForCausalLM.wrap(srmlab.build(SRM_SMALL)).save_pretrained(tmp_path)
     names = json.loads((tmp_path / "config.json").read_text())["auto_map"].values()
     stub: dict[str, object] = {}
     exec((tmp_path / "modeling_srm.py").read_text(), stub)

@@ -11,21 +11,21 @@ from pathlib import Path
 import pytest
 import torch
 
-import srm
-from srm.data import Tokenizer, byte_tokenizer
-from srm.interop.huggingface import export
-from srm.models import LanguageModel, SRMConfig
+import srmlab
+from srmlab.data import Tokenizer, byte_tokenizer
+from srmlab.interop.huggingface import export
+from srmlab.models import LanguageModel, SRMConfig
 
 TASK = Path(__file__).parent / "task"
 NEW_TOKENS = 12  # max_gen_toks of the task
 
-# In a process of its own: nothing there has imported srm, so the folder must open by `trust_remote_code`.
+# In a process of its own: nothing there has imported srmlab, so the folder must open by `trust_remote_code`.
 HARNESS = """
 import json, sys
 import lm_eval, torch
 from lm_eval.tasks import TaskManager
 torch.set_num_threads(1)
-assert "srm" not in sys.modules
+assert "srmlab" not in sys.modules
 results = lm_eval.simple_evaluate(
     model="hf", model_args=f"pretrained={sys.argv[1]},trust_remote_code=True", device="cpu", batch_size=3,
     tasks=["srm_cloze", "srm_continue"], task_manager=TaskManager(include_path=".", include_defaults=False),
@@ -55,7 +55,7 @@ def model() -> LanguageModel:
         depth=3,
         gradient_depth=2,
     )
-    return srm.build(config).eval()
+    return srmlab.build(config).eval()
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,7 @@ def test_the_harness_writes_our_greedy_text_from_left_padded_batches(model, eval
     assert len({len(tokenizer.encode(sample["doc"]["sentence"])) for sample in samples}) > 1
     for sample in samples:
         prompt = tokenizer.encode(sample["doc"]["sentence"])
-        written = srm.generate(
+        written = srmlab.generate(
             model, torch.tensor([prompt]), NEW_TOKENS, temperature=0, stop_token=tokenizer.end_of_text
         )
         new = [token for token in written[0, len(prompt) :].tolist() if token != tokenizer.end_of_text]

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from srm.data import Tokenizer, byte_tokenizer, gpt2_tokenizer, load_tokenizer, train_bpe
-from srm.interop.huggingface import export_tokenizer
+from srmlab.data import Tokenizer, byte_tokenizer, gpt2_tokenizer, load_tokenizer, train_bpe
+from srmlab.interop.huggingface import export_tokenizer
 
 WORDS = [
     "the",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from srm.models import GPT2Config, HRMConfig, LanguageModel, ModelConfig, SRMConfig, build
+from srmlab.models import GPT2Config, HRMConfig, LanguageModel, ModelConfig, SRMConfig, build
 
 VOCAB, CONTEXT = 13, 16
 

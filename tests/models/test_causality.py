@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import GPT2_TINY, ONE_OF_EACH, SMALL, SRM_TINY, VOCAB, small, some_tokens
 
-from srm.models import build
+from srmlab.models import build
 
 T = 8
 

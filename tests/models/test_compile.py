@@ -7,7 +7,7 @@ import torch
 from small_models import GPT2_TINY, HRM_TINY, SRM_TINY, TRM_TINY, gradients, some_tokens
 from torch._dynamo.exc import Unsupported
 
-from srm.models import build
+from srmlab.models import build
 
 pytestmark = [
     pytest.mark.slow,

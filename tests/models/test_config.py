@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import GPT2_TINY, HRM_TINY, SMALL, SRM_TINY
 
-from srm.errors import UserError
-from srm.models import PRESETS, SWEEP_PRESETS, ConfigError, SRMConfig, build, config_from_dict, preset
-from srm.models.ordering import LETTERS, StepOrder
+from srmlab.errors import UserError
+from srmlab.models import PRESETS, SWEEP_PRESETS, ConfigError, SRMConfig, build, config_from_dict, preset
+from srmlab.models.ordering import LETTERS, StepOrder
 
 REFUSED = [
     (SRM_TINY, {"streams": 0}, "streams = 0: must be at least 1"),
@@ -147,7 +147,7 @@ def test_reading_a_dictionary_leaves_it_alone():
     ("name", "words"),
     [
         ("srm-bse", "no preset is called 'srm-bse'; did you mean 'srm-base'?"),
-        ("xyz", "no preset is called 'xyz'; `srm presets` lists them"),
+        ("xyz", "no preset is called 'xyz'; `srmlab presets` lists them"),
     ],
 )
 def test_an_unknown_preset_gets_the_nearest(name, words):

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import CONTEXT, GPT2_TINY, ONE_OF_EACH, SMALL, SRM_TINY, small, some_tokens
 
-from srm.models import build, generate, preset
-from srm.models.decoding import sample
+from srmlab.models import build, generate, preset
+from srmlab.models.decoding import sample
 
 NANO = ["srm-nano", "hrm-nano", "trm-nano", "gpt2-nano"]
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from small_models import ONE_OF_EACH, SMALL, SRM_TINY, gradients, small, some_tokens
 
-from srm.models import build, generate
+from srmlab.models import build, generate
 
 RANDOM = SRM_TINY.replace(order="random:4")
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from small_models import GPT2_TINY, small, some_tokens
 
-from srm.models import GPT2, GPT2Config, build, preset
+from srmlab.models import GPT2, GPT2Config, build, preset
 
 transformers = pytest.importorskip("transformers")
 

@@ -11,8 +11,8 @@ from small_models import ONE_OF_EACH, SRM_TINY, gradients, small, some_tokens
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from srm.models import build
-from srm.models.loss import IGNORE, chunked_cross_entropy
+from srmlab.models import build
+from srmlab.models.loss import IGNORE, chunked_cross_entropy
 
 
 def example(tokens: int, vocab: int, dtype: torch.dtype, seed: int = 0, ignored: float = 0.3):

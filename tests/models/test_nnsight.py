@@ -6,7 +6,7 @@ import pytest
 import torch
 from small_models import some_tokens
 
-from srm.models import build, preset
+from srmlab.models import build, preset
 
 nnsight = pytest.importorskip("nnsight")
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from small_models import ONE_OF_EACH, SMALL, SRM_TINY, gradients, some_tokens
 
-from srm.models import build, preset
+from srmlab.models import build, preset
 
 NANO = ["srm-nano", "hrm-nano", "trm-nano", "gpt2-nano"]
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from small_models import HRM_TINY, SMALL, SRM_TINY, TRM_TINY, gradients, small, some_tokens
 
 from oracle import hierarchy, pseudocode
-from srm.models import HRMConfig, SRMConfig
-from srm.models.ordering import LETTERS
+from srmlab.models import HRMConfig, SRMConfig
+from srmlab.models.ordering import LETTERS
 
 TOLERANCE = {"rtol": 1e-10, "atol": 1e-10}
 

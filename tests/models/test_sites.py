@@ -8,9 +8,9 @@ import pytest
 import torch
 from small_models import ONE_OF_EACH, SMALL, SRM_TINY, small, some_tokens
 
-from srm.errors import UserError
-from srm.models import PRESETS, Site, UnknownSite, build, preset
-from srm.models.sites import SILENT
+from srmlab.errors import UserError
+from srmlab.models import PRESETS, Site, UnknownSite, build, preset
+from srmlab.models.sites import SILENT
 
 NANO = [name for name in PRESETS if name.endswith("nano")]
 

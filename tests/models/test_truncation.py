@@ -7,7 +7,7 @@ import torch
 from small_models import HRM_TINY, SMALL, SRM_TINY, gradients, small, some_tokens
 from torch.autograd.graph import saved_tensors_hooks
 
-from srm.models import ModelConfig
+from srmlab.models import ModelConfig
 
 SRMS = {
     "plain": SRM_TINY,

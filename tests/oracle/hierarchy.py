@@ -1,4 +1,4 @@
-"""HRM and TRM the long way: the oracle for `srm.models.HRM`. Loops over cycles, blocks and heads."""
+"""HRM and TRM the long way: the oracle for `srmlab.models.HRM`. Loops over cycles, blocks and heads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from oracle.pseudocode import Values, gelu, linear, rope, softmax
-from srm.models import HRM, HRMConfig
+from srmlab.models import HRM, HRMConfig
 
 
 def rms_norm(x: Tensor, eps: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""The paper's pseudocode as a model: the oracle for `srm.models.SRM`.
+"""The paper's pseudocode as a model: the oracle for `srmlab.models.SRM`.
 
 Everything is written the long way: a loop over streams and over heads, weights of their own for each,
 softmax and rotation spelled out, one matrix product at a time, and no value ever overwritten. It is meant to
@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from srm.models import SRM, SRMConfig
+from srmlab.models import SRM, SRMConfig
 
 Values = dict[str, Tensor]
 

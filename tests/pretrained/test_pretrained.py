@@ -6,15 +6,15 @@ import tomllib
 import pytest
 import torch
 
-import srm
-from srm.analysis import load as load_result
-from srm.cli import main
-from srm.cli.train import defaults
-from srm.storage import load_tokenizer
-from srm.training.evaluation import token_losses
-from srm.training.run import RunDirectory, identity
+import srmlab
+from srmlab.analysis import load as load_result
+from srmlab.cli import main
+from srmlab.cli.train import defaults
+from srmlab.storage import load_tokenizer
+from srmlab.training.evaluation import token_losses
+from srmlab.training.run import RunDirectory, identity
 
-FOLDER = srm.pretrained.folder()
+FOLDER = srmlab.pretrained.folder()
 
 
 def test_it_is_small_and_names_no_machine():
@@ -25,7 +25,7 @@ def test_it_is_small_and_names_no_machine():
 
 def test_it_has_learned():
     """On text it was not trained on it is far better than counting pairs (3.49 nats)."""
-    model, tokenizer = srm.load(FOLDER), load_tokenizer(FOLDER)
+    model, tokenizer = srmlab.load(FOLDER), load_tokenizer(FOLDER)
     assert tokenizer is not None
     ids = tokenizer.encode((FOLDER / "validation.txt").read_text(encoding="utf-8"))
     windows = torch.tensor(ids[: 4 * 257]).view(4, 257)
@@ -35,7 +35,7 @@ def test_it_has_learned():
 
 
 def test_its_record_is_that_of_its_recipe():
-    """`srm train --config train.toml` begins the run that run.json tells of."""
+    """`srmlab train --config train.toml` begins the run that run.json tells of."""
     again = defaults(["--config", str(FOLDER / "train.toml")])
     saved = RunDirectory(FOLDER).read()
     assert again.model == saved.model
@@ -51,7 +51,7 @@ def test_its_analyses_are_there(name):
 
 
 def test_the_explorer_opens_it_with_its_text_and_an_early_checkpoint():
-    from srm.explorer.opening import open_run
+    from srmlab.explorer.opening import open_run
 
     session = open_run(FOLDER)
     assert session.reference is not None

@@ -8,12 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import srm
-from srm.data import byte_tokenizer
-from srm.errors import UserError
-from srm.models import GPT2Config, HRMConfig, ModelConfig, SRMConfig
-from srm.tasks import Problem
-from srm.tasks.accuracy import Accuracy, encode, solved
+import srmlab
+from srmlab.data import byte_tokenizer
+from srmlab.errors import UserError
+from srmlab.models import GPT2Config, HRMConfig, ModelConfig, SRMConfig
+from srmlab.tasks import Problem
+from srmlab.tasks.accuracy import Accuracy, encode, solved
 
 SMALL = {"vocab_size": 257, "context": 48}
 MODELS = {
@@ -31,9 +31,9 @@ TOKENIZER = byte_tokenizer()
 SUMS = [Problem(f"{a}+{b}", str(a + b)[::-1]) for a in range(4) for b in range(8)]
 
 
-def trained(config: ModelConfig, first: bool) -> srm.LanguageModel:
+def trained(config: ModelConfig, first: bool) -> srmlab.LanguageModel:
     """A model after a few steps on some of the sums: it gets some right and some wrong."""
-    model = srm.build(config)
+    model = srmlab.build(config)
     rows = [before + answer for before, answer in (encode(TOKENIZER, p, first=first) for p in SUMS[:24])]
     width = max(map(len, rows))
     tokens = torch.tensor([row + [TOKENIZER.end_of_text] * (width - len(row)) for row in rows])
@@ -53,7 +53,7 @@ def test_exact_match_is_what_greedy_decoding_writes(name, first):
     assert model.training
     for problem, right in zip(SUMS, found, strict=True):
         before, answer = encode(TOKENIZER, problem, first=first)
-        written = srm.generate(
+        written = srmlab.generate(
             model,
             torch.tensor([before]),
             max_new_tokens=8,
@@ -66,7 +66,7 @@ def test_exact_match_is_what_greedy_decoding_writes(name, first):
 
 
 def test_no_problems_are_no_answers_and_a_long_one_is_refused():
-    model = srm.build(MODELS["srm"])
+    model = srmlab.build(MODELS["srm"])
     assert solved(model, TOKENIZER, []).shape == (0,)
     with pytest.raises(UserError, match="a problem of 63 tokens exceeds the model's context of 48"):
         solved(model, TOKENIZER, [Problem("1" * 60, "1")])

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from srm.data import Batches, PrepareConfig, answers_only, evaluation_batches, open_tokens, prepare
-from srm.errors import UserError
-from srm.models import SRMConfig, build
-from srm.tasks import TaskCorpus
-from srm.training import TrainConfig, read_metrics, resume, train
-from srm.training.evaluation import evaluate
-from srm.training.loop import Trainer
+from srmlab.data import Batches, PrepareConfig, answers_only, evaluation_batches, open_tokens, prepare
+from srmlab.errors import UserError
+from srmlab.models import SRMConfig, build
+from srmlab.tasks import TaskCorpus
+from srmlab.training import TrainConfig, read_metrics, resume, train
+from srmlab.training.evaluation import evaluate
+from srmlab.training.loop import Trainer
 
 END, MARK = 0, 1
 MODEL = SRMConfig(

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from srm.data import byte_tokenizer, train_bpe
-from srm.errors import UserError
-from srm.tasks import TASKS, Problem, find_task, problems
-from srm.tasks.problems import sudoku_grids
+from srmlab.data import byte_tokenizer, train_bpe
+from srmlab.errors import UserError
+from srmlab.tasks import TASKS, Problem, find_task, problems
+from srmlab.tasks.problems import sudoku_grids
 
 SEEDS = st.integers(0, 2**64)
 

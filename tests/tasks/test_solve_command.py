@@ -1,4 +1,4 @@
-"""`srm prepare task:…`, `srm train` and `srm solve`, as a user types them."""
+"""`srmlab prepare task:…`, `srmlab train` and `srmlab solve`, as a user types them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from srm.cli import main
+from srmlab.cli import main
 
 SMALL = (
     *("--model.context", "64", "--model.depth", "4", "--model.gradient-depth", "2"),
@@ -125,12 +125,12 @@ def test_bad_input_is_one_line_and_exit_code_2(folder, arguments, says, capsys, 
     capsys.readouterr()
     assert call("solve", *arguments) == 2
     error = capsys.readouterr().err
-    assert error.startswith("srm solve: ")
+    assert error.startswith("srmlab solve: ")
     assert says in error
     assert error.count("\n") == 1
 
 
 def test_a_misspelt_task_is_refused_before_anything_is_touched(tmp_path, capsys):
     assert call("prepare", "task:hosp", "--out", tmp_path / "data") == 2
-    assert capsys.readouterr().err == "srm prepare: no task is called 'hosp'; did you mean 'hops'?\n"
+    assert capsys.readouterr().err == "srmlab prepare: no task is called 'hosp'; did you mean 'hops'?\n"
     assert not list(tmp_path.iterdir())

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from srm.data import DataError, PrepareConfig, Tokens, open_tokens, prepare, source_fingerprint
-from srm.data.corpora import text_digest
-from srm.data.preparation import split_of
-from srm.errors import UserError
-from srm.tasks import TASKS, TaskCorpus, held_out
+from srmlab.data import DataError, PrepareConfig, Tokens, open_tokens, prepare, source_fingerprint
+from srmlab.data.corpora import text_digest
+from srmlab.data.preparation import split_of
+from srmlab.errors import UserError
+from srmlab.tasks import TASKS, TaskCorpus, held_out
 
 
 def documents(tokens: Tokens, tokenizer) -> list[str]:

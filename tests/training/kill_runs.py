@@ -17,8 +17,8 @@ from pathlib import Path
 
 from small_runs import RANDOM_ORDER, loss_log, small_config, state
 
-from srm.training import read_metrics, train
-from srm.training.checkpoint import latest_checkpoint
+from srmlab.training import read_metrics, train
+from srmlab.training.checkpoint import latest_checkpoint
 
 CONFIG = small_config(steps=12, checkpoint_every=2, eval_every=6)
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from srm.data import PrepareConfig, prepare
-from srm.models import GPT2Config, HRMConfig, SRMConfig
-from srm.training import TrainConfig, read_metrics
-from srm.training.checkpoint import checkpoint_steps
-from srm.training.loop import Trainer
+from srmlab.data import PrepareConfig, prepare
+from srmlab.models import GPT2Config, HRMConfig, SRMConfig
+from srmlab.training import TrainConfig, read_metrics
+from srmlab.training.checkpoint import checkpoint_steps
+from srmlab.training.loop import Trainer
 
 VOCAB = 257  # bytes and end-of-text
 SPEED = ("tokens_per_second", "mfu")  # what may differ between two equal runs

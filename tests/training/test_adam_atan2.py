@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from srm.training import AdamAtan2, TrainConfig
-from srm.training.loop import build_optimizer
+from srmlab.training import AdamAtan2, TrainConfig
+from srmlab.training.loop import build_optimizer
 
 
 def reference(form: str, weight, grads, lr, beta1, beta2, decay):

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from small_runs import MODEL, loss_log, small_config, state, stop_after
 
-from srm.errors import UserError
-from srm.training import resume, train
-from srm.training.checkpoint import CheckpointError, latest_checkpoint, verify
+from srmlab.errors import UserError
+from srmlab.training import resume, train
+from srmlab.training.checkpoint import CheckpointError, latest_checkpoint, verify
 
 
 @pytest.fixture(scope="module")

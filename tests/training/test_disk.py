@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from small_runs import MODEL, small_config, stop_after
 
-from srm.errors import UserError
-from srm.training import resume, train
-from srm.training.checkpoint import verify
-from srm.training.run import RunDirectory
+from srmlab.errors import UserError
+from srmlab.training import resume, train
+from srmlab.training.checkpoint import verify
+from srmlab.training.run import RunDirectory
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_a_folder_that_cannot_be_written_is_refused_in_one_line(data, tmp_path):
 
 
 def test_a_save_that_fails_half_way_leaves_nothing_behind(stopped, monkeypatch):
-    import srm.training.checkpoint as checkpoint
+    import srmlab.training.checkpoint as checkpoint
 
     save_file, calls = checkpoint.save_file, []
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 from small_runs import MODEL, RANDOM_ORDER, loss_log, losses, small_config, state, stop_after
 
-import srm
-from srm.data import PrepareConfig, prepare
-from srm.tasks import TaskCorpus
-from srm.training import read_metrics, resume, train
-from srm.training.checkpoint import verify
+import srmlab
+from srmlab.data import PrepareConfig, prepare
+from srmlab.tasks import TaskCorpus
+from srmlab.training import read_metrics, resume, train
+from srmlab.training.checkpoint import verify
 
 HERE = Path(__file__).parent
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -59,7 +59,7 @@ def test_two_processes_have_the_losses_of_one(runs, name, reference):
 
 def test_the_shards_of_a_run_can_be_the_start_of_another(runs, data, tmp_path):
     train(small_config(steps=3), None, data, tmp_path / "tuned", init_from=runs / "fsdp", show=False)
-    start, shards = (srm.load(path) for path in (tmp_path / "tuned/checkpoints/step-0", runs / "fsdp"))
+    start, shards = (srmlab.load(path) for path in (tmp_path / "tuned/checkpoints/step-0", runs / "fsdp"))
     assert all(map(torch.equal, start.state_dict().values(), shards.state_dict().values()))
 
 
@@ -77,7 +77,7 @@ def test_a_run_may_change_its_world_at_every_stop(runs):
 
 def test_a_sharded_checkpoint_is_verified_and_loads_on_one_process(runs):
     verify(runs / "fsdp/checkpoints/step-12")
-    sharded, whole = srm.load(runs / "fsdp"), srm.load(runs / "single")
+    sharded, whole = srmlab.load(runs / "fsdp"), srmlab.load(runs / "single")
     for (name, a), b in zip(sharded.named_parameters(), whole.parameters(), strict=True):
         assert (a - b).abs().max() < 1e-5, name
 

@@ -4,11 +4,11 @@ import pytest
 import torch
 from small_runs import GPT2, MODEL, TRM, losses, small_config
 
-from srm.models import build
-from srm.training import read_metrics, train
-from srm.training.plan import activation_bytes
-from srm.training.recompute import recompute_activations
-from srm.training.run import RunConfig
+from srmlab.models import build
+from srmlab.training import read_metrics, train
+from srmlab.training.plan import activation_bytes
+from srmlab.training.recompute import recompute_activations
+from srmlab.training.run import RunConfig
 
 
 @pytest.fixture(scope="module")

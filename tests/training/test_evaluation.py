@@ -9,19 +9,19 @@ import pytest
 import torch
 from small_runs import GPT2, MODEL, small_config
 
-import srm.training.adam_atan2
-import srm.training.config
-import srm.training.plan
-import srm.training.progress
-import srm.training.recipes
-import srm.training.schedule
-from srm.data import open_tokens
-from srm.errors import UserError
-from srm.models import build
-from srm.training import evaluate, train
-from srm.training.evaluation import token_losses
-from srm.training.metrics import scalars
-from srm.training.progress import Progress
+import srmlab.training.adam_atan2
+import srmlab.training.config
+import srmlab.training.plan
+import srmlab.training.progress
+import srmlab.training.recipes
+import srmlab.training.schedule
+from srmlab.data import open_tokens
+from srmlab.errors import UserError
+from srmlab.models import build
+from srmlab.training import evaluate, train
+from srmlab.training.evaluation import token_losses
+from srmlab.training.metrics import scalars
+from srmlab.training.progress import Progress
 
 
 def test_the_losses_of_tokens_are_those_of_the_logits():
@@ -57,12 +57,12 @@ def test_an_evaluation_is_the_mean_over_windows_with_its_standard_error(config, 
 @pytest.mark.parametrize(
     "module",
     [
-        srm.training.adam_atan2,
-        srm.training.config,
-        srm.training.plan,
-        srm.training.progress,
-        srm.training.recipes,
-        srm.training.schedule,
+        srmlab.training.adam_atan2,
+        srmlab.training.config,
+        srmlab.training.plan,
+        srmlab.training.progress,
+        srmlab.training.recipes,
+        srmlab.training.schedule,
     ],
     ids=lambda module: module.__name__,
 )

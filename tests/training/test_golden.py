@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from golden.make_golden import MODEL, take_steps
 
-import srm
-from srm.errors import UserError
-from srm.models import build
-from srm.storage import load_tokenizer
-from srm.training import AdamAtan2
-from srm.training.checkpoint import load_checkpoint, verify
+import srmlab
+from srmlab.errors import UserError
+from srmlab.models import build
+from srmlab.storage import load_tokenizer
+from srmlab.training import AdamAtan2
+from srmlab.training.checkpoint import load_checkpoint, verify
 
 FORMATS = sorted((Path(__file__).parent / "golden").glob("format-*"))
 CHECKPOINTS = [folder / kind / "step-4" for folder in FORMATS for kind in ("whole", "sharded")]
@@ -33,7 +33,7 @@ def test_a_golden_checkpoint_goes_on_as_it_did(golden):
 
 
 def test_a_golden_checkpoint_is_a_model_with_its_tokenizer(golden):
-    assert srm.load(golden).config == MODEL
+    assert srmlab.load(golden).config == MODEL
     tokenizer = load_tokenizer(golden)
     assert tokenizer is not None
     assert tokenizer.decode(tokenizer.encode("golden")) == "golden"
@@ -43,7 +43,7 @@ def test_a_checkpoint_of_a_later_version_says_what_to_do(golden, tmp_path):
     copy = Path(shutil.copytree(golden, tmp_path / "step-4"))
     (copy / "config.json").write_text(json.dumps({"format": 2, "model": {}}))
     with pytest.raises(UserError, match="has format 2, this version reads up to 1: upgrade"):
-        srm.load(copy, verify=False)
+        srmlab.load(copy, verify=False)
 
 
 def test_the_golden_files_are_small():

@@ -8,12 +8,12 @@ import pytest
 import torch
 from small_runs import GPT2, MODEL, RANDOM_ORDER, loss_log, small_config, state, stop_after, write_data
 
-import srm
-from srm.data import Batches, PrepareConfig, byte_tokenizer, open_tokens, prepare
-from srm.errors import Notice, UserError
-from srm.training import RunDirectory, evaluate, read_metrics, resume, train
-from srm.training.checkpoint import CheckpointError, checkpoint_steps
-from srm.training.loop import Trainer
+import srmlab
+from srmlab.data import Batches, PrepareConfig, byte_tokenizer, open_tokens, prepare
+from srmlab.errors import Notice, UserError
+from srmlab.training import RunDirectory, evaluate, read_metrics, resume, train
+from srmlab.training.checkpoint import CheckpointError, checkpoint_steps
+from srmlab.training.loop import Trainer
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def stopped_before_its_first_checkpoint(source, data, out, monkeypatch) -> None:
 
 def test_it_begins_with_the_sources_loss_and_then_learns(finished, other, tmp_path):
     result = tune(finished, other, tmp_path / "run", steps=40, eval_every=40)
-    model, tokens = srm.load(finished), open_tokens(other)
+    model, tokens = srmlab.load(finished), open_tokens(other)
     rows = read_metrics(tmp_path / "run/metrics.jsonl")
     before = evaluate(model, tokens.val, limit_tokens=128).loss.mean
     assert (rows[0]["step"], rows[0]["val_loss"]) == (0, pytest.approx(before, abs=1e-6))
@@ -66,16 +66,16 @@ def test_weights_are_taken_and_neither_optimizer_nor_schedule(finished, other, t
     tune(finished, other, tmp_path / "run", steps=2, warmup=2, lr=1e-2)
     rows = read_metrics(tmp_path / "run/metrics.jsonl")
     assert [row["lr"] for row in rows if "lr" in row] == [5e-3, 1e-2]
-    tune(srm.save(srm.load(finished), tmp_path / "export"), other, tmp_path / "same", steps=2, warmup=2)
+    tune(srmlab.save(srmlab.load(finished), tmp_path / "export"), other, tmp_path / "same", steps=2, warmup=2)
     assert loss_log(tmp_path / "same") == loss_log(tmp_path / "run")  # an export has no optimizer to take
 
 
 def test_a_run_its_checkpoint_and_its_export_are_the_same_start(finished, other, tmp_path):
-    model = srm.load(finished)
+    model = srmlab.load(finished)
     sources = {
         "run": finished,
         "checkpoint": finished / "checkpoints/step-12",
-        "export": srm.save(model, tmp_path / "saved", tokenizer=byte_tokenizer()),
+        "export": srmlab.save(model, tmp_path / "saved", tokenizer=byte_tokenizer()),
     }
     for name, path in sources.items():
         tune(path, other, tmp_path / name)
@@ -88,7 +88,7 @@ def test_a_run_its_checkpoint_and_its_export_are_the_same_start(finished, other,
 
 @pytest.mark.parametrize("model", [MODEL, RANDOM_ORDER, GPT2], ids=["fixed order", "random order", "dropout"])
 def test_a_stop_after_any_step_changes_nothing_though_the_source_is_gone(model, other, tmp_path, monkeypatch):
-    source = srm.save(srm.build(model.replace(init_seed=7)), tmp_path / "source")
+    source = srmlab.save(srmlab.build(model.replace(init_seed=7)), tmp_path / "source")
     tune(source, other, tmp_path / "never", steps=5)
     for step in range(1, 5):
         run, mine = tmp_path / f"stopped-{step}", shutil.copytree(source, tmp_path / f"source-{step}")
@@ -116,7 +116,7 @@ def test_a_run_without_a_checkpoint_does_not_begin_again_from_others(source, oth
     kept = Path(shutil.move(taken, tmp_path / "kept"))
     with pytest.raises(UserError, match=r"step-12, whose weights the run was begun from, is gone: "):
         resume(run, show=False)
-    srm.save(srm.build(MODEL), taken)
+    srmlab.save(srmlab.build(MODEL), taken)
     with pytest.raises(UserError, match=r"step-12, whose weights the run was begun from, has changed: "):
         resume(run, show=False)
     shutil.rmtree(taken)
@@ -129,9 +129,9 @@ def test_a_run_without_a_checkpoint_does_not_begin_again_from_others(source, oth
 def test_the_weights_may_be_run_at_another_depth_and_on_a_longer_context(finished, other, tmp_path):
     deeper = MODEL.replace(depth=5, gradient_depth=3, context=32)
     tune(finished, other, tmp_path / "run", deeper, steps=2, warmup=0)
-    start = srm.load(tmp_path / "run/checkpoints/step-0")
+    start = srmlab.load(tmp_path / "run/checkpoints/step-0")
     assert start.config == deeper
-    saved = srm.load(finished).state_dict()
+    saved = srmlab.load(finished).state_dict()
     assert all(torch.equal(tensor, saved[name]) for name, tensor in start.state_dict().items())
 
 

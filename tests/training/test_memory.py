@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from small_runs import MODEL, small_config
 
-from srm.training import keep_buffers, train
-from srm.training.loop import Trainer
+from srmlab.training import keep_buffers, train
+from srmlab.training.loop import Trainer
 
 
 def test_buffers_are_kept_where_there_is_glibc():

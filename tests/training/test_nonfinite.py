@@ -4,11 +4,11 @@ import pytest
 import torch
 from small_runs import MODEL, RANDOM_ORDER, losses, small_config, state
 
-from srm.data import Batches, open_tokens
-from srm.models import build
-from srm.training import NonfiniteLoss, read_metrics, resume, train
-from srm.training.checkpoint import load_tensors, model_tensors
-from srm.training.loop import Trainer
+from srmlab.data import Batches, open_tokens
+from srmlab.models import build
+from srmlab.training import NonfiniteLoss, read_metrics, resume, train
+from srmlab.training.checkpoint import load_tensors, model_tensors
+from srmlab.training.loop import Trainer
 
 BAD_STEP = 6
 

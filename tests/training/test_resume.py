@@ -3,8 +3,8 @@
 import pytest
 from small_runs import GPT2, MODEL, RANDOM_ORDER, TRM, loss_log, small_config, state, stop_after
 
-from srm.training import resume, train
-from srm.training.signals import StopRequest
+from srmlab.training import resume, train
+from srmlab.training.signals import StopRequest
 
 
 def check_stop_at_every_step(model, steps, data, folder, monkeypatch):
@@ -69,7 +69,7 @@ def test_stopped_during_evaluation_it_evaluates_after_resuming(data, tmp_path, m
         stop_request = []
         enter = StopRequest.__enter__
         patch.setattr(StopRequest, "__enter__", lambda self: stop_request.append(self) or enter(self))
-        patch.setattr("srm.training.loop.validation_loss", interrupted)
+        patch.setattr("srmlab.training.loop.validation_loss", interrupted)
         result = train(config, MODEL, data, tmp_path / "stopped", show=False)
     assert (result.step, result.exit_code) == (5, 130)
     resume(tmp_path / "stopped", show=False)

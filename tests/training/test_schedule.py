@@ -1,6 +1,6 @@
 import pytest
 
-from srm.training import learning_rate
+from srmlab.training import learning_rate
 
 
 def test_warm_up_is_linear_and_ends_at_the_full_rate():

@@ -1,4 +1,4 @@
-"""`srm train`, `resume` and `evaluate` from outside: what they print, and what they refuse in one line."""
+"""`srmlab train`, `resume` and `evaluate` from outside: what they print, and what they refuse in one line."""
 
 import json
 import os
@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from small_runs import VOCAB, write_data
 
-from srm.cli import main
-from srm.training import read_metrics, recipe
-from srm.training.checkpoint import verify
+from srmlab.cli import main
+from srmlab.training import read_metrics, recipe
+from srmlab.training.checkpoint import verify
 
 SMALL = f"""
 [model]
@@ -41,7 +41,7 @@ def toml(tmp_path) -> str:
     return str(tmp_path / "small.toml")
 
 
-def srm(*arguments: object) -> int:
+def srmlab_command(*arguments: object) -> int:
     with pytest.raises(SystemExit) as left:
         main([str(argument) for argument in arguments])
     return left.value.code  # pyright: ignore
@@ -49,7 +49,10 @@ def srm(*arguments: object) -> int:
 
 def test_train_resume_evaluate(data, tmp_path, toml, capsys):
     run = tmp_path / "run"
-    assert srm("train", "srm-nano", "--data", data, "--out", run, "--config", toml, "--lr", "0.002") == 0
+    assert (
+        srmlab_command("train", "srm-nano", "--data", data, "--out", run, "--config", toml, "--lr", "0.002")
+        == 0
+    )
     said = capsys.readouterr().out
     assert "step      6/6  loss" in said
     assert "done: training loss" in said
@@ -61,14 +64,14 @@ def test_train_resume_evaluate(data, tmp_path, toml, capsys):
     assert about["model"]["streams"] == 3
     assert about["preset"] == "srm-nano"
 
-    assert srm("resume", run) == 0
+    assert srmlab_command("resume", run) == 0
     assert "resuming after step 6" in capsys.readouterr().out
-    assert srm("evaluate", run, "--json") == 0
+    assert srmlab_command("evaluate", run, "--json") == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["loss"]["standard_error"] > 0
     assert answer["references"]["bigram"] < answer["references"]["unigram"] < answer["references"]["uniform"]
     assert answer["text_bytes"] < answer["tokens"]  # end-of-text is no text
-    assert srm("evaluate", run) == 0
+    assert srmlab_command("evaluate", run) == 0
     assert "bits per byte" in capsys.readouterr().out
 
 
@@ -78,7 +81,7 @@ def test_one_file_can_say_everything(data, tmp_path):
         everything + f"[model]\nvocab_size = {VOCAB}\ncontext = 16\ndim = 8\nheads = 2\nblocks = 1\n"
         "[training]\nsteps = 2\nbatch_size = 2\nwarmup = 0\nbetas = [0.8, 0.9]\npeak_flops = 1e11\n"
     )
-    assert srm("train", "--config", tmp_path / "all.toml", "--steps", "1") == 0
+    assert srmlab_command("train", "--config", tmp_path / "all.toml", "--steps", "1") == 0
     about = json.loads((tmp_path / "run/run.json").read_text())
     assert (about["training"]["steps"], about["training"]["betas"]) == (1, [0.8, 0.9])
     assert about["model"]["architecture"] == "gpt2"
@@ -86,10 +89,10 @@ def test_one_file_can_say_everything(data, tmp_path):
 
 def test_a_dry_run_prints_the_plan_and_touches_nothing(data, tmp_path, toml, capsys):
     options = ("--data", data, "--out", tmp_path / "run", "--config", toml, "--dry-run")
-    assert srm("train", "srm-nano", *options) == 0
+    assert srmlab_command("train", "srm-nano", *options) == 0
     told = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
     assert told == ["parameters", "tokens", "arithmetic", "memory", "time"]
-    assert srm("train", "srm-nano", *options, "--json") == 0
+    assert srmlab_command("train", "srm-nano", *options, "--json") == 0
     plan = json.loads(capsys.readouterr().out)
     assert plan["tokens"] == 6 * 4 * 16
     assert plan["flops"] == plan["tokens"] * plan["training_flops_per_token"]
@@ -98,11 +101,11 @@ def test_a_dry_run_prints_the_plan_and_touches_nothing(data, tmp_path, toml, cap
 
 
 def test_help_shows_the_fields_with_the_presets_values(capsys):
-    assert srm("train", "srm-nano", "--help") == 0
+    assert srmlab_command("train", "srm-nano", "--help") == 0
     said = capsys.readouterr().out
     assert "--model.streams INT" in said
     assert "--weight-decay FLOAT" in said
-    assert "srm train srm-nano --data" in said
+    assert "srmlab train srm-nano --data" in said
 
 
 BAD = {
@@ -122,7 +125,9 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_is_one_line_with_code_2_and_touches_nothing(case, data, tmp_path, toml, capsys):
     arguments, message = BAD[case]
-    assert srm("train", *arguments, "--data", data, "--out", tmp_path / "run", "--config", toml) == 2
+    assert (
+        srmlab_command("train", *arguments, "--data", data, "--out", tmp_path / "run", "--config", toml) == 2
+    )
     check_one_line(capsys, message)
     assert [path.name for path in tmp_path.iterdir()] == ["small.toml"]
 
@@ -151,20 +156,20 @@ def check_one_line(capsys, message: str) -> None:
 def test_a_bad_file_is_refused(content, message, data, tmp_path, capsys):
     (tmp_path / "bad.toml").write_text(content)
     arguments = ("--data", data, "--out", tmp_path / "run", "--config", tmp_path / "bad.toml")
-    assert srm("train", "srm-nano", *arguments) == 2
+    assert srmlab_command("train", "srm-nano", *arguments) == 2
     check_one_line(capsys, message)
 
 
 def test_bad_data_is_refused(tmp_path, toml, capsys):
     options = ("--out", tmp_path / "run", "--config", toml)
-    assert srm("train", "srm-nano", "--data", tmp_path, *options) == 2
-    check_one_line(capsys, "run srm prepare first")
+    assert srmlab_command("train", "srm-nano", "--data", tmp_path, *options) == 2
+    check_one_line(capsys, "run srmlab prepare first")
     small = write_data(tmp_path / "small", sections=2, val_fraction=0.0)
-    assert srm("train", "srm-nano", "--data", small, *options, "--model.context", "5000") == 2
+    assert srmlab_command("train", "srm-nano", "--data", small, *options, "--model.context", "5000") == 2
     check_one_line(capsys, "less than one window")
     shard = small / "train-00000.bin"
     shard.write_bytes(shard.read_bytes()[:-2])
-    assert srm("train", "srm-nano", "--data", small, *options) == 2
+    assert srmlab_command("train", "srm-nano", "--data", small, *options) == 2
     check_one_line(capsys, "train-00000.bin")
     assert not (tmp_path / "run").exists()
 
@@ -173,44 +178,49 @@ def test_an_existing_run_or_folder_is_not_touched(data, tmp_path, toml, capsys):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/file").touch()
     options = ("--data", data, "--config", toml)
-    assert srm("train", "srm-nano", "--out", tmp_path / "mine", *options) == 2
+    assert srmlab_command("train", "srm-nano", "--out", tmp_path / "mine", *options) == 2
     check_one_line(capsys, "exists and is not empty")
     run = tmp_path / "run"
-    assert srm("train", "srm-nano", "--out", run, *options, "--steps", "2") == 0
+    assert srmlab_command("train", "srm-nano", "--out", run, *options, "--steps", "2") == 0
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.name != ".lock"}
     capsys.readouterr()
-    assert srm("train", "srm-nano", "--out", run, *options, "--steps", "2") == 2
-    check_one_line(capsys, "`srm resume")
-    assert srm("train", "srm-nano", "--out", run, *options, "--steps", "3", "--resume") == 2
+    assert srmlab_command("train", "srm-nano", "--out", run, *options, "--steps", "2") == 2
+    check_one_line(capsys, "`srmlab resume")
+    assert srmlab_command("train", "srm-nano", "--out", run, *options, "--steps", "3", "--resume") == 2
     check_one_line(capsys, "the training config has changed (steps 2 → 3)")
     assert (
-        srm("train", "srm-nano", "--out", run, *options, "--steps", "2", "--resume", "--model.order", "AABC")
+        srmlab_command(
+            "train", "srm-nano", "--out", run, *options, "--steps", "2", "--resume", "--model.order", "AABC"
+        )
         == 2
     )
     check_one_line(capsys, "the model has changed (order 'ABC' → 'AABC')")
     other = write_data(tmp_path / "other", sections=50)
-    assert srm("resume", run, "--data", other) == 2
+    assert srmlab_command("resume", run, "--data", other) == 2
     check_one_line(capsys, "the data has changed")
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.name != ".lock"} == before
 
 
 def test_an_edited_run_json_is_noticed(data, tmp_path, toml, capsys):
     run = tmp_path / "run"
-    assert srm("train", "srm-nano", "--data", data, "--out", run, "--config", toml, "--lr", "0.003") == 0
+    assert (
+        srmlab_command("train", "srm-nano", "--data", data, "--out", run, "--config", toml, "--lr", "0.003")
+        == 0
+    )
     about = (run / "run.json").read_text()
     (run / "run.json").write_text(about.replace('"lr": 0.003', '"lr": 0.004'))
     capsys.readouterr()
-    assert srm("resume", run) == 2
+    assert srmlab_command("resume", run) == 2
     check_one_line(capsys, "the training config has changed (lr 0.003 → 0.004)")
     (run / "run.json").write_text(about[:100])
-    assert srm("resume", run) == 2
+    assert srmlab_command("resume", run) == 2
     check_one_line(capsys, "run.json cannot be read")
 
 
 def test_resume_and_evaluate_of_nothing(tmp_path, data, capsys):
-    assert srm("resume", tmp_path / "none") == 2
+    assert srmlab_command("resume", tmp_path / "none") == 2
     check_one_line(capsys, "is no run (it has no run.json)")
-    assert srm("evaluate", tmp_path / "none", "--data", data) == 2
+    assert srmlab_command("evaluate", tmp_path / "none", "--data", data) == 2
     check_one_line(capsys, "does not exist: give a run, a checkpoint or an export")
 
 
@@ -230,7 +240,7 @@ def test_a_signal_saves_within_a_step_and_leaves_with_its_code(number, code, dat
         "--log-every",
         "1",
     ]
-    command = [sys.executable, "-c", "from srm.cli import main; main()", "train", "srm-nano", *options]
+    command = [sys.executable, "-c", "from srmlab.cli import main; main()", "train", "srm-nano", *options]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
     )
@@ -240,7 +250,7 @@ def test_a_signal_saves_within_a_step_and_leaves_with_its_code(number, code, dat
     process.send_signal(number)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == code
-    assert "`srm resume" in output.splitlines()[-1]
+    assert "`srmlab resume" in output.splitlines()[-1]
     last = read_metrics(run / "metrics.jsonl")[-1]["step"]
     assert last <= before + 25  # steps of a few milliseconds go by before a signal arrives
     verify(run / f"checkpoints/step-{last}")

@@ -2,10 +2,10 @@
 
 import pytest
 
-from srm.errors import UserError
-from srm.models import PRESETS
-from srm.training import TrainConfig, recipe
-from srm.training.config import EXECUTION, changes_between
+from srmlab.errors import UserError
+from srmlab.models import PRESETS
+from srmlab.training import TrainConfig, recipe
+from srmlab.training.config import EXECUTION, changes_between
 
 
 @pytest.mark.parametrize(

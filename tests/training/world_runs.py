@@ -14,8 +14,8 @@ from pathlib import Path
 import torch.distributed as dist
 from small_runs import MODEL, RANDOM_ORDER, small_config
 
-from srm.training import resume, train
-from srm.training.loop import Trainer
+from srmlab.training import resume, train
+from srmlab.training.loop import Trainer
 
 
 def stop_at(step: int):

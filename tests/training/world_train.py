@@ -7,8 +7,8 @@ from pathlib import Path
 
 from small_runs import MODEL, small_config
 
-from srm.training import train
-from srm.training.loop import Trainer
+from srmlab.training import train
+from srmlab.training.loop import Trainer
 
 
 def main() -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import torch
 
-from srm.data import byte_tokenizer
-from srm.models import SRMConfig, build
-from srm.training import AdamAtan2, TrainConfig
-from srm.training.checkpoint import FORMAT, save_checkpoint
-from srm.training.distributed import distribute, open_world
+from srmlab.data import byte_tokenizer
+from srmlab.models import SRMConfig, build
+from srmlab.training import AdamAtan2, TrainConfig
+from srmlab.training.checkpoint import FORMAT, save_checkpoint
+from srmlab.training.distributed import distribute, open_world
 
 HERE = Path(__file__).parent
 MODEL = SRMConfig(

@@ -1,0 +1,79 @@
+"""Looking inside a model: one file an analysis, each a function of a model and batches of tokens.
+
+    >>> import srmlab, srmlab.analysis, torch
+    >>> model = srmlab.build(srmlab.preset("srm-nano"))
+    >>> found = srmlab.analysis.routing(model, [torch.arange(64).view(2, 32)])
+    >>> print(found.summary().splitlines()[1].strip())
+    8 layers × 2 heads × 8 streams; uniform 1/S = 0.125
+
+A result saves itself (`result.save(path)`, `srmlab.analysis.load(path)`), tells itself (`summary()`), draws
+itself (`figure()`) and writes data files for LaTeX (`to_pgfplots(directory, prefix)`).
+"""
+
+from srmlab.analysis.ablation import Ablation, ablation
+from srmlab.analysis.alignment import Alignment, alignment
+from srmlab.analysis.attribution import Attribution, attribute, attribution
+from srmlab.analysis.capture import Accumulator, Batch, Mean, capture, merge
+from srmlab.analysis.depth import Depth, at_depth, depth
+from srmlab.analysis.drift import Convergence, Drift, convergence, drift
+from srmlab.analysis.dynamics import Dynamics, checkpoints_of, dynamics
+from srmlab.analysis.interventions import (
+    Effect,
+    Interaction,
+    cut_edges,
+    effect,
+    interaction,
+    patch_streams,
+    replace_streams,
+)
+from srmlab.analysis.logit_lens import LogitLens, lens_cost, logit_lens
+from srmlab.analysis.result import Axes, Evidence, Result, ResultError, load
+from srmlab.analysis.routing import Routing, routing
+from srmlab.analysis.states import StateMeans, state_means
+from srmlab.analysis.survey import ANALYSES, survey
+
+__all__ = [
+    "ANALYSES",
+    "Ablation",
+    "Accumulator",
+    "Alignment",
+    "Attribution",
+    "Axes",
+    "Batch",
+    "Convergence",
+    "Depth",
+    "Drift",
+    "Dynamics",
+    "Effect",
+    "Evidence",
+    "Interaction",
+    "LogitLens",
+    "Mean",
+    "Result",
+    "ResultError",
+    "Routing",
+    "StateMeans",
+    "ablation",
+    "alignment",
+    "at_depth",
+    "attribute",
+    "attribution",
+    "capture",
+    "checkpoints_of",
+    "convergence",
+    "cut_edges",
+    "depth",
+    "drift",
+    "dynamics",
+    "effect",
+    "interaction",
+    "lens_cost",
+    "load",
+    "logit_lens",
+    "merge",
+    "patch_streams",
+    "replace_streams",
+    "routing",
+    "state_means",
+    "survey",
+]

@@ -1,0 +1,377 @@
+"""Ablation: how much the prediction needs each stream.
+
+A stream's final state, as the output function reads it, is replaced for all tokens, and the next-token
+distributions are compared: KL(full ‖ ablated), averaged over tokens. In its place comes
+
+    mean       its mean over the evaluation tokens (the default, and the paper's)
+    zero       nothing
+    resample   its state at another token of the batch, drawn at random
+
+Because the output function is linear in the streams, this is exact without running the model again: S
+unembeddings a token. `layers="every"` replaces the stream after every layer instead (`range(2, 5)`: after
+those), and runs the model once per stream. `groups` ablates streams together; `interaction` (in
+interventions.py) asks about all pairs.
+
+    >>> import srmlab, srmlab.analysis, torch
+    >>> model = srmlab.build(srmlab.preset("srm-nano"))
+    >>> found = srmlab.analysis.ablation(model, [torch.arange(64).view(2, 32)])
+    >>> found.kl.shape, len(found.ranking)
+    ((8,), 8)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from numbers import Integral
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from srmlab.analysis.capture import (
+    Accumulator,
+    Batch,
+    Batches,
+    Mean,
+    capture,
+    evaluating,
+    finished,
+    numbered,
+    on_any_process,
+    read_twice,
+    share_sums,
+    stream_major,
+)
+from srmlab.analysis.readout import Readout, kl_of_changes
+from srmlab.analysis.result import Array, Axes, Evidence, Result, derived, require, write_table
+from srmlab.analysis.routing import streams_of
+from srmlab.analysis.states import Spool, StateMeans, StateSums, points_of
+from srmlab.errors import UserError
+from srmlab.models import SRM, LanguageModel
+
+By = Literal["mean", "zero", "resample"]
+Layers = Literal["last", "every"] | Iterable[int]
+Groups = Sequence[tuple[int, ...]]
+BITS = 1 / math.log(2)  # bits in a nat
+SHARES = (0.5, 0.75, 0.8)  # of the total impact
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Ablation(Result):
+    kind: ClassVar[str] = "ablation"
+
+    by: By
+    points: tuple[str, ...]  # the sites at which streams were replaced
+    groups: tuple[tuple[int, ...], ...]  # the streams ablated together; by default one each
+    kl: Annotated[Array, Axes("group", "nats, KL(full ‖ ablated), mean over tokens")]
+    kl_se: Annotated[Array, Axes("group", "standard error over sequences, nats")]
+    loss_change: Annotated[Array, Axes("group", "nats, loss ablated − full, mean over targets")]
+    loss_change_se: Annotated[Array, Axes("group", "standard error over sequences, nats")]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(len(self.groups) == len(self.kl), f"{len(self.groups)} groups named, {len(self.kl)} measured")
+        require(bool((self.kl >= 0).all()), "a KL divergence is not negative")
+
+    @property
+    def names(self) -> list[str]:
+        return ["+".join(f"S{s}" for s in group) for group in self.groups]
+
+    @property
+    @derived("group", "bits")
+    def bits(self) -> Array:
+        """[group] The KL in bits."""
+        return self.kl * BITS
+
+    @property
+    def ranking(self) -> list[int]:
+        """Groups from the greatest impact to the least."""
+        return [int(g) for g in np.argsort(-self.kl, kind="stable")]
+
+    @property
+    @derived("", "bits")
+    def mean_bits(self) -> float:
+        """Mean KL over groups."""
+        return float(self.bits.mean())
+
+    @property
+    @derived("rank", "share of the total impact")
+    def cumulative_share(self) -> Array:
+        """[rank] The share of the total impact that the highest-ranked groups have together."""
+        total = self.kl.sum()
+        return (
+            np.cumsum(self.kl[self.ranking]) / total if total > 0 else np.linspace(0, 1, len(self.kl) + 1)[1:]
+        )
+
+    def groups_for(self, share: float) -> int:
+        """How many of the highest-ranked groups have at least this share of the total impact."""
+        return int(np.searchsorted(self.cumulative_share, share - 1e-12) + 1)
+
+    @property
+    @derived("share", "groups")
+    def carriers(self) -> Array:
+        """[50, 75, 80 %] How many of the highest-ranked groups have that share of the total impact."""
+        return np.array([self.groups_for(share) for share in SHARES])
+
+    @property
+    @derived("", "ratio")
+    def dynamic_range(self) -> float:
+        """The greatest KL over the least."""
+        return float(self.kl.max() / self.kl.min()) if self.kl.min() > 0 else math.inf
+
+    def tiers(self, count: int | None = None) -> list[list[int]]:
+        """Groups in tiers of similar impact, the highest first: the cut into `count` that leaves the least
+        variance inside tiers.
+
+        Without a count: four tiers from twelve groups on, three below (as the paper cuts its 16 and 8
+        streams).
+        """
+        count = min(len(self.kl), count or (4 if len(self.kl) >= 12 else 3))
+        cuts = _natural_breaks(self.kl[self.ranking], count)
+        return [self.ranking[a:b] for a, b in pairwise(cuts)]
+
+    def headline(self) -> str:
+        first = ", ".join(f"{self.names[g]} {self.bits[g]:.3f}" for g in self.ranking[:3])
+        return f"bits {first} …; {self.groups_for(0.5)} of {len(self.kl)} give half the impact"
+
+    def summary(self) -> str:
+        where = self.points[0] if len(self.points) == 1 else f"{self.points[0]} … {self.points[-1]}"
+        spread = self.bits.std(ddof=1) if len(self.bits) > 1 else 0.0
+        carried = (
+            f"{share:.0%} is from the top {self.told('carriers', 'd', (i,))}"
+            for i, share in enumerate(SHARES)
+        )
+        lines = [
+            f"Ablation by {self.by} at {where} ({self.evidence})",
+            f"  KL {self.bits.min():.3f} to {self.bits.max():.3f} bits "
+            f"(× {self.told('dynamic_range', '.1f')}), mean {self.told('mean_bits')} bits, "
+            f"spread over streams {spread:.3f} bits (mean {self.kl.mean():.3f} nats)",
+            f"  of the total impact, {', '.join(carried)}",
+        ]
+        for tier, members in enumerate(self.tiers(), start=1):
+            listed = ", ".join(f"{self.names[g]} {self.told('bits', at=(g,))}" for g in members)
+            lines.append(f"  tier {tier}: {listed} bits")
+        worst = self.ranking[0]
+        change = self.told("loss_change", "+.3f", (worst,))
+        lines.append(f"  without {self.names[worst]} the loss changes by {change} nats")
+        return "\n".join(lines)
+
+    def to_pgfplots(
+        self, directory: str | Path, prefix: str, unit: Literal["bits", "nats"] = "bits"
+    ) -> list[Path]:
+        """`{prefix}_ablation_ranked.dat`: stream and kl, ranked; in bits, as the paper has it."""
+        values = self.bits if unit == "bits" else self.kl
+        rows = (("+".join(map(str, self.groups[g])), float(values[g])) for g in self.ranking)
+        return [write_table(Path(directory) / f"{prefix}_ablation_ranked.dat", ["stream", "kl"], rows)]
+
+
+class AblationSums(Accumulator):
+    """Sums of KL and loss change for groups of streams; what replaces a stream is left to the two kinds
+    below."""
+
+    def __init__(
+        self, model: SRM, by: By, means: StateMeans | None, groups: Groups | None, points: Sequence[str]
+    ) -> None:
+        S = model.config.streams
+        self.by: By = by
+        self.model, self.means_at, self.points = model, means, tuple(points)
+        self.groups = tuple(groups) if groups is not None else tuple((s,) for s in range(S))
+        for group in self.groups:
+            if not group or len(set(group)) < len(group) or any(not 0 <= s < S for s in group):
+                raise UserError(f"group {group}: give different streams of 0 to {S - 1}")
+        if by == "mean" and means is not None:
+            means.check(model, self.points)
+        self.readout = Readout(model)
+        G = len(self.groups)
+        self.means = {"kl": Mean(G), "loss_change": Mean(G)}
+        self.settings = {
+            "by": by,
+            "groups": self.groups,
+            "points": self.points,
+            "means": None if means is None else means.evidence.fingerprint,
+        }
+
+    def replacement(self, z: Tensor, point: str, batch: Batch) -> Tensor:
+        """What comes in the place of the states z [S, B, T, D] at a point."""
+        if self.by == "zero":
+            return torch.zeros_like(z)
+        if self.by == "mean":
+            assert self.means_at is not None
+            return self.means_at.at(point, z.device)[:, None, None, :].expand_as(z)
+        other = other_tokens(z.shape[1] * z.shape[2], batch.index).to(z.device)
+        return z.flatten(1, 2)[:, other].view_as(z)
+
+    def add(self, batch: Batch, embedding: Tensor, changes: Tensor) -> None:
+        """embedding [B, T, E] and its changes [G, B, T, E] → sums."""
+        B, T = batch.tokens.shape
+        kl, loss = kl_of_changes(
+            embedding.float().flatten(0, 1),
+            changes.flatten(1, 2),
+            self.readout.unembedding,
+            batch.targets.flatten(),
+        )
+        self.measured(batch, kl.view(-1, B, T))
+        self.means["kl"].add(batch, kl.view(-1, B, T).sum(-1).T)
+        self.means["loss_change"].add(batch, loss.view(-1, B, T).sum(-1).T, batch.counted.sum(1))
+
+    def measured(self, batch: Batch, kl: Tensor) -> None:
+        """A place for more sums of the KLs [G, B, T]."""
+
+    def result(self, evidence: Evidence) -> Ablation:
+        return Ablation(
+            evidence=evidence, by=self.by, points=self.points, groups=self.groups, **self.numbers()
+        )
+
+
+class FinalAblation(AblationSums):
+    """Replaces streams of the final state: exact from one pass."""
+
+    def __init__(
+        self, model: SRM, by: By = "mean", means: StateMeans | None = None, groups: Groups | None = None
+    ) -> None:
+        super().__init__(model, by, means, groups, points_of(model)[-1:])
+        self.sites = self.points
+
+    def see(self, name: str, value: Tensor) -> None:  # noqa: ARG002
+        self.parts = self.readout.parts(stream_major(value))  # [S, B, T, E]
+
+    def end(self, batch: Batch, embedding: Tensor) -> None:
+        changes = self.replaced_parts(batch) - self.parts
+        if any(len(group) > 1 for group in self.groups):
+            changes = torch.stack([changes[list(group)].sum(0) for group in self.groups])
+        elif self.groups != tuple((s,) for s in range(len(changes))):
+            changes = changes[[group[0] for group in self.groups]]
+        self.add(batch, embedding, changes)
+
+    def replaced_parts(self, batch: Batch) -> Tensor | float:
+        """What the streams add to the embedding when replaced. It is linear, so parts are replaced like
+        states."""
+        if self.by == "zero":
+            return 0.0
+        if self.by == "mean":
+            assert self.means_at is not None
+            mean = self.means_at.at(self.points[0], self.parts.device)
+            return self.readout.parts(mean[:, None])[:, :, None]  # [S, 1, 1, E]
+        return self.replacement(self.parts, self.points[0], batch)
+
+    def replay(self, batch: Batch, z: Tensor) -> None:
+        """As after a pass, from the final states kept of it."""
+        self.parts = self.readout.parts(z)
+        self.end(batch, self.parts.sum(0))
+
+
+class RerunAblation(AblationSums):
+    """Replaces streams after chosen layers and runs the model on from there: one pass for every group."""
+
+    def end(self, batch: Batch, embedding: Tensor) -> None:
+        changed = []
+        for group in self.groups:
+            replacement = partial(self.replacement, batch=batch)
+            with self.model.hooks([(self.points, replacing(list(group), replacement))]):
+                hidden = self.model.hidden(batch.tokens, documents=batch.documents)
+                changed.append(hidden.float() - embedding.float())
+        self.add(batch, embedding, torch.stack(changed))
+
+
+def replacing(streams: list[int], replacement: Callable[[Tensor, str], Tensor]) -> Callable:
+    """A hook that puts in some streams what `replacement` makes of the states [S, B, T, D] at a site."""
+
+    def replace(value: Tensor, hook) -> Tensor:
+        replaced = replacement(stream_major(value), hook.name)[streams].permute(1, 2, 0, 3)
+        value = value.clone()
+        value[:, :, streams] = replaced.to(value.dtype)
+        return value
+
+    return replace
+
+
+def ablation(
+    model: LanguageModel,
+    batches: Batches,
+    by: By = "mean",
+    layers: Layers = "last",
+    groups: Groups | None = None,
+    means: StateMeans | None = None,
+) -> Ablation:
+    """The impact of each stream (or group of streams) on the prediction. `means` spares the pass that
+    measures them."""
+    model = streams_of(model, "ablation")
+    check_by(by)
+    points = points_at(model, layers)
+    if points == points_of(model)[-1:]:
+        if by == "mean" and means is None:
+            return _ablate_by_spool(model, read_twice(batches), groups)
+        return capture(model, batches, FinalAblation(model, by, means, groups))[0]
+    if by == "mean" and means is None:
+        (means,) = capture(model, read_twice(batches), StateSums(model))
+    return capture(model, batches, RerunAblation(model, by, means, groups, points))[0]
+
+
+def points_at(model: SRM, layers: Layers) -> tuple[str, ...]:
+    """The sites of the states meant by "last", "every" or some layers."""
+    points = points_of(model)
+    if isinstance(layers, str) and layers in ("last", "every"):
+        return points[-1:] if layers == "last" else points
+    chosen = sorted(set(layers)) if isinstance(layers, Iterable) and not isinstance(layers, str) else []
+    if not chosen or not all(isinstance(l, Integral) and 0 <= l < model.config.depth for l in chosen):
+        last = model.config.depth - 1
+        raise UserError(f'layers = {layers!r}: "last", "every", or a list of layers of 0 to {last}')
+    return tuple(f"layers.{l}.out" for l in chosen)
+
+
+def other_tokens(count: int, seed: int = 0) -> Tensor:
+    """For every token another one, by a fixed draw: token i of a random cycle gets its successor."""
+    if count < 2:
+        raise UserError('by = "resample" needs at least two tokens in a batch: give longer or more windows')
+    cycle = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    other = torch.empty_like(cycle)
+    other[cycle] = cycle.roll(-1)
+    return other
+
+
+def check_by(by: str) -> None:
+    if by not in ("mean", "zero", "resample"):
+        raise UserError(f'by = {by!r}: must be "mean", "zero" or "resample"')
+
+
+def _ablate_by_spool(model: SRM, batches: Batches, groups: Groups | None) -> Ablation:
+    """One pass for the means, which keeps the final states on disk; then the ablations from those."""
+    with closing(Spool(model)) as spool:
+        means, _ = capture(model, batches, StateSums(model, last=True), spool)
+        sums = FinalAblation(model, "mean", means, groups)
+        if on_any_process(spool.full):
+            return capture(model, batches, sums)[0]
+        with evaluating(model), torch.inference_mode():
+            for batch in numbered(batches, model.device):
+                z = spool.read(batch.index, model.device)
+                if z is not None:
+                    sums.replay(batch, z)
+    share_sums([sums])
+    return finished(sums, means.evidence)
+
+
+def _natural_breaks(values: Array, count: int) -> list[int]:
+    """Cuts of sorted values into `count` runs with the least sum of squares around the runs' means (exact, by
+    dynamic programming)."""
+    n = len(values)
+    first, second = (np.concatenate([[0], np.cumsum(values**power)]) for power in (1, 2))
+
+    def within(a: int, b: int) -> float:
+        return second[b] - second[a] - (first[b] - first[a]) ** 2 / (b - a)
+
+    best = {(0, 0): (0.0, [0])}
+    for runs in range(1, count + 1):
+        for end in range(runs, n + 1):
+            best[runs, end] = min(
+                (best[runs - 1, start][0] + within(start, end), [*best[runs - 1, start][1], end])
+                for start in range(runs - 1, end)
+                if (runs - 1, start) in best
+            )
+    return best[count, n][1]

@@ -1,0 +1,225 @@
+"""Alignment: does what a layer adds point the way of what is already there? Cosines, averaged over tokens.
+
+Connection alignment, per layer and stream: cos(c_t, x), the connection's output against the token input. The
+paper finds them nearly orthogonal, with a small positive bias (means 0.067, 0.056, 0.064).
+
+Update–state alignment, per layer, step and stream, for the update y = RMSNorm(c_t + x):
+
+    output      cos(y, the step's output)      the paper's body text; the default where only one is shown
+    incoming    cos(y, RMSNorm(the step's state before y is added))      the paper's appendix
+
+RMSNorm without weights only scales, so the norm around the incoming state changes no cosine; and within a
+layer the incoming state of a step is the output of the one before it: incoming[:, 1:] equals output[:, :-1].
+
+    >>> import srmlab, srmlab.analysis, torch
+    >>> model = srmlab.build(srmlab.preset("srm-nano"))
+    >>> found = srmlab.analysis.alignment(model, [torch.arange(64).view(2, 32)])
+    >>> found.connection.shape, found.output.shape              # layer, stream; layer, step, stream
+    ((8, 8), (8, 3, 8))
+
+Layer 0 reads z_0, so its c is the same for every token (`token_independent`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from srmlab.analysis.capture import Accumulator, Batch, Batches, Mean, capture, stream_major
+from srmlab.analysis.result import Array, Axes, Evidence, Result, derived, require, write_table
+from srmlab.analysis.routing import streams_of, token_independent_layers
+from srmlab.models import SRM, LanguageModel
+
+State = Literal["output", "incoming"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Alignment(Result):
+    kind: ClassVar[str] = "alignment"
+
+    token_independent: tuple[int, ...]  # layers whose connection output cannot depend on the token
+    connection: Annotated[Array, Axes("layer stream", "cosine of c and x, mean over tokens")]
+    connection_se: Annotated[Array, Axes("layer stream", "standard error over sequences")]
+    output: Annotated[Array, Axes("layer step stream", "cosine of update and step output, mean over tokens")]
+    output_se: Annotated[Array, Axes("layer step stream", "standard error over sequences")]
+    incoming: Annotated[
+        Array, Axes("layer step stream", "cosine of update and incoming state, mean over tokens")
+    ]
+    incoming_se: Annotated[Array, Axes("layer step stream", "standard error over sequences")]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("connection", "output", "incoming"):
+            require(bool((np.abs(getattr(self, name)) <= 1 + 1e-5).all()), f"{name}: a cosine lies in −1…1")
+
+    @property
+    @derived("", "cosine")
+    def mean(self) -> float:
+        """Mean connection alignment over layers and streams."""
+        return float(self.connection.mean())
+
+    @property
+    @derived("layer", "cosine")
+    def layer_mean(self) -> Array:
+        """[layer] Mean connection alignment over streams."""
+        return self.connection.mean(1)
+
+    @property
+    @derived("", "share of (layer, stream) pairs")
+    def negative_share(self) -> float:
+        """The share of (layer, stream) pairs whose connection alignment is negative."""
+        return float((self.connection < 0).mean())
+
+    def update_state(self, state: State = "output") -> Array:
+        """[layer step stream] Update–state alignment with the step's output or with its incoming state."""
+        return self.output if state == "output" else self.incoming
+
+    @property
+    @derived("state", "cosine")
+    def update_mean(self) -> Array:
+        """[output, incoming] Mean update–state alignment over layers, steps and streams."""
+        return np.array([self.output.mean(), self.incoming.mean()])
+
+    @property
+    @derived("layer", "cosine")
+    def update_layer_mean(self) -> Array:
+        """[layer] Mean alignment of update and step output, over steps and streams."""
+        return self.output.mean((1, 2))
+
+    @property
+    @derived("state step", "cosine")
+    def update_step_mean(self) -> Array:
+        """[output, incoming; step] Mean update–state alignment over layers and streams."""
+        return np.stack([self.output.mean((0, 2)), self.incoming.mean((0, 2))])
+
+    @property
+    @derived("state stream", "cosine")
+    def update_stream_mean(self) -> Array:
+        """[output, incoming; stream] Mean update–state alignment over layers and steps."""
+        return np.stack([self.output.mean((0, 1)), self.incoming.mean((0, 1))])
+
+    @property
+    @derived("state", "share of (layer, step, stream) triples")
+    def update_negative_share(self) -> Array:
+        """[output, incoming] The share of cosines that are negative."""
+        return np.array([(self.output < 0).mean(), (self.incoming < 0).mean()])
+
+    def headline(self) -> str:
+        update = f"cos(update, output) {self.output.mean():+.3f}"
+        return f"cos(c, x) {self.mean:+.3f}, {self.negative_share:.0%} negative; {update}"
+
+    def summary(self) -> str:
+        peak = int(self.layer_mean.argmax())
+        layers, steps, _ = self.output.shape
+        each = ", ".join(self.told("layer_mean", "+.3f", (l,)) for l in range(layers))
+        lines = [
+            f"Connection alignment cos(c, x) ({self.evidence})",
+            f"  mean {self.told('mean', '+.3f')}, range {self.connection.min():+.3f} to "
+            f"{self.connection.max():+.3f}, negative in {self.told('negative_share', '.1%')} "
+            "of (layer, stream) pairs",
+            f"  per layer: {each} (peak at layer {peak})",
+        ]
+        if self.token_independent:
+            lines.append("  layer 0's c is the same for every token")
+        for i, state in enumerate(("step output", "incoming state")):
+            low = self.update_stream_mean[i].argsort(kind="stable")[:3]
+            lowest = ", ".join(f"S{s} {self.told('update_stream_mean', '+.2f', (i, s))}" for s in low)
+            each = ", ".join(self.told("update_step_mean", "+.3f", (i, k)) for k in range(steps))
+            lines += [
+                f"Update–state alignment, {state}",
+                f"  mean {self.told('update_mean', '+.3f', (i,))}, negative in "
+                f"{self.told('update_negative_share', '.1%', (i,))} of (layer, step, stream); "
+                f"lowest streams {lowest}",
+                f"  per step of a layer: {each}",
+            ]
+        return "\n".join(lines)
+
+    def to_pgfplots(self, directory: str | Path, prefix: str, state: State = "output") -> list[Path]:
+        """`{prefix}_attn_token_cos.dat` (layers from 1) and `{prefix}_update_state_cos.dat` (steps from 0,
+        through all layers).
+
+        Rows run through the streams first: the paper's matrix plots say mesh/cols = S.
+        """
+        connection, update = self.connection, self.update_state(state)
+        update = update.reshape(-1, update.shape[-1])
+        tables = {
+            "attn_token_cos": ("layer", 1, connection),
+            "update_state_cos": ("step", 0, update),
+        }
+        return [
+            write_table(
+                Path(directory) / f"{prefix}_{name}.dat",
+                ["stream", axis, "value"],
+                ((stream, row + first, float(value)) for (row, stream), value in np.ndenumerate(values)),
+            )
+            for name, (axis, first, values) in tables.items()
+        ]
+
+
+class AlignmentSums(Accumulator):
+    def __init__(self, model: SRM) -> None:
+        config = model.config
+        L, n, S = config.depth, config.calls_per_layer, config.streams
+        self.token_independent = token_independent_layers(model)
+        self.model = model
+        self.input_site = f"pre.{config.pre_steps - 1}.out" if config.pre_steps else "input.streams"
+        self.roles = {self.input_site: ("x", -1, -1)}
+        for l in range(L):
+            self.roles[f"layers.{l}.connection.out"] = ("c", l, -1)
+            self.roles[f"layers.{l}.update"] = ("y", l, -1)
+            self.roles |= {f"layers.{l}.steps.{i}.out": ("z", l, i) for i in range(n)}
+        self.sites = list(self.roles)
+        self.shapes = {"connection": (L, S), "output": (L, n, S), "incoming": (L, n, S)}
+        self.means = {name: Mean(*shape) for name, shape in self.shapes.items()}
+        self.sums: dict[str, Tensor] = {}
+
+    def begin(self, batch: Batch) -> None:
+        B = batch.tokens.shape[0]
+        self.sums = {name: torch.zeros(B, *shape) for name, shape in self.shapes.items()}
+
+    def see(self, name: str, value: Tensor) -> None:
+        role, l, i = self.roles[name]
+        value = stream_major(value)
+        norm = torch.linalg.vector_norm(value, dim=-1)
+        match role:
+            case "x":
+                self.x, self.x_norm = value, norm
+                self.z = self.model.first_state(value).float().expand_as(value)
+                self.z_norm = torch.linalg.vector_norm(self.z, dim=-1)
+            case "c":
+                self.sums["connection"][:, l] = token_sum(cosine(value, self.x, norm, self.x_norm))
+            case "y":
+                self.y, self.y_norm = value, norm
+                self.before = token_sum(cosine(value, self.z, norm, self.z_norm))
+            case "z":
+                after = token_sum(cosine(value, self.y, norm, self.y_norm))
+                self.sums["incoming"][:, l, i] = self.before
+                self.sums["output"][:, l, i] = after
+                self.before, self.z, self.z_norm = after, value, norm
+
+    def end(self, batch: Batch, embedding: Tensor) -> None:  # noqa: ARG002
+        for name, sums in self.sums.items():
+            self.means[name].add(batch, sums)
+
+    def result(self, evidence: Evidence) -> Alignment:
+        return Alignment(evidence=evidence, token_independent=self.token_independent, **self.numbers())
+
+
+def alignment(model: LanguageModel, batches: Batches) -> Alignment:
+    """Connection alignment and update–state alignment in one pass."""
+    return capture(model, batches, AlignmentSums(streams_of(model, "alignment")))[0]
+
+
+def cosine(a: Tensor, b: Tensor, a_norm: Tensor, b_norm: Tensor) -> Tensor:
+    """Cosines over the last axis, given the lengths; 0 where a vector is zero."""
+    return torch.linalg.vecdot(a, b) / (a_norm * b_norm).clamp(min=1e-12)
+
+
+def token_sum(values: Tensor) -> Tensor:
+    """[S, B, T] → per-sequence sums [B, S]."""
+    return values.sum(-1).T.cpu()

@@ -1,0 +1,155 @@
+"""Direct attribution: how much each stream adds to the correct token's logit.
+
+The output function is linear, so the logit of a token v is a sum over streams, U_v · W_s z_s, with no
+remainder: the contributions of a token add up to its logit. A logit means nothing by itself, since adding the
+same to all of them changes no prediction; `centred` is measured against the mean logit of the vocabulary,
+(U_v − mean U) · W_s z_s.
+
+    >>> import srmlab, srmlab.analysis, torch
+    >>> model = srmlab.build(srmlab.preset("srm-nano"))
+    >>> tokens = torch.arange(64).view(2, 32)
+    >>> found = srmlab.analysis.attribution(model, [tokens])
+    >>> bool(abs(found.contribution.sum() - found.logit) < 1e-5)
+    True
+    >>> attribute(model, tokens[:, :-1], tokens[:, 1:]).shape       # of every token: batch, token, stream
+    torch.Size([2, 31, 8])
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from srmlab.analysis.capture import (
+    Accumulator,
+    Batch,
+    Batches,
+    Mean,
+    capture,
+    evaluating,
+    need_targets,
+    stream_major,
+)
+from srmlab.analysis.readout import Readout
+from srmlab.analysis.result import Array, Axes, Evidence, Result, derived, require, write_table
+from srmlab.analysis.routing import streams_of
+from srmlab.analysis.states import points_of
+from srmlab.models import SRM, LanguageModel
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Attribution(Result):
+    kind: ClassVar[str] = "attribution"
+
+    logit: Annotated[Array, Axes("", "mean logit of the correct token")]
+    logit_se: Annotated[Array, Axes("", "standard error over sequences, logits")]
+    contribution: Annotated[Array, Axes("stream", "logits, mean over targets; adds up to `logit`")]
+    contribution_se: Annotated[Array, Axes("stream", "standard error over sequences, logits")]
+    centred: Annotated[Array, Axes("stream", "logits above the vocabulary's mean, mean over targets")]
+    centred_se: Annotated[Array, Axes("stream", "standard error over sequences, logits")]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        scale = 1 + np.abs(self.contribution).sum()
+        gap = abs(self.contribution.sum() - self.logit)
+        require(
+            bool(gap < 1e-4 * scale), f"contributions must add up to the logit; they miss it by {gap:.2g}"
+        )
+
+    @property
+    def ranking(self) -> list[int]:
+        """Streams from the largest centred contribution to the smallest."""
+        return [int(s) for s in np.argsort(-self.centred, kind="stable")]
+
+    @property
+    @derived("", "logits above the vocabulary's mean")
+    def total(self) -> float:
+        """What all streams add together."""
+        return float(self.centred.sum())
+
+    @property
+    @derived("", "streams")
+    def against(self) -> int:
+        """How many streams speak against the correct token on average."""
+        return int((self.centred < 0).sum())
+
+    def headline(self) -> str:
+        first = ", ".join(f"S{s} {self.centred[s]:+.2f}" for s in self.ranking[:3])
+        return f"logits {first} … of {self.total:+.2f}"
+
+    def summary(self) -> str:
+        listed = ", ".join(f"S{s} {self.told('centred', '+.3f', (s,))}" for s in self.ranking)
+        streams = range(len(self.contribution))
+        parts = ", ".join(f"S{s} {self.told('contribution', '+.3f', (s,))}" for s in streams)
+        return "\n".join(
+            [
+                f"Direct attribution to the correct token's logit ({self.evidence})",
+                f"  above the vocabulary's mean: {listed}; together {self.told('total', '+.3f')}",
+                f"  {self.told('against', 'd')} of {len(self.centred)} streams speak against the correct "
+                "token on average",
+                f"  mean logit {self.told('logit', '+.3f')}, the sum of {parts}",
+            ]
+        )
+
+    def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:
+        """`{prefix}_attribution.dat`: stream, contribution, centred."""
+        rows = ((s, float(c), float(self.centred[s])) for s, c in enumerate(self.contribution))
+        path = Path(directory) / f"{prefix}_attribution.dat"
+        return [write_table(path, ["stream", "contribution", "centred"], rows)]
+
+
+class AttributionSums(Accumulator):
+    def __init__(self, model: SRM) -> None:
+        S = model.config.streams
+        self.sites = points_of(model)[-1:]
+        self.readout = Readout(model)
+        self.average = self.readout.unembedding.mean(0)
+        self.means = {"contribution": Mean(S), "centred": Mean(S), "logit": Mean()}
+
+    def see(self, name: str, value: Tensor) -> None:  # noqa: ARG002
+        self.parts = self.readout.parts(stream_major(value))  # [S, B, T, E]
+
+    def end(self, batch: Batch, embedding: Tensor) -> None:  # noqa: ARG002
+        direction = (
+            self.readout.unembedding[batch.targets.clamp(min=0)] * batch.counted[..., None]
+        )  # [B, T, E]
+        counts = batch.counted.sum(1)
+        logits = torch.linalg.vecdot(self.parts.sum(0), direction)  # the embedding in fp32
+        contribution = torch.linalg.vecdot(self.parts, direction)  # [S, B, T]
+        centred = contribution - (self.parts @ self.average) * batch.counted
+        self.means["logit"].add(batch, logits.sum(-1), counts)
+        self.means["contribution"].add(batch, contribution.sum(-1).T, counts)
+        self.means["centred"].add(batch, centred.sum(-1).T, counts)
+
+    def result(self, evidence: Evidence) -> Attribution:
+        need_targets(self.means["logit"])
+        return Attribution(
+            evidence=evidence,
+            **self.numbers(),
+        )
+
+
+def attribution(model: LanguageModel, batches: Batches) -> Attribution:
+    """The mean contribution of each stream to the correct token's logit."""
+    return capture(model, batches, AttributionSums(streams_of(model, "attribution")))[0]
+
+
+def attribute(
+    model: LanguageModel, tokens: Tensor, targets: Tensor, documents: Tensor | None = None
+) -> Tensor:
+    """[B, T, S] What each stream adds to the logit of `targets` [B, T] after each of `tokens` [B, T]."""
+    model = streams_of(model, "attribution")
+    model.check_tokens(tokens, documents=documents, targets=targets)
+    point = points_of(model)[-1]
+    with evaluating(model), torch.inference_mode():
+        readout = Readout(model)
+        kept: list[Tensor] = []
+        with model.hooks([(point, lambda value, _: kept.append(value))]):
+            model.hidden(tokens, documents=documents)
+        parts = readout.parts(stream_major(kept[0]))
+        return torch.linalg.vecdot(parts, readout.unembedding[targets]).permute(1, 2, 0)

@@ -1,0 +1,452 @@
+"""Streaming capture: one forward pass per batch feeds any number of accumulators, which keep sums and no
+caches.
+
+An `Accumulator` names the sites it wants, sees their values as the pass goes by, reduces them to one number
+per sequence and quantity, and adds those to its `Mean`s. Nothing that grows with the text is kept, so memory
+is that of one batch.
+
+    >>> import srmlab, torch
+    >>> from srmlab.analysis.capture import Accumulator, Mean, capture
+    >>> class Norms(Accumulator):
+    ...     "The mean squared length of every layer's state."
+    ...     def __init__(self, model):
+    ...         self.sites = [f"layers.{l}.out" for l in range(model.config.depth)]
+    ...         self.means = {"square": Mean(model.config.depth)}
+    ...     def begin(self, batch):
+    ...         self.rows = []
+    ...     def see(self, name, value):
+    ...         self.rows.append(value.square().sum((1, 2, 3)))      # [B]
+    ...     def end(self, batch, embedding):
+    ...         self.means["square"].add(batch, torch.stack(self.rows, 1))
+    ...     def result(self, evidence):
+    ...         return self.means["square"].mean
+    >>> model = srmlab.build(srmlab.preset("srm-nano"))
+    >>> (squares,) = capture(model, [torch.arange(64).view(2, 32)], Norms(model))
+    >>> squares.round().tolist()                             # 8 streams × 32 dims of unit mean square
+    [256.0, 256.0, 256.0, 256.0, 256.0, 256.0, 256.0, 256.0]
+
+All state is sums, so two halves of a text merge by addition (`merge`), processes under torchrun share the
+batches and add up their sums, and a run that is stopped picks up its saved sums (`checkpoint=`).
+
+Standard errors are over sequences: tokens of one window depend on each other, windows hardly do. For
+per-sequence sums s_i of w_i tokens the mean is m = Σs/Σw and its standard error √(n/(n−1) · Σ(s_i −
+m·w_i)²)/Σw, from Σs², Σsw and Σw². One sequence alone has no standard error (NaN).
+
+What a result derives from its means (a hub score, a share, a rank) has its standard error by bootstrap.
+Sequences are dealt in turn to 32 folds, whose sums are kept apart; folds are drawn anew, with replacement,
+100 times, and each time the result is made again from what was drawn. The spread of its numbers, times
+√(k/(k−1)) for k folds in use, is their error.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from srmlab.analysis.result import Array, Evidence, Result, write_npz
+from srmlab.errors import UserError
+from srmlab.models import LanguageModel
+
+IGNORE = -100  # a target that does not count
+FOLDS = 32  # parts of the text whose sums are kept apart
+DRAWS = 100  # of folds, for a bootstrap
+SINGLE_PASS = "batches that can be read only once: pass a list, or a function that returns an iterator"
+
+Batches = Iterable[Any] | Callable[[], Iterable[Any]]
+
+
+@dataclass(frozen=True)
+class Batch:
+    tokens: Tensor  # [B, T]
+    targets: Tensor  # [B, T], the next token; −100 where there is none
+    index: int  # its place among all batches, whichever process reads it
+    first: int = 0  # how many sequences came before it, in all batches
+    documents: Tensor | None = None  # [B, T], the document of each token, if attention is to stay within them
+
+    @property
+    def folds(self) -> Tensor:
+        """[B] The fold each sequence belongs to."""
+        return (self.first + torch.arange(len(self.tokens))) % FOLDS
+
+    @property
+    def counted(self) -> Tensor:
+        """[B, T], True where there is a target."""
+        return self.targets != IGNORE
+
+
+class Mean:
+    """A running mean over tokens of an array of quantities, with its standard error over sequences."""
+
+    def __init__(self, *shape: int) -> None:
+        self.sums = torch.zeros(FOLDS, *shape, dtype=torch.float64)  # Σs of each fold
+        self.spread = torch.zeros(2, *shape, dtype=torch.float64)  # Σs², Σsw
+        self.weights = torch.zeros(FOLDS, dtype=torch.float64)  # Σw of each fold
+        self.sequences = torch.zeros(2, dtype=torch.float64)  # n, Σw²
+
+    def add(self, batch: Batch, sums: Tensor, tokens: Tensor | None = None) -> None:
+        """Per-sequence sums [B, …], and how many tokens each is over [B]; by default all of them."""
+        s = sums.detach().to("cpu", torch.float64)
+        w = torch.full((len(s),), batch.tokens.shape[1]) if tokens is None else tokens.cpu()
+        w = w.double()
+        self.sums.index_add_(0, batch.folds, s)
+        self.weights.index_add_(0, batch.folds, w)
+        self.spread[0] += s.square().sum(0)
+        self.spread[1] += torch.tensordot(w, s, 1)
+        self.sequences += torch.stack(((w > 0).sum().double(), w.square().sum()))
+
+    @property
+    def total(self) -> float:
+        """How many tokens."""
+        return float(self.weights.sum())
+
+    @property
+    def mean(self) -> Array:
+        return (self.sums.sum(0) / self.weights.sum()).numpy()
+
+    @property
+    def standard_error(self) -> Array:
+        n, squares = self.sequences.tolist()
+        if n < 2:
+            return np.full(self.sums.shape[1:], np.nan)
+        m = self.sums.sum(0) / self.weights.sum()
+        spread = self.spread[0] - 2 * m * self.spread[1] + m.square() * squares
+        spread[spread < 1e-13 * self.spread[0]] = 0.0  # what rounding leaves of a constant
+        return (spread.clamp(min=0) * (n / (n - 1))).sqrt().div(self.weights.sum()).numpy()
+
+    def drawn(self, times: Tensor) -> Mean:
+        """The mean if each fold had come so many times [FOLDS]; without a standard error."""
+        other = Mean()
+        other.sums = torch.tensordot(times, self.sums, 1)[None]
+        other.weights = (times @ self.weights)[None]
+        return other
+
+
+class Accumulator:
+    """One analysis at work: sites to listen at, sums to keep."""
+
+    sites: Sequence[str] = ()
+    means: dict[str, Mean]
+    settings: Mapping[str, Any] = MappingProxyType({})  # what its sums depend on besides model and text
+
+    def begin(self, batch: Batch) -> None:
+        """Before a pass."""
+
+    def see(self, name: str, value: Tensor) -> None:
+        """The value at one of the sites, in the order of the computation."""
+
+    def end(self, batch: Batch, embedding: Tensor) -> None:
+        """After a pass; `embedding` [B, T, E] is what the unembedding reads."""
+
+    def result(self, evidence: Evidence) -> Any:
+        raise NotImplementedError
+
+    def numbers(self) -> dict[str, Any]:
+        """Every mean by its name, and its standard error: the fields of a result."""
+        found = {name: mean.mean for name, mean in self.means.items()}
+        return found | {f"{name}_se": mean.standard_error for name, mean in self.means.items()}
+
+    def state(self) -> dict[str, Tensor]:
+        """Every sum, by name."""
+        return {
+            f"{name}.{part}": getattr(mean, part)
+            for name, mean in self.means.items()
+            for part in ("sums", "spread", "weights", "sequences")
+        }
+
+
+class EvidenceSums(Accumulator):
+    """Counts and fingerprints the text itself."""
+
+    def __init__(self) -> None:
+        self.means = {"counted": Mean()}
+        # sums of the 16-bit pieces of 64-bit hashes: exact in fp64, and additive
+        self.hashes = torch.zeros(4, dtype=torch.float64)  # of the tokens: the text's fingerprint
+        self.pairs = torch.zeros(4, dtype=torch.float64)  # with targets and documents: what saved sums are of
+
+    def begin(self, batch: Batch) -> None:
+        given = [batch.tokens, batch.targets, *([] if batch.documents is None else [batch.documents])]
+        rows = [ids.to("cpu", torch.int64) for ids in given]
+        self.hashes += _hash_rows(rows[0])
+        self.pairs += _hash_rows(torch.cat(rows, dim=1))
+        self.means["counted"].add(batch, batch.counted.sum(1))
+
+    def state(self) -> dict[str, Tensor]:
+        return {**super().state(), "hashes": self.hashes, "pairs": self.pairs}
+
+    def result(self, evidence: Evidence | None = None) -> Evidence:  # noqa: ARG002
+        total = sum(int(piece) << (16 * i) for i, piece in enumerate(self.hashes.tolist()))
+        counted = self.means["counted"]
+        return Evidence(int(counted.total), int(counted.sequences[0]), f"{total % 2**64:016x}")
+
+
+def _hash_rows(ids: Tensor) -> Tensor:
+    total = torch.zeros(4, dtype=torch.float64)
+    for row in ids.numpy():
+        digest = hashlib.blake2b(row.astype("<i8").tobytes(), digest_size=8).digest()
+        total += torch.from_numpy(np.frombuffer(digest, dtype="<u2").astype(np.float64))
+    return total
+
+
+def capture(
+    model: LanguageModel,
+    batches: Batches,
+    *accumulators: Accumulator,
+    checkpoint: str | Path | None = None,
+    every: int = 16,
+    progress: Callable[[int], None] | None = None,
+) -> list[Any]:
+    """Run the model over the batches once; the accumulators' results, in their order.
+
+    A batch is tokens [B, T], or tokens and targets, or tokens, targets and documents: attention then stays
+    within documents, for a model that was trained so. With `checkpoint` the sums are saved there every
+    `every` batches and taken up again when model, settings and text are the same. `progress` is told how many
+    batches are done.
+    """
+    books = [EvidenceSums(), *accumulators]
+    rank, world = _process()
+    saved = None if checkpoint is None else Path(f"{checkpoint}.{rank}-of-{world}.npz")
+    identity = "" if saved is None else _identity(model, accumulators)
+    done = _resume(saved, identity, batches, books) if saved is not None else 0
+    read = 0
+    with evaluating(model), torch.inference_mode():
+        for batch in numbered(batches, model.device):
+            read += 1
+            if batch.index % world == rank and batch.index >= done:
+                _pass(model, batch, books)
+                if saved is not None and (batch.index // world + 1) % every == 0:
+                    _save(saved, identity, batch.index + 1, books)
+            if progress is not None:
+                progress(read)
+    if read == 0:
+        raise UserError("no batches to analyse: give at least one [batch, token] tensor of token ids")
+    if saved is not None:
+        _save(saved, identity, read, books)
+    share_sums(books)
+    evidence = books[0].result(Evidence(0, 0, ""))
+    return [finished(accumulator, evidence) for accumulator in accumulators]
+
+
+def finished(book: Accumulator, evidence: Evidence) -> Any:
+    """The accumulator's result, with the standard errors of the numbers it derives."""
+    found = book.result(evidence)
+    if not isinstance(found, Result) or not found.derived():
+        return found
+    weights = torch.stack([mean.weights for mean in book.means.values()])
+    if int((weights > 0).sum(1).min()) < 2:
+        return found
+    folds = weights.amax(0).nonzero().squeeze(1)
+    generator = torch.Generator().manual_seed(0)
+    drawn = copy.copy(book)
+    samples: dict[str, list[Array]] = {name: [] for name in found.derived()}
+    for chosen in folds[torch.randint(len(folds), (DRAWS, len(folds)), generator=generator)]:
+        times = torch.bincount(chosen, minlength=FOLDS).double()
+        if bool((weights @ times == 0).any()):  # none of what one of the means is over
+            continue
+        drawn.means = {name: mean.drawn(times) for name, mean in book.means.items()}
+        sample = drawn.result(evidence)
+        for name, values in samples.items():
+            values.append(np.asarray(getattr(sample, name), dtype=float))
+    correction = (len(folds) / (len(folds) - 1)) ** 0.5
+    errors = {
+        name: np.asarray(correction * spread(getattr(found, name), np.stack(values)))
+        for name, values in samples.items()
+    }
+    return dataclasses.replace(found, errors=errors)
+
+
+def spread(value: Array | float, draws: Array) -> Array:
+    """The standard deviation of the draws [draw, …] of a value. NaN where the value itself is not known;
+    infinite where most draws have none; 0 for what rounding leaves of a constant."""
+    known = np.isfinite(draws)
+    count = np.maximum(known.sum(0), 1)
+    centred = np.where(known, draws - np.where(known, draws, 0).sum(0) / count, 0)
+    error = np.sqrt(np.square(centred).sum(0) / count)
+    error = np.where(error > 1e-13 * np.abs(value), error, 0.0)
+    error = np.where(2 * known.sum(0) > len(draws), error, np.inf)
+    return np.where(np.isfinite(value), error, np.nan)
+
+
+def merge(into: Accumulator, other: Accumulator) -> None:
+    """Add the sums of another part of the text."""
+    theirs = other.state()
+    for name, sums in into.state().items():
+        sums += theirs[name]
+
+
+def stream_major(value: Tensor) -> Tensor:
+    """A site's value [B, T, S, D] as the model holds it, [S, B, T, D]: each stream's tokens side by side, and
+    quick to read."""
+    return value.permute(2, 0, 1, 3).float()
+
+
+def read_twice(batches: Batches) -> Batches:
+    """The batches, once it is certain that they can be read a second time."""
+    if not callable(batches) and iter(batches) is batches:
+        raise UserError(SINGLE_PASS)
+    return batches
+
+
+@contextmanager
+def evaluating(model: LanguageModel) -> Iterator[None]:
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
+def as_batch(given: Any, index: int, device: torch.device, first: int = 0) -> Batch:
+    parts = tuple(given) if isinstance(given, tuple | list) else (given,)
+    if not 1 <= len(parts) <= 3 or not all(isinstance(part, Tensor) for part in parts):
+        raise UserError(
+            "a batch is a tensor [batch, token] of token ids, or a pair of tokens and targets, or these and "
+            "documents"
+        )
+    tokens, targets, documents = parts + (None,) * (3 - len(parts))
+    tokens = tokens.to(device)
+    if tokens.ndim != 2:
+        raise UserError(f"a batch of shape {tuple(tokens.shape)}: need [batch, token] token ids")
+    if targets is None:
+        last = torch.full_like(tokens[:, :1], IGNORE)
+        targets = torch.cat((tokens[:, 1:], last), dim=1)
+    return Batch(
+        tokens, targets.to(device), index, first, None if documents is None else documents.to(device)
+    )
+
+
+def numbered(batches: Batches, device: torch.device) -> Iterator[Batch]:
+    first = 0
+    if isinstance(batches, Tensor):  # one batch; its rows are none
+        batches = [batches]
+    for index, given in enumerate(batches() if callable(batches) else batches):
+        batch = as_batch(given, index, device, first)
+        first += len(batch.tokens)
+        yield batch
+
+
+def observe(model: LanguageModel, batch: Batch) -> tuple[Tensor, Tensor | None]:
+    """One pass: the embedding [B, T, E], and the logits [B, T, V] if somebody listens there."""
+    tap = model.tap()
+    embedding = model.hidden(batch.tokens, documents=batch.documents, tap=tap)
+    return embedding, tap("logits", embedding @ model.unembedding.T) if tap.wants("logits") else None
+
+
+def need_targets(mean: Mean) -> None:
+    """Refuse a mean over targets of a text without any."""
+    if mean.total == 0:
+        raise UserError("no position has a next token: give windows of at least two tokens, or targets")
+
+
+def _pass(model: LanguageModel, batch: Batch, books: Sequence[Accumulator]) -> None:
+    model.check_tokens(batch.tokens, documents=batch.documents, targets=batch.targets)
+    if not 0 <= int(batch.tokens.min()) <= int(batch.tokens.max()) < model.config.vocab_size:
+        raise UserError(f"batch {batch.index} has token ids outside 0 to {model.config.vocab_size - 1}")
+    hooks = []
+    for book in books:
+        book.begin(batch)
+        if book.sites:
+            hooks.append((book.sites, _listener(book)))
+    with model.hooks(hooks):
+        embedding, _ = observe(model, batch)
+    for book in books:
+        book.end(batch, embedding)
+
+
+def _listener(book: Accumulator):
+    def listen(value: Tensor, hook) -> None:
+        book.see(hook.name, value)
+
+    return listen
+
+
+def _process() -> tuple[int, int]:
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return 0, 1
+
+
+def on_any_process(flag: bool) -> bool:
+    """Whether `flag` holds in this process or, under torchrun, in any other."""
+    if _process()[1] == 1:
+        return flag
+    shared = torch.tensor(int(flag), device="cuda" if dist.get_backend() == "nccl" else "cpu")
+    dist.all_reduce(shared, op=dist.ReduceOp.MAX)
+    return bool(shared)
+
+
+def share_sums(books: Sequence[Accumulator]) -> None:
+    """Under torchrun: every process gets the sums of all."""
+    if _process()[1] == 1:
+        return
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    for book in books:
+        for sums in book.state().values():
+            shared = sums.to(device)
+            dist.all_reduce(shared)
+            sums.copy_(shared)
+
+
+def model_fingerprint(model: LanguageModel) -> str:
+    """A hash of the config and of all weights."""
+    digest = hashlib.blake2b(json.dumps(model.config.to_dict()).encode(), digest_size=16)
+    for name, value in model.state_dict().items():
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _identity(model: LanguageModel, accumulators: Sequence[Accumulator]) -> str:
+    """What saved sums belong to: the model, the accumulators and their settings."""
+    kinds = [[type(book).__name__, dict(book.settings)] for book in accumulators]
+    return json.dumps([model_fingerprint(model), kinds], default=str)
+
+
+def _save(path: Path, identity: str, done: int, books: Sequence[Accumulator]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    arrays = {
+        f"{i}.{name}": sums.numpy() for i, book in enumerate(books) for name, sums in book.state().items()
+    }
+    write_npz(path, {**arrays, "identity": np.array(identity), "done": np.array(done)})
+
+
+def _resume(path: Path, identity: str, batches: Batches, books: Sequence[Accumulator]) -> int:
+    """Fill the books from a saved state if it is of the same model, settings and text; how many batches that
+    covers."""
+    if not path.exists():
+        return 0
+    with np.load(path, allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    if str(arrays.pop("identity", "")) != identity:
+        return 0
+    done = int(arrays.pop("done"))
+    if not callable(batches) and iter(batches) is batches:
+        raise UserError(SINGLE_PASS)
+    rank, world = _process()
+    text = EvidenceSums()
+    for batch in numbered(batches, torch.device("cpu")):
+        if batch.index >= done:
+            break
+        if batch.index % world == rank:
+            text.begin(batch)
+    if not all(
+        np.array_equal(sums.numpy(), arrays.get(f"0.{name}", ())) for name, sums in text.state().items()
+    ):
+        return 0
+    for i, book in enumerate(books):
+        for name, sums in book.state().items():
+            sums.copy_(torch.from_numpy(arrays[f"{i}.{name}"]))
+    return done

@@ -1,0 +1,233 @@
+"""Depth: the same weights run for fewer or more layers than they were trained for.
+
+SRM's layers share their weights, so a model can stop early or go on. One pass at the greatest depth asked for
+gives all lesser ones: the state after layer t goes through the post-steps and the output function as if it
+were the last. Reported per depth:
+
+    loss         nats per token
+    agreement    the share of tokens whose most likely next token is that of the trained depth
+    settled      the share of tokens whose prediction settles here: the earliest depth from which, up to the
+                 trained one, the most likely next token stays the same
+
+    >>> import srmlab, srmlab.analysis, torch
+    >>> model = srmlab.build(srmlab.preset("srm-nano"))
+    >>> found = srmlab.analysis.depth(model, [torch.arange(64).view(2, 32)], max_depth=12)
+    >>> found.depths.tolist(), found.trained
+    ([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12], 8)
+
+HRM is run for more or fewer high cycles; GPT-2, whose blocks differ, for fewer blocks only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from srmlab.analysis.capture import IGNORE, Accumulator, Batch, Batches, Mean, capture, need_targets
+from srmlab.analysis.readout import chunks
+from srmlab.analysis.result import Array, Axes, Evidence, Result, derived, require, write_table
+from srmlab.analysis.states import Finished
+from srmlab.errors import UserError
+from srmlab.models import GPT2, HRM, SRM, GPT2Config, HRMConfig, LanguageModel, SRMConfig, build
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Depth(Result):
+    kind: ClassVar[str] = "depth"
+
+    trained: int  # the depth the model was trained at
+    unit: str  # what is counted: layers, high cycles or blocks
+    depths: Annotated[Array, Axes("depth", "layers run")]
+    loss: Annotated[Array, Axes("depth", "nats, mean over targets")]
+    loss_se: Annotated[Array, Axes("depth", "standard error over sequences, nats")]
+    agreement: Annotated[Array, Axes("depth", "share of targets' positions")]
+    agreement_se: Annotated[Array, Axes("depth", "standard error over sequences")]
+    settled: Annotated[Array, Axes("depth", "share of targets' positions; 0 beyond the trained depth")]
+    settled_se: Annotated[Array, Axes("depth", "standard error over sequences")]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.trained in self.depths, f"the trained depth {self.trained} must be among the depths")
+        require(
+            bool(abs(self.settled.sum() - 1) < 1e-6),
+            "every prediction settles somewhere: `settled` adds up to 1",
+        )
+
+    @property
+    @derived("", "layers run")
+    def best(self) -> int:
+        """The depth with the least loss."""
+        return int(self.depths[self.loss.argmin()])
+
+    @property
+    @derived("", "layers run")
+    def mean_settling(self) -> float:
+        """The mean depth at which predictions settle."""
+        return float(self.settled @ self.depths)
+
+    def headline(self) -> str:
+        at = {int(d): v for d, v in zip(self.depths, self.loss, strict=True)}
+        return (
+            f"loss {at[self.trained]:.3f} at {self.trained} {self.unit}, "
+            f"least {self.loss.min():.3f} at {self.best}; "
+            f"predictions settle at {self.mean_settling:.1f}"
+        )
+
+    def summary(self) -> str:
+        lines = [f"Loss against depth ({self.evidence})"]
+        for i, d in enumerate(self.depths):
+            loss, same, here = (
+                self.told(name, form, (i,))
+                for name, form in (("loss", ".4f"), ("agreement", ".1%"), ("settled", ".1%"))
+            )
+            mark = " (trained)" if d == self.trained else ""
+            lines.append(f"  {d:>3} {self.unit}: {loss} nats; agrees {same}, settles {here}{mark}")
+        lines.append(
+            f"  the least loss is at {self.told('best', 'd')} {self.unit}; "
+            f"predictions settle at {self.told('mean_settling', '.2f')} on average"
+        )
+        return "\n".join(lines)
+
+    def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:
+        """`{prefix}_depth.dat`: depth, loss, agreement, settled."""
+        rows = (
+            (int(d), float(self.loss[i]), float(self.agreement[i]), float(self.settled[i]))
+            for i, d in enumerate(self.depths)
+        )
+        return [
+            write_table(
+                Path(directory) / f"{prefix}_depth.dat", ["depth", "loss", "agreement", "settled"], rows
+            )
+        ]
+
+
+def at_depth(model: LanguageModel, depth: int, gradient_depth: int | None = None) -> LanguageModel:
+    """A model of another depth on the same weights: nothing is copied, and nothing of `model` changes.
+
+    `gradient_depth` is how many of an SRM's layers have a gradient, by default as many as `model`'s: for
+    gradients with respect to early states, all of them, `at_depth(model, 8, gradient_depth=8)`.
+    """
+    config = model.config
+    match config:
+        case SRMConfig():
+            learned = config.z0 == "learned"
+            gradient = depth if learned else min(config.gradient_depth, depth)
+            gradient = gradient if gradient_depth is None else gradient_depth
+            changed = config.replace(depth=depth, gradient_depth=gradient)
+        case HRMConfig():
+            changed = config.replace(high_cycles=depth)
+        case _:
+            raise UserError(
+                "only recurrent models run at another depth; GPT-2's blocks each have their own weights"
+            )
+    other = build(changed, device="meta")
+    other.load_state_dict(model.state_dict(keep_vars=True), assign=True)
+    return other.eval()
+
+
+class DepthSums(Accumulator):
+    def __init__(self, model: LanguageModel, trained: int) -> None:
+        self.model, self.trained = model, trained
+        self.settings = {"trained": trained}
+        self.places = _places(model)  # site → depth index
+        self.sites = list(self.places)
+        self.finished = Finished(model) if isinstance(model, SRM) else None
+        if self.finished is not None:
+            self.sites = self.finished.sites
+        P = len(self.places)
+        self.means = {"loss": Mean(P), "agreement": Mean(P), "settled": Mean(P)}
+
+    def begin(self, batch: Batch) -> None:
+        self.batch = batch
+        self.losses: list[Tensor] = []
+        self.predictions: list[Tensor] = []
+
+    def see(self, name: str, value: Tensor) -> None:
+        embedding = self.embedding(name, value)
+        if embedding is None:
+            return
+        embedding = embedding.flatten(0, 1)
+        targets = self.batch.targets.flatten()
+        loss = embedding.new_empty(len(targets), dtype=torch.float32)
+        prediction = torch.empty_like(targets)
+        U = self.model.unembedding
+        for rows in chunks(len(targets), U.shape[0]):
+            log_p = (embedding[rows] @ U.T).float().log_softmax(-1)
+            loss[rows] = -log_p.gather(-1, targets[rows].clamp(min=0)[:, None]).squeeze(-1)
+            prediction[rows] = log_p.argmax(-1)
+        self.losses.append(loss * (targets != IGNORE))
+        self.predictions.append(prediction)
+
+    def embedding(self, name: str, value: Tensor) -> Tensor | None:
+        """What the unembedding would read if the layer at this site were the last; None at other sites."""
+        if self.finished is not None:
+            found = self.finished.see(name, value, self.batch.documents)
+            return None if found is None else self.finished.model.output_function(found[1])
+        return self.model.norm(value) if isinstance(self.model, GPT2) else value
+
+    def end(self, batch: Batch, embedding: Tensor) -> None:  # noqa: ARG002
+        B, T = batch.tokens.shape
+        counted = batch.counted
+        same = torch.stack(self.predictions) == self.predictions[self.trained - 1]  # [P, B·T]
+        until = (
+            same[: self.trained].flip(0).cumprod(0).flip(0)
+        )  # 1 from the settling depth to the trained one
+        settled = torch.zeros_like(same, dtype=torch.float32)
+        settled[: self.trained] = until - torch.cat((torch.zeros_like(until[:1]), until[:-1]))
+        rows = {"loss": torch.stack(self.losses), "agreement": same.float(), "settled": settled}
+        for name, values in rows.items():
+            per_sequence = (values.view(-1, B, T) * counted).sum(-1).T
+            self.means[name].add(batch, per_sequence, counted.sum(1))
+
+    def result(self, evidence: Evidence) -> Depth:
+        need_targets(self.means["loss"])
+        units = {SRM: "layers", HRM: "high cycles", GPT2: "blocks"}
+        return Depth(
+            evidence=evidence,
+            trained=self.trained,
+            unit=units[type(self.model)],
+            depths=np.arange(1, len(self.places) + 1),
+            **self.numbers(),
+        )
+
+
+def depth(model: LanguageModel, batches: Batches, max_depth: int | None = None) -> Depth:
+    """Loss at every depth from 1 to `max_depth` (by default twice the trained one), and where predictions
+    settle."""
+    deep = deepened(model, max_depth)
+    return capture(deep, batches, DepthSums(deep, trained_depth(model)))[0]
+
+
+def deepened(model: LanguageModel, max_depth: int | None) -> LanguageModel:
+    """The model that runs for `max_depth` layers, by default twice the trained ones (GPT-2: no more)."""
+    trained = trained_depth(model)
+    deepest = max_depth if max_depth is not None else (trained if isinstance(model, GPT2) else 2 * trained)
+    if deepest < trained:
+        raise UserError(
+            f"max_depth = {deepest}: at least the trained depth, {trained}; lesser depths are always included"
+        )
+    return model if deepest == trained else at_depth(model, deepest)
+
+
+def trained_depth(model: LanguageModel) -> int:
+    """Layers, high cycles or blocks: what `depths` counts."""
+    return len(_places(model))
+
+
+def _places(model: LanguageModel) -> dict[str, int]:
+    match model.config:
+        case SRMConfig() as config:
+            names: Sequence[str] = [f"layers.{l}.out" for l in range(config.depth)]
+        case HRMConfig() as config:
+            names = [f"cycles.{h}.high.out" for h in range(config.high_cycles)]
+        case GPT2Config() as config:
+            names = [f"blocks.{b}.out" for b in range(config.blocks)]
+        case config:
+            raise UserError(f"no depth is known for {config.architecture}")
+    return {name: index for index, name in enumerate(names)}

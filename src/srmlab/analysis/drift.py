@@ -1,0 +1,395 @@
+"""Drift: how much a step group's contribution changes from one layer to the next, and when it settles.
+
+In layer t, group g ("A", "B" …) contributes d_t = the sum over its calls of (state after the step − state
+before it). Between consecutive layers, per token and stream,
+
+    cosine   1 − cos(d_t, d_{t+1})
+    kl       KL(softmax(d_t) ‖ softmax(d_{t+1})), in nats; or of the later from the earlier ("backward")
+
+and their means over tokens. Both softmaxes stay in log space, so the KL is finite at any width (the paper's
+own became NaN at 512 dimensions). n layers have n−1 transitions, counted from 0.
+
+Convergence of a stream is the earliest transition after which every relative change of its drift stays under
+10 %, else the last one; NaN where a gap in the curve, left by a random order, hides it. Of the 7 transitions
+of 8 layers, 0–1 are early, 2–3 middle and 4–6 late; other depths are cut in the same proportion.
+
+    >>> import srmlab, srmlab.analysis, torch
+    >>> model = srmlab.build(srmlab.preset("srm-nano"))
+    >>> found = srmlab.analysis.drift(model, [torch.arange(64).view(2, 32)])
+    >>> found.cosine.shape, found.groups                        # group, transition, stream
+    ((3, 7, 8), ('A', 'B', 'C'))
+    >>> convergence(np.array([0.5, 0.2, 0.1, 0.1, 0.1, 0.1, 0.1]))
+    2
+
+HRM has two groups, its low and high net, with high cycles for layers; GPT-2 has attention and MLP, with
+blocks for layers.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, Protocol, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from srmlab.analysis.capture import Accumulator, Batch, Batches, Mean, capture, stream_major
+from srmlab.analysis.result import Array, Axes, Evidence, Result, derived, require, write_table
+from srmlab.errors import UserError
+from srmlab.models import SRM, LanguageModel
+from srmlab.models.ordering import LETTERS
+
+Metric = Literal["cosine", "kl"]
+METRICS: tuple[Metric, ...] = ("cosine", "kl")
+Direction = Literal["forward", "backward"]  # KL(earlier ‖ later), as the paper has it, or KL(later ‖ earlier)
+CLASSES = ("early", "middle", "late")
+TOLERANCE = 0.10
+ONE_LAYER = "one layer: no transitions"
+FLOOR = 1e-5  # drift below this is rounding
+
+
+def convergence(curve: Array, tolerance: float = TOLERANCE) -> float:
+    """The earliest transition after which every relative change of a drift curve stays under `tolerance`,
+    else the last. NaN if a gap in the curve (a group that a random order skips) leaves it unknown."""
+    found = float(convergences(np.asarray(curve)[:, None], tolerance)[0])
+    return int(found) if math.isfinite(found) else found
+
+
+def convergences(curves: Array, tolerance: float = TOLERANCE) -> Array:
+    """[stream] The convergence of each of the curves [transition, stream]."""
+    transitions, streams = curves.shape
+    if transitions == 0:
+        return np.full(streams, np.nan)
+    change = np.abs(np.diff(curves, axis=0)) / np.maximum(np.abs(curves[:-1]), FLOOR)
+    restless = ~(change < tolerance)  # NaN too
+    after_last = transitions - 1 - restless[::-1].argmax(0) if transitions > 1 else 0
+    settled = np.where(restless.any(0), after_last, 0)
+    each = np.arange(streams)
+    before = change[settled - 1, each] if transitions > 1 else 0.0
+    known = np.isfinite(curves[settled, each]) & ((settled == 0) | np.isfinite(before))
+    return np.where(known, settled, np.nan)
+
+
+def convergence_class(transition: float, transitions: int) -> int:
+    """0 early, 1 middle, 2 late: cut at 2/7 and 4/7 of the transitions."""
+    return 2 - int(7 * transition < 2 * transitions) - int(7 * transition < 4 * transitions)
+
+
+@dataclass(frozen=True)
+class Convergence:
+    """When the streams of one step group converge."""
+
+    transitions: tuple[float, ...]  # one for each stream; NaN where it was not measured
+    of: int  # how many transitions there are
+
+    @property
+    def measured(self) -> list[float]:
+        return [t for t in self.transitions if math.isfinite(t)]
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.measured)) if self.measured else math.nan
+
+    @property
+    def std(self) -> float:
+        """Sample standard deviation (ddof = 1); 0 for a single stream."""
+        return float(np.std(self.measured, ddof=1)) if len(self.measured) > 1 else 0.0
+
+    @property
+    def median(self) -> float:
+        return float(np.median(self.measured)) if self.measured else math.nan
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Early, middle and late convergers."""
+        classes = [convergence_class(t, self.of) for t in self.measured]
+        return classes.count(0), classes.count(1), classes.count(2)
+
+    def __str__(self) -> str:
+        if not self.measured:
+            return "not measured"
+        counted = ", ".join(f"{count} {name}" for count, name in zip(self.counts, CLASSES, strict=True))
+        return f"{self.mean:.2f} ± {self.std:.2f} ({counted})"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Drift(Result):
+    kind: ClassVar[str] = "drift"
+
+    groups: tuple[str, ...]
+    streams: tuple[str, ...]
+    boundary: (
+        int | None
+    )  # the first layer that was trained with gradient, if the model truncates backpropagation
+    cosine: Annotated[Array, Axes("group transition stream", "cosine distance, mean over tokens")]
+    cosine_se: Annotated[Array, Axes("group transition stream", "standard error over sequences")]
+    kl: Annotated[Array, Axes("group transition stream", "nats, mean over tokens")]
+    kl_se: Annotated[Array, Axes("group transition stream", "standard error over sequences, nats")]
+    direction: Direction = "forward"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            self.cosine.shape[0] == len(self.groups), f"{len(self.groups)} groups named, not as many measured"
+        )
+        require(
+            self.cosine.shape[2] == len(self.streams),
+            f"{len(self.streams)} streams named, not as many measured",
+        )
+        for name in ("cosine", "kl"):
+            values = getattr(self, name)
+            require(not (values[np.isfinite(values)] < 0).any(), f"{name}: a distance is not negative")
+
+    def curves(self, metric: Metric = "cosine") -> Array:
+        return self.cosine if metric == "cosine" else self.kl
+
+    def convergence(self, metric: Metric = "cosine", tolerance: float = TOLERANCE) -> dict[str, Convergence]:
+        """For every step group, when its streams converge."""
+        curves = self.curves(metric)
+        return {
+            group: Convergence(
+                tuple(int(t) if math.isfinite(t) else t for t in convergences(curves[g], tolerance)),
+                curves.shape[1],
+            )
+            for g, group in enumerate(self.groups)
+        }
+
+    def quartiles(self, metric: Metric = "cosine") -> Array:
+        """[3, group, transition] The lower quartile, median and upper quartile over streams."""
+        curves = self.curves(metric)
+        if np.isfinite(curves).all():
+            return np.quantile(curves, (0.25, 0.5, 0.75), axis=2)
+        with warnings.catch_warnings():  # a group that a random order skips has no drift there
+            warnings.simplefilter("ignore", RuntimeWarning)
+            return np.nanquantile(curves, (0.25, 0.5, 0.75), axis=2)
+
+    @property
+    @derived("group transition", "cosine distance, median over streams")
+    def cosine_median(self) -> Array:
+        return self.quartiles("cosine")[1]
+
+    @property
+    @derived("group transition", "nats, median over streams")
+    def kl_median(self) -> Array:
+        return self.quartiles("kl")[1]
+
+    @property
+    @derived("metric group stream", "transition")
+    def converged(self) -> Array:
+        """When each stream converges; NaN where a gap hides it."""
+        return np.array([[convergences(curves) for curves in self.curves(metric)] for metric in METRICS])
+
+    @property
+    @derived("metric group", "transition")
+    def mean_convergence(self) -> Array:
+        """When a group's streams converge, on average over those known."""
+        converged = self.converged
+        known = np.isfinite(converged)
+        count = known.sum(2)
+        total = np.where(known, converged, 0).sum(2)
+        return np.divide(total, count, out=np.full(count.shape, np.nan), where=count > 0)
+
+    @property
+    @derived("transition", "cosine distance")
+    def profile(self) -> Array:
+        """The median cosine drift, mean over the groups that have it; NaN where none has."""
+        median = self.cosine_median
+        count = np.isfinite(median).sum(0)
+        return np.divide(np.nansum(median, axis=0), count, out=np.full(count.shape, np.nan), where=count > 0)
+
+    @property
+    @derived("", "transition")
+    def jump(self) -> int:
+        """The transition with the largest cosine drift; −1 if none was measured."""
+        profile = self.profile
+        known = np.isfinite(profile)
+        return int(np.where(known, profile, -1).argmax()) if known.any() else -1
+
+    def headline(self) -> str:
+        if self.cosine.shape[1] == 0:
+            return ONE_LAYER
+        found = self.convergence()
+        return "convergence " + "; ".join(
+            f"{group} {c.mean:.1f} ± {c.std:.1f}" if c.measured else f"{group} {c}"
+            for group, c in found.items()
+        )
+
+    def summary(self) -> str:
+        lines = [f"Drift between layers ({self.evidence})"]
+        if self.cosine.shape[1] == 0:
+            return f"{lines[0]}\n  {ONE_LAYER}"
+        for m, metric in enumerate(METRICS):
+            unit = "cosine distance" if metric == "cosine" else f"KL {self.direction}, nats"
+            found = self.convergence(metric)
+            for g, group in enumerate(self.groups):
+                median = self.quartiles(metric)[1, g]
+                each = (self.told(f"{metric}_median", ".3g", (g, t)) for t in range(len(median)))
+                lines.append(f"  {unit}, group {group}: median {', '.join(each)}")
+                if np.isfinite(median).any():
+                    peak = int(np.nanargmax(median))
+                    lines.append(f"    largest at {peak}→{peak + 1}; {self._when(m, g, found[group])}")
+        if self.boundary:
+            lines.append(
+                f"  gradient reaches back to layer {self.boundary}: transition {self.boundary - 1} crosses it"
+            )
+        return "\n".join(lines)
+
+    def _when(self, metric: int, group: int, found: Convergence) -> str:
+        if not found.measured:
+            return "convergence not measured"
+        error = float(self.standard_error("mean_convergence")[metric, group])
+        known = f"; standard error of the mean {error:.2f}" if math.isfinite(error) else ""
+        return f"convergence, mean ± s.d. over streams: {found}{known}"
+
+    def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:
+        """`{prefix}_drift.dat`: group, transition, stream, cosine, kl."""
+        rows = (
+            (self.groups[g], t, s, float(value), float(self.kl[g, t, s]))
+            for (g, t, s), value in np.ndenumerate(self.cosine)
+        )
+        columns = ["group", "transition", "stream", "cosine", "kl"]
+        return [write_table(Path(directory) / f"{prefix}_drift.dat", columns, rows)]
+
+
+class Contributions(Protocol):
+    """Reads a model's sites as step groups that contribute to states, layer by layer."""
+
+    groups: Sequence[str]
+    streams: Sequence[str]
+    layers: int
+    boundary: int | None
+    sites: Sequence[str]
+
+    def see(self, name: str, value: Tensor) -> Iterator[tuple[int, int, Tensor | None]]:
+        """At a site: the contributions it completes, as (group, layer, [S, B, T, D]); None if the group was
+        not called."""
+        ...
+
+
+class StepContributions:
+    """SRM: each step function is a group."""
+
+    def __init__(self, model: SRM) -> None:
+        config = model.config
+        self.model = model
+        self.orders = model.evaluation_orders
+        self.groups: Sequence[str] = LETTERS[: config.step_functions]
+        self.streams: Sequence[str] = [f"S{s}" for s in range(config.streams)]
+        self.layers = config.depth
+        self.boundary: int | None = config.depth - config.gradient_depth or None
+        self.input_site = f"pre.{config.pre_steps - 1}.out" if config.pre_steps else "input.streams"
+        self.last = config.calls_per_layer - 1
+        self.roles = {
+            f"layers.{l}.steps.{i}.out": (l, i)
+            for l in range(config.depth)
+            for i in range(config.calls_per_layer)
+        }
+        self.sites: Sequence[str] = [self.input_site, *self.roles]
+
+    def see(self, name: str, value: Tensor) -> Iterator[tuple[int, int, Tensor | None]]:
+        value = stream_major(value)
+        if name == self.input_site:
+            self.z = self.model.first_state(value).float()
+            return
+        l, i = self.roles[name]
+        if i == 0:
+            self.sums: list[Tensor | None] = [None] * len(self.groups)
+        group = self.orders[l][i]
+        change, so_far = value - self.z, self.sums[group]
+        self.sums[group] = change if so_far is None else so_far + change
+        self.z = value
+        if i == self.last:
+            yield from ((g, l, total) for g, total in enumerate(self.sums))
+            self.sums = []
+
+
+class DriftSums(Accumulator):
+    def __init__(self, contributions: Contributions, direction: Direction = "forward") -> None:
+        if direction not in get_args(Direction):
+            raise UserError(f'direction = {direction!r}: must be "forward" or "backward"')
+        self.reader = contributions
+        self.direction: Direction = direction
+        self.settings = {"direction": direction}
+        self.sites = contributions.sites
+        self.shape = (len(contributions.groups), contributions.layers - 1, len(contributions.streams))
+        self.means = {"cosine": Mean(*self.shape), "kl": Mean(*self.shape)}
+        self.sums: dict[str, Tensor] = {}
+        self.before: dict[int, Softened | None] = {}
+
+    def begin(self, batch: Batch) -> None:
+        self.sums = {name: torch.zeros(batch.tokens.shape[0], *self.shape) for name in self.means}
+
+    def see(self, name: str, value: Tensor) -> None:
+        for group, layer, contribution in self.reader.see(name, value):
+            now = None if contribution is None else Softened(contribution)
+            if layer > 0:
+                self._compare(group, layer - 1, self.before[group], now)
+            self.before[group] = now
+
+    def _compare(self, group: int, transition: int, before: Softened | None, now: Softened | None) -> None:
+        for name in self.means:
+            if before is None or now is None:
+                self.sums[name][:, group, transition] = torch.nan
+            else:
+                if name == "cosine":
+                    distance = before.cosine_distance(now)
+                else:
+                    distance = before.kl(now) if self.direction == "forward" else now.kl(before)
+                self.sums[name][:, group, transition] = distance.sum(-1).T.cpu()
+
+    def end(self, batch: Batch, embedding: Tensor) -> None:  # noqa: ARG002
+        self.before.clear()
+        for name, sums in self.sums.items():
+            self.means[name].add(batch, sums)
+
+    def result(self, evidence: Evidence) -> Drift:
+        return Drift(
+            evidence=evidence,
+            groups=tuple(self.reader.groups),
+            streams=tuple(self.reader.streams),
+            boundary=self.reader.boundary,
+            direction=self.direction,
+            **self.numbers(),
+        )
+
+
+class Softened:
+    """A contribution [S, B, T, D] with what its comparisons share: its length, its log-softmax and its
+    entropy."""
+
+    def __init__(self, contribution: Tensor) -> None:
+        self.value = contribution
+        self.norm = torch.linalg.vector_norm(contribution, dim=-1)
+        self.log_p = contribution.log_softmax(-1)
+        self.p = self.log_p.exp()
+        self.minus_entropy = torch.linalg.vecdot(self.p, self.log_p)
+
+    def cosine_distance(self, other: Softened) -> Tensor:
+        """1 − cos, [S, B, T]; 0 between two zero vectors, 1 if only one is zero."""
+        scale = self.norm * other.norm
+        similarity = torch.linalg.vecdot(self.value, other.value) / scale.clamp(min=1e-30)
+        similarity = torch.where((self.norm == 0) & (other.norm == 0), 1.0, similarity)
+        return (1 - similarity).clamp(min=0)
+
+    def kl(self, other: Softened) -> Tensor:
+        """KL(self ‖ other) of the softmaxes in nats, [S, B, T]."""
+        return (self.minus_entropy - torch.linalg.vecdot(self.p, other.log_p)).clamp(min=0)
+
+
+def drift(model: LanguageModel, batches: Batches, direction: Direction = "forward") -> Drift:
+    """The drift of every step group (HRM: net; GPT-2: attention and MLP) between consecutive layers.
+
+    `direction` of the KL: of the earlier contribution from the later one, or "backward".
+    """
+    return capture(model, batches, DriftSums(contributions_of(model), direction))[0]
+
+
+def contributions_of(model: LanguageModel) -> Contributions:
+    from srmlab.analysis.baselines import baseline_contributions
+
+    return StepContributions(model) if isinstance(model, SRM) else baseline_contributions(model)

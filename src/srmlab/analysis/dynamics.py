@@ -1,0 +1,211 @@
+"""Dynamics: the analyses over a run's checkpoints, as curves over training steps.
+
+When do hubs appear? Is the jump of drift in the middle of the model the boundary of the gradient? The drift
+curves are kept with the layer where the gradient begins (`boundary`), so runs with different l can be laid
+side by side.
+
+    >>> import srmlab, srmlab.analysis, torch
+    >>> untrained = srmlab.build(srmlab.preset("srm-nano"))
+    >>> later = srmlab.build(srmlab.preset("srm-nano", init_seed=1))
+    >>> found = srmlab.analysis.dynamics([(0, untrained), (100, later)], [torch.arange(64).view(2, 32)])
+    >>> found.steps.tolist(), found.outgoing.shape               # checkpoint, stream
+    ([0, 100], (2, 8))
+
+`checkpoints_of("runs/nano")` gives the (step, model) pairs of a run, one model in memory at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from srmlab.analysis.ablation import FinalAblation
+from srmlab.analysis.alignment import AlignmentSums
+from srmlab.analysis.capture import Accumulator, Batch, Batches, Mean, capture, read_twice
+from srmlab.analysis.drift import DriftSums, StepContributions
+from srmlab.analysis.readout import sequence_losses
+from srmlab.analysis.result import Array, Axes, Evidence, Result, require, write_table
+from srmlab.analysis.routing import RoutingSums, streams_of
+from srmlab.analysis.states import StateSums
+from srmlab.errors import UserError
+from srmlab.models import SRM, LanguageModel
+
+SOURCES = {  # field → the analysis, and its number
+    "outgoing": ("routing", "outgoing"),
+    "hub_share": ("routing", "hub_share"),
+    "self_routing": ("routing", "self_routing"),
+    "connection": ("alignment", "layer_mean"),
+    "alignment": ("alignment", "mean"),
+    "update": ("alignment", "update_layer_mean"),
+    "drift": ("drift", "cosine_median"),
+    "profile": ("drift", "profile"),
+    "jump": ("drift", "jump"),
+    "ablation": ("ablation", "kl"),
+    "mean_bits": ("ablation", "mean_bits"),
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Dynamics(Result):
+    kind: ClassVar[str] = "dynamics"
+
+    groups: tuple[str, ...]
+    boundary: int | None  # the first layer trained with gradient
+    steps: Annotated[Array, Axes("checkpoint", "training steps")]
+    loss: Annotated[Array, Axes("checkpoint", "nats, mean over targets")]
+    loss_se: Annotated[Array, Axes("checkpoint", "standard error")]
+    outgoing: Annotated[
+        Array, Axes("checkpoint stream", "hub score: outgoing routing frequency, share of tokens")
+    ]
+    outgoing_se: Annotated[Array, Axes("checkpoint stream", "standard error")]
+    hub_share: Annotated[
+        Array, Axes("checkpoint", "the strongest stream's share of all outgoing frequency; 1/S: no hub")
+    ]
+    hub_share_se: Annotated[Array, Axes("checkpoint", "standard error")]
+    self_routing: Annotated[Array, Axes("checkpoint stream", "share of tokens")]
+    self_routing_se: Annotated[Array, Axes("checkpoint stream", "standard error")]
+    connection: Annotated[Array, Axes("checkpoint layer", "cosine of c and x, mean over streams and tokens")]
+    connection_se: Annotated[Array, Axes("checkpoint layer", "standard error")]
+    alignment: Annotated[Array, Axes("checkpoint", "cosine of c and x, mean over layers, streams and tokens")]
+    alignment_se: Annotated[Array, Axes("checkpoint", "standard error")]
+    update: Annotated[
+        Array, Axes("checkpoint layer", "cosine of update and step output, mean over steps and streams")
+    ]
+    update_se: Annotated[Array, Axes("checkpoint layer", "standard error")]
+    drift: Annotated[Array, Axes("checkpoint group transition", "cosine distance, median over streams")]
+    drift_se: Annotated[Array, Axes("checkpoint group transition", "standard error")]
+    profile: Annotated[Array, Axes("checkpoint transition", "cosine distance, mean over groups of `drift`")]
+    profile_se: Annotated[Array, Axes("checkpoint transition", "standard error")]
+    jump: Annotated[Array, Axes("checkpoint", "transition with the largest drift; −1 if none was measured")]
+    jump_se: Annotated[Array, Axes("checkpoint", "standard error")]
+    ablation: Annotated[Array, Axes("checkpoint stream", "nats, KL of mean ablation")]
+    ablation_se: Annotated[Array, Axes("checkpoint stream", "standard error")]
+    mean_bits: Annotated[Array, Axes("checkpoint", "bits, KL of mean ablation, mean over streams")]
+    mean_bits_se: Annotated[Array, Axes("checkpoint", "standard error")]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(bool((np.diff(self.steps) > 0).all()), "checkpoints must come in the order of their steps")
+
+    @property
+    def routed(self) -> bool:
+        """Whether the connection is a learned one, whose routing was measured."""
+        return bool(np.isfinite(self.outgoing).all())
+
+    def headline(self) -> str:
+        hubs = f"hub share {self.hub_share[0]:.0%} → {self.hub_share[-1]:.0%}, " if self.routed else ""
+        return (
+            f"{len(self.steps)} checkpoints to step {self.steps[-1]}: {hubs}"
+            f"loss {self.loss[0]:.2f} → {self.loss[-1]:.2f}"
+        )
+
+    def summary(self) -> str:
+        lines = [f"Training dynamics ({self.evidence})"]
+        for i, step in enumerate(self.steps):
+            told = [f"loss {self.told('loss', at=(i,))}"]
+            if self.routed:
+                strongest = int(self.outgoing[i].argmax())
+                told.append(f"strongest source S{strongest} ({self.told('hub_share', '.1%', (i,))} of all)")
+            told.append(f"cos(c, x) {self.told('alignment', '+.3f', (i,))}")
+            if (jump := int(self.jump[i])) >= 0:
+                told.append(f"largest drift at {jump}→{jump + 1}")
+            told.append(f"mean ablation {self.told('mean_bits', at=(i,))} bits")
+            lines.append(f"  step {step:>6}: {'; '.join(told)}")
+        if self.boundary:
+            at = f"transition {self.boundary - 1}→{self.boundary}"
+            lines.append(f"  the gradient begins at layer {self.boundary}: {at} crosses its boundary")
+        return "\n".join(lines)
+
+    def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:
+        """`{prefix}_dynamics.dat`: step, loss, hub_share, connection, jump."""
+        rows = (
+            (
+                int(s),
+                float(self.loss[i]),
+                float(self.hub_share[i]),
+                float(self.alignment[i]),
+                int(self.jump[i]),
+            )
+            for i, s in enumerate(self.steps)
+        )
+        columns = ["step", "loss", "hub_share", "connection", "jump"]
+        return [write_table(Path(directory) / f"{prefix}_dynamics.dat", columns, rows)]
+
+
+class LossSums(Accumulator):
+    """The mean loss over targets."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        self.unembedding = model.unembedding.detach().float()
+        self.means = {"loss": Mean()}
+
+    def end(self, batch: Batch, embedding: Tensor) -> None:
+        losses = sequence_losses(embedding, self.unembedding, batch.targets)
+        self.means["loss"].add(batch, losses, batch.counted.sum(1))
+
+    def result(self, evidence: Evidence) -> Mean:  # noqa: ARG002
+        return self.means["loss"]
+
+
+def dynamics(
+    checkpoints: Iterable[tuple[int, LanguageModel]],
+    batches: Batches,
+    threshold: float = 0.10,
+    progress: Callable[[int], None] | None = None,
+) -> Dynamics:
+    """The analyses at each (step, model), in the order of the steps."""
+    read_twice(batches)
+    rows: dict[str, list] = {name: [] for name in Dynamics.axes()}
+    drift = None
+    for step, given in checkpoints:
+        model = streams_of(given, "dynamics")
+        if model.config.depth == 1:
+            raise UserError("dynamics follows the drift between layers: train with depth = 2 or more")
+        found, loss = _analyses(model, batches, threshold)
+        drift = found["drift"]
+        rows["steps"].append(step)
+        rows["loss"].append(loss.mean)
+        rows["loss_se"].append(loss.standard_error)
+        for name, (analysis, number) in SOURCES.items():
+            if analysis in found:
+                value, error = getattr(found[analysis], number), found[analysis].standard_error(number)
+            else:  # no routing without a learned connection
+                value = error = np.full(() if name == "hub_share" else model.config.streams, np.nan)
+            rows[name].append(value)
+            rows[f"{name}_se"].append(error)
+        if progress is not None:
+            progress(step)
+    if drift is None:
+        raise UserError("no checkpoints to analyse: train with checkpoints, or give (step, model) pairs")
+    arrays: dict[str, Any] = {name: np.array(values) for name, values in rows.items()}
+    return Dynamics(evidence=drift.evidence, groups=drift.groups, boundary=drift.boundary, **arrays)
+
+
+def _analyses(model: SRM, batches: Batches, threshold: float) -> tuple[dict[str, Any], Mean]:
+    """The results by name, and the loss."""
+    books: dict[str, Accumulator] = {
+        "alignment": AlignmentSums(model),
+        "drift": DriftSums(StepContributions(model)),
+        "states": StateSums(model, last=True),
+        "loss": LossSums(model),
+    }
+    if model.config.connection == "attention":
+        books["routing"] = RoutingSums(model, threshold)
+    found = dict(zip(books, capture(model, batches, *books.values()), strict=True))
+    (found["ablation"],) = capture(model, batches, FinalAblation(model, "mean", found["states"]))
+    return found, found["loss"]
+
+
+def checkpoints_of(run: str | Path) -> Iterator[tuple[int, LanguageModel]]:
+    """The (step, model) pairs of a run's whole checkpoints, one model at a time."""
+    from srmlab.storage import load
+    from srmlab.training.checkpoint import checkpoint_steps
+
+    folder = Path(run) / "checkpoints"
+    for step in sorted(checkpoint_steps(folder)) if folder.is_dir() else []:
+        yield step, load(folder / f"step-{step}")

@@ -1,0 +1,296 @@
+"""The stream-wise logit lens: what one stream alone says about the next token, after every layer.
+
+A state is decoded with the output function after layer t, with stream s kept and
+
+    corrected    the other streams at their mean at that layer over the evaluation tokens ("mean-corrected")
+    raw          the other streams at zero
+
+and `full` keeps them all: at the last point that is the model itself. Reported is the mean log-probability of
+the correct next token, in nats.
+
+A model with post-steps has a point after each of them too. What is decoded at the layers is the layer's own
+state: the lens asks what is in it, and a post-step would add what it works out itself. `through_post` asks
+the other question, what the model would say if it stopped there: every layer's state goes through the
+post-steps first, and the points are the layers.
+
+The lens costs 2·S + 1 unembeddings a token and point, so it reads a random sample of positions
+(`lens_tokens`).
+
+    >>> import srmlab, srmlab.analysis, torch
+    >>> model = srmlab.build(srmlab.preset("srm-nano"))
+    >>> found = srmlab.analysis.logit_lens(model, [torch.arange(64).view(2, 32)], lens_tokens=16)
+    >>> found.corrected.shape                                   # point, stream
+    (8, 8)
+    >>> print(lens_cost(model, 4096))
+    4,096 positions × 8 points × 17 decodings = 557,056 unembeddings, 0.073 TFLOP
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from srmlab.analysis.capture import (
+    Accumulator,
+    Batch,
+    Batches,
+    Mean,
+    capture,
+    need_targets,
+    read_twice,
+    stream_major,
+)
+from srmlab.analysis.readout import Readout, log_probabilities
+from srmlab.analysis.result import Array, Axes, Evidence, Result, derived, require, write_table
+from srmlab.analysis.states import Finished, StateMeans, StateSums, points_of
+from srmlab.errors import UserError
+from srmlab.models import SRM, LanguageModel
+
+LENS_TOKENS = 4096
+Mode = Literal["corrected", "raw"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LogitLens(Result):
+    kind: ClassVar[str] = "logit_lens"
+
+    points: tuple[str, ...]  # the sites decoded
+    streams: tuple[str, ...]
+    sampled: int  # positions decoded, of all those in the evidence
+    corrected: Annotated[Array, Axes("point stream", "nats, mean log-probability of the correct token")]
+    corrected_se: Annotated[Array, Axes("point stream", "standard error over sequences, nats")]
+    raw: Annotated[Array, Axes("point stream", "nats, mean log-probability of the correct token")]
+    raw_se: Annotated[Array, Axes("point stream", "standard error over sequences, nats")]
+    full: Annotated[Array, Axes("point", "nats, mean log-probability of the correct token")]
+    full_se: Annotated[Array, Axes("point", "standard error over sequences, nats")]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            len(self.points) == len(self.full), f"{len(self.points)} points named, {len(self.full)} measured"
+        )
+        for name in ("corrected", "raw", "full"):
+            require(bool((getattr(self, name) <= 1e-6).all()), f"{name}: a log-probability is not positive")
+
+    @property
+    def labels(self) -> list[str]:
+        """The points in short: 0 … n−1 after the layers, "post 0" … after the post-steps."""
+        return [
+            point.removesuffix("+post").removeprefix("layers.").removesuffix(".out").replace(".", " ")
+            for point in self.points
+        ]
+
+    def curves(self, mode: Mode = "corrected") -> Array:
+        return self.corrected if mode == "corrected" else self.raw
+
+    @property
+    @derived("mode point", "nats, mean log-probability of the correct token")
+    def stream_mean(self) -> Array:
+        """[corrected, raw; point] Mean over streams."""
+        return np.stack([self.corrected.mean(1), self.raw.mean(1)])
+
+    @property
+    @derived("mode", "nats")
+    def largest_fall(self) -> Array:
+        """[corrected, raw] The largest fall of the mean over streams from one point to the next; 0 if it
+        never falls."""
+        return np.diff(self.stream_mean).min(1, initial=0.0)
+
+    def headline(self) -> str:
+        last = self.corrected[-1]
+        best = int(last.argmax())
+        return f"best alone {self.streams[best]} {last[best]:.2f}, all {self.full[-1]:.2f} nats"
+
+    def summary(self) -> str:
+        P = len(self.points)
+        lines = [f"Stream-wise logit lens, {self.sampled:,} positions of {self.evidence}"]
+        lines.append(f"  all streams: {', '.join(self.told('full', '.2f', (p,)) for p in range(P))} nats")
+        for m, mode in enumerate(("corrected", "raw")):
+            order = np.argsort(-self.curves(mode)[-1], kind="stable")
+            last = ", ".join(f"{self.streams[s]} {self.told(mode, '.2f', (P - 1, s))}" for s in order[:4])
+            mean = ", ".join(self.told("stream_mean", ".2f", (m, p)) for p in range(P))
+            lines.append(f"  {mode}, mean over streams: {mean}; at the end {last}")
+            if self.largest_fall[m] < 0:
+                t = int(np.diff(self.stream_mean[m]).argmin())
+                fall = self.told("largest_fall", ".2f", (m,))
+                lines.append(f"    the largest fall, {fall} nats: {self.points[t]} → {self.points[t + 1]}")
+        return "\n".join(lines)
+
+    def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:
+        """`{prefix}_logit_lens.dat`: stream, layer (from 0), corrected, raw."""
+        rows = (
+            (stream, point, float(value), float(self.raw[point, stream]))
+            for (point, stream), value in np.ndenumerate(self.corrected)
+        )
+        columns = ["stream", "layer", "corrected", "raw"]
+        return [write_table(Path(directory) / f"{prefix}_logit_lens.dat", columns, rows)]
+
+
+Asked = list[tuple[tuple[str, int, int], Tensor]]  # (field, point, stream), embeddings [n, E]
+
+
+class Decoder(Protocol):
+    """Turns a model's sites into embeddings to decode."""
+
+    sites: Sequence[str]
+    points: Sequence[str]
+    streams: Sequence[str]
+    unembedding: Tensor
+
+    def decode(self, name: str, value: Tensor, chosen: Tensor, documents: Tensor | None) -> Asked:
+        """What is to be decoded at a site, for positions `chosen` of B·T."""
+        ...
+
+
+class StreamDecoder:
+    def __init__(self, model: SRM, means: StateMeans, through_post: bool = False) -> None:
+        self.finished = Finished(model) if through_post else None
+        self.points: Sequence[str] = points_of(model) if self.finished is None else self.finished.points
+        means.check(model, self.points)
+        self.sites: Sequence[str] = self.points if self.finished is None else self.finished.sites
+        self.streams: Sequence[str] = [f"S{s}" for s in range(model.config.streams)]
+        self.readout = Readout(model)
+        self.unembedding = self.readout.unembedding
+        stacked = torch.stack([means.at(point, model.device) for point in self.points], dim=1)  # [S, P, D]
+        self.mean_parts = self.readout.parts(stacked)  # [S, P, E]
+
+    def decode(self, name: str, value: Tensor, chosen: Tensor, documents: Tensor | None) -> Asked:
+        if self.finished is None:
+            z = stream_major(value)
+        elif found := self.finished.see(name, value, documents):
+            name, z = found
+        else:
+            return []
+        p = self.points.index(name)
+        parts = self.readout.parts(z.flatten(1, 2)[:, chosen])  # [S, n, E]
+        others = self.mean_parts[:, p].sum(0) - self.mean_parts[:, p]  # [S, E]
+        asked = [(("full", p, -1), parts.sum(0))]
+        for s in range(len(self.streams)):
+            asked.append((("raw", p, s), parts[s]))
+            asked.append((("corrected", p, s), parts[s] + others[s]))
+        return asked
+
+
+class LensSums(Accumulator):
+    def __init__(
+        self, decoder: Decoder, total_tokens: int, lens_tokens: int | None = LENS_TOKENS, seed: int = 0
+    ) -> None:
+        if lens_tokens is not None and lens_tokens < 1:
+            raise UserError(f"lens_tokens = {lens_tokens}: at least 1, or None for every token")
+        self.decoder, self.seed = decoder, seed
+        self.sites = decoder.sites
+        self.rate = 1.0 if lens_tokens is None else min(1.0, lens_tokens / max(total_tokens, 1))
+        self.settings = {"rate": self.rate, "seed": seed}
+        P, S = len(decoder.points), len(decoder.streams)
+        self.means = {"full": Mean(P), "raw": Mean(P, S), "corrected": Mean(P, S)}
+
+    def begin(self, batch: Batch) -> None:
+        self.documents = batch.documents
+        self.chosen = sample_positions(batch, self.rate, self.seed)
+        self.targets = batch.targets.flatten()[self.chosen]
+        self.rows = self.chosen // batch.tokens.shape[1]  # the sequence each position is in
+        B = batch.tokens.shape[0]
+        self.sums = {name: torch.zeros(B, *mean.sums.shape[1:]) for name, mean in self.means.items()}
+
+    def see(self, name: str, value: Tensor) -> None:
+        n = len(self.chosen)
+        asked = self.decoder.decode(name, value, self.chosen, self.documents) if n else []
+        if not asked:
+            return
+        stacked = torch.cat([embedding.float() for _, embedding in asked])
+        found = log_probabilities(stacked, self.decoder.unembedding, self.targets.repeat(len(asked)))
+        per_sequence = torch.zeros(len(asked), len(self.sums["full"]), device=found.device)
+        per_sequence.index_add_(1, self.rows, found.view(len(asked), n))
+        for ((field, point, stream), _), sums in zip(asked, per_sequence.cpu(), strict=True):
+            place = self.sums[field][:, point] if stream < 0 else self.sums[field][:, point, stream]
+            place.copy_(sums)
+
+    def end(self, batch: Batch, embedding: Tensor) -> None:  # noqa: ARG002
+        counts = torch.bincount(self.rows, minlength=batch.tokens.shape[0])
+        for name, mean in self.means.items():
+            mean.add(batch, self.sums[name], counts)
+
+    def result(self, evidence: Evidence) -> LogitLens:
+        need_targets(self.means["full"])
+        return LogitLens(
+            evidence=evidence,
+            points=tuple(self.decoder.points),
+            streams=tuple(self.decoder.streams),
+            sampled=int(self.means["full"].total),
+            **self.numbers(),
+        )
+
+
+def sample_positions(batch: Batch, rate: float, seed: int) -> Tensor:
+    """Positions of B·T with a target: all of them, or a random share that depends on seed and batch index
+    alone."""
+    positions = batch.counted.flatten().nonzero().squeeze(1)
+    if rate >= 1:
+        return positions
+    count = max(1, round(rate * batch.tokens.numel()))
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + batch.index)
+    order = torch.randperm(len(positions), generator=generator)[:count]
+    return positions[order.sort().values.to(positions.device)]
+
+
+@dataclass(frozen=True)
+class LensCost:
+    positions: int
+    points: int
+    decodings: int  # of each position at each point
+    flops: float
+
+    def __str__(self) -> str:
+        count = self.positions * self.points * self.decodings
+        return (
+            f"{self.positions:,} positions × {self.points} points × {self.decodings} decodings = "
+            f"{count:,} unembeddings, {self.flops / 1e12:.3g} TFLOP"
+        )
+
+
+def lens_cost(model: LanguageModel, lens_tokens: int) -> LensCost:
+    """What a lens over so many positions will cost, before starting it."""
+    if isinstance(model, SRM):
+        points, decodings = len(points_of(model)), 2 * model.config.streams + 1
+    else:
+        from srmlab.analysis.baselines import baseline_decoder
+
+        decoder = baseline_decoder(model)
+        points, decodings = len(decoder.points), 2 * len(decoder.streams) + 1
+    V, E = model.unembedding.shape
+    return LensCost(lens_tokens, points, decodings, 2.0 * lens_tokens * points * decodings * V * E)
+
+
+def logit_lens(
+    model: LanguageModel,
+    batches: Batches,
+    lens_tokens: int | None = LENS_TOKENS,
+    means: StateMeans | None = None,
+    seed: int = 0,
+    through_post: bool = False,
+) -> LogitLens:
+    """What each stream alone says about the next token. `means` spares the pass that measures them.
+
+    `through_post` takes every layer's state through the post-steps before it is decoded.
+    """
+    if not isinstance(model, SRM):
+        from srmlab.analysis.baselines import baseline_decoder
+
+        total = count_tokens(read_twice(batches))
+        return capture(model, batches, LensSums(baseline_decoder(model), total, lens_tokens, seed))[0]
+    if means is None:
+        (means,) = capture(model, read_twice(batches), StateSums(model, through_post=through_post))
+    assert means is not None
+    decoder = StreamDecoder(model, means, through_post)
+    return capture(model, batches, LensSums(decoder, means.evidence.tokens, lens_tokens, seed))[0]
+
+
+def count_tokens(batches: Batches | Callable) -> int:
+    parts = batches() if callable(batches) else batches
+    return sum((part[0] if isinstance(part, tuple | list) else part).numel() for part in parts)

@@ -1,0 +1,315 @@
+"""Results: what an analysis found, from which text, with names and units; saved as npz + JSON, never pickle.
+
+A result is a frozen dataclass. Its array fields carry the names of their axes and their unit,
+
+    frequency: Annotated[np.ndarray, Axes("layer head target source", "share of tokens")]
+
+and an axis name means one size throughout a result: the constructor refuses arrays that disagree. Everything
+else in a result is a number, a text or a list of them. What is worked out of the fields, such as a hub score,
+is a property marked `@derived(axes, unit)`.
+
+Every number has a standard error, over sequences. A field's is the field beside it, `frequency_se`; a derived
+number's was found by bootstrap when the analysis ran. `standard_error(name)` gives either.
+
+    >>> import srmlab, srmlab.analysis, torch
+    >>> model = srmlab.build(srmlab.preset("srm-nano"))
+    >>> found = srmlab.analysis.routing(model, [torch.arange(64).view(2, 32)])
+    >>> found.frequency.shape                                   # layer, head, target, source
+    (8, 2, 8, 8)
+    >>> found.hub_score.shape == found.standard_error("hub_score").shape
+    True
+    >>> import tempfile, pathlib
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     stem = found.save(pathlib.Path(folder) / "routing")        # routing.npz and routing.json
+    ...     again = srmlab.analysis.load(stem)
+    >>> again.evidence.tokens
+    64
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import io
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Self,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+import numpy as np
+
+from srmlab.errors import UserError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FORMAT = 2
+ERROR = "error of "  # begins the names of derived numbers' errors in the npz
+Array = np.ndarray
+
+
+class ResultError(UserError):
+    """A result that cannot be read, or whose parts do not fit together."""
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The names of an array's axes, outermost first, and the unit of its values."""
+
+    names: str
+    unit: str
+
+    def __iter__(self):
+        return iter(self.names.split())
+
+
+Getter = TypeVar("Getter", bound=Callable)
+
+
+def derived(axes: str, unit: str) -> Callable[[Getter], Getter]:
+    """Under `@property`: a number (axes "") or an array worked out of a result's fields."""
+
+    def mark(getter: Getter) -> Getter:
+        getter.axes = Axes(axes, unit)  # pyright: ignore[reportFunctionMemberAccess]
+        return getter
+
+    return mark
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The text a result was measured on."""
+
+    tokens: int  # token positions that count
+    sequences: int  # the windows they came in: standard errors are over these
+    fingerprint: str  # of all token ids, whatever the batch size, their order or the number of processes
+
+    def __str__(self) -> str:
+        return f"{self.tokens:,} tokens in {self.sequences:,} sequences, text {self.fingerprint}"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Result:
+    """What every analysis returns."""
+
+    kind: ClassVar[str]
+    kinds: ClassVar[dict[str, type[Result]]] = {}
+
+    evidence: Evidence
+    errors: Mapping[str, Array] = dataclasses.field(default_factory=dict)  # of derived numbers, by name
+
+    def __init_subclass__(cls) -> None:
+        Result.kinds[cls.kind] = cls
+        cls.__repr__ = Result.__repr__  # a data class would write out all its arrays
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.headline()} ({self.evidence})>"
+
+    def __post_init__(self) -> None:
+        sizes: dict[str, int] = {}
+        known = self.derived()
+        for name in self.errors:
+            require(name in known, f"an error of {name}, which {self.kind} does not have")
+        described = [(name, axes, getattr(self, name)) for name, axes in self.axes().items()]
+        described += [(ERROR + name, known[name], error) for name, error in self.errors.items()]
+        for name, axes, value in described:
+            expected = list(axes)
+            require(
+                isinstance(value, np.ndarray) and value.ndim == len(expected),
+                f"{name} of shape {np.shape(value)}: needs the axes [{', '.join(expected)}]",
+            )
+            for axis, size in zip(expected, value.shape, strict=True):
+                require(
+                    sizes.setdefault(axis, size) == size,
+                    f"{name} has {size} entries along {axis}, other fields have {sizes[axis]}",
+                )
+
+    @classmethod
+    @functools.cache
+    def axes(cls) -> dict[str, Axes]:
+        """The array fields, with axes and unit."""
+        found = {}
+        for name, hint in get_type_hints(cls, include_extras=True).items():
+            for note in get_args(hint)[1:] if get_origin(hint) is Annotated else ():
+                if isinstance(note, Axes):
+                    found[name] = note
+        return found
+
+    @classmethod
+    @functools.cache
+    def derived(cls) -> dict[str, Axes]:
+        """The numbers worked out of the fields, with axes and unit."""
+        getters = {name: getattr(getattr(cls, name), "fget", None) for name in dir(cls)}
+        return {name: vars(getter)["axes"] for name, getter in getters.items() if hasattr(getter, "axes")}
+
+    def standard_error(self, name: str) -> Array:
+        """The standard error of a field or of a derived number; NaN if the text had one sequence only."""
+        if hasattr(self, f"{name}_se"):
+            return np.asarray(getattr(self, f"{name}_se"))
+        if name in self.derived():
+            return self.errors.get(name, np.full(np.shape(getattr(self, name)), np.nan))
+        known = [n.removesuffix("_se") for n in self.axes() if n.endswith("_se")] + list(self.derived())
+        raise ResultError(f"no standard error of {name!r} in {self.kind}; there are {', '.join(known)}")
+
+    def told(self, name: str, form: str = ".3f", at: tuple[int, ...] = ()) -> str:
+        """A number, or the one at a place of an array, with its error: `0.123 ± 0.004`."""
+        return plus_minus(np.asarray(getattr(self, name))[at], self.standard_error(name)[at], form)
+
+    def summary(self) -> str:
+        """The findings as text to read."""
+        raise NotImplementedError
+
+    def headline(self) -> str:
+        """The findings in one line, for a table of all analyses."""
+        raise NotImplementedError
+
+    def figure(self, **options: Any) -> Figure:
+        """The result drawn. (matplotlib is imported here and not before.)"""
+        from srmlab.figures import draw
+
+        return draw(self, **options)
+
+    def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:
+        """Write data files for LaTeX as `{prefix}_….dat`, by the paper's names where the paper has one."""
+        raise NotImplementedError
+
+    def save(self, path: str | Path) -> Path:
+        """Write PATH.npz (arrays) and PATH.json (axes, units, settings, evidence); the stem's path is
+        returned."""
+        stem = _stem(path)
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        axes = dict(self.axes())
+        arrays = {name: getattr(self, name) for name in axes}
+        settings = {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.name not in axes and field.name not in ("evidence", "errors")
+        }
+        for name, error in self.errors.items():
+            arrays[ERROR + name], axes[ERROR + name] = error, self.derived()[name]
+        described = {
+            name: {"axes": list(note), "unit": note.unit, "shape": list(arrays[name].shape)}
+            for name, note in axes.items()
+        }
+        digest = write_npz(stem.with_name(stem.name + ".npz"), arrays)
+        document = {
+            "kind": self.kind,
+            "format": FORMAT,
+            "npz": digest,
+            "evidence": dataclasses.asdict(self.evidence),
+            "settings": settings,
+            "arrays": described,
+        }
+        write_text(stem.with_name(stem.name + ".json"), json.dumps(document, indent=2) + "\n")
+        return stem
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a result of this kind back."""
+        found = load(path)
+        require(isinstance(found, cls), f"{path} holds a {found.kind} result, not {cls.kind}")
+        assert isinstance(found, cls)
+        return found
+
+    @classmethod
+    def exists(cls, path: str | Path) -> bool:
+        stem = _stem(path)
+        return all(stem.with_name(stem.name + suffix).exists() for suffix in (".npz", ".json"))
+
+
+def load(path: str | Path) -> Any:
+    """The result saved at PATH.npz + PATH.json, as an object of its own class."""
+    stem = _stem(path)
+    files = [stem.with_name(stem.name + suffix) for suffix in (".json", ".npz")]
+    for file in files:
+        require(file.exists(), f"no file {file}; `srmlab analyze RUN` writes it")
+    try:
+        document = json.loads(files[0].read_text())
+        kind, version = document["kind"], document["format"]
+    except (ValueError, KeyError, TypeError):
+        raise ResultError(f"{files[0]} is not a saved result; run the analysis again") from None
+    require(version == FORMAT, f"{files[0]} has format {version}, not {FORMAT}; run the analysis again")
+    if kind not in Result.kinds:
+        import srmlab.dictionaries  # noqa: F401  (its results are of this kind too)
+    require(kind in Result.kinds, f"{files[0]} holds an unknown kind of result, {kind!r}; update srmlab")
+    content = files[1].read_bytes()
+    whole = _digest(content) == document.get("npz")
+    require(whole, f"{files[1]} is damaged, or not of {files[0].name}; run the analysis again")
+    with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    settings = {name: _frozen(value) for name, value in document["settings"].items()}
+    errors = {name.removeprefix(ERROR): arrays.pop(name) for name in list(arrays) if name.startswith(ERROR)}
+    try:
+        evidence = Evidence(**document["evidence"])
+        return Result.kinds[kind](evidence=evidence, errors=errors, **settings, **arrays)
+    except TypeError as error:
+        raise ResultError(f"{files[0]} does not fit its arrays ({error}); run the analysis again") from None
+
+
+def plus_minus(value: float, error: float, form: str = ".3f") -> str:
+    """`0.123 ± 0.004`; the value alone if its error is not known, and – if there is no value. In the forms
+    "g" and "d" (a count) the error has one digit."""
+    if np.isnan(value):
+        return "–"
+    told = f"{value:.0f}" if form == "d" else f"{value:{form}}"
+    rounded = ".1g" if form[-1] in "gd" else form.lstrip("+")
+    return told if np.isnan(error) else f"{told} ± {error:{rounded}}"
+
+
+def require(holds: bool, message: str) -> None:
+    if not holds:
+        raise ResultError(message)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Whole or not at all: a reader never sees half a file."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text)
+    os.replace(partial, path)
+
+
+def write_npz(path: Path, arrays: dict[str, Array]) -> str:
+    """The arrays, whole or not at all; a hash of what was written."""
+    content = io.BytesIO()
+    np.savez_compressed(content, allow_pickle=False, **arrays)
+    partial = path.with_name(path.name + ".partial")
+    partial.write_bytes(content.getbuffer())
+    os.replace(partial, path)
+    return _digest(content.getbuffer())
+
+
+def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Path:
+    """A pgfplots table: a line of column names, then one line a row, blank-separated."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [" ".join(columns)]
+    for row in rows:
+        lines.append(" ".join(f"{cell:.6g}" if isinstance(cell, float) else str(cell) for cell in row))
+    write_text(path, "\n".join(lines) + "\n")
+    return path
+
+
+def _digest(content: bytes | memoryview) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def _stem(path: str | Path) -> Path:
+    path = Path(path)
+    return path.with_suffix("") if path.suffix in (".npz", ".json") else path
+
+
+def _frozen(value: Any) -> Any:
+    """JSON's lists as the tuples they were."""
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value

@@ -1,0 +1,244 @@
+"""Routing: who listens to whom. Statistics of the connection function's pattern, the learned wiring between
+streams.
+
+At every token, layer and head the pattern A[target, source] is a softmax over sources: how much of each
+source stream the target stream takes in. An edge is in use when A > 0.10 (strictly; `threshold`). Measured
+per (layer, head, target, source):
+
+    frequency   the share of tokens at which the edge is in use
+    weight      the mean of A
+
+    >>> import srmlab, srmlab.analysis, torch
+    >>> model = srmlab.build(srmlab.preset("srm-nano"))
+    >>> found = srmlab.analysis.routing(model, [torch.arange(64).view(2, 32)], threshold=0.10)
+    >>> float(found.weight.sum(-1).round(5).min()), found.uniform   # a target's weights add up to 1
+    (1.0, 0.125)
+
+The paper contradicts itself on which axis is which; here axes are always named, target before source, and
+drawings can be transposed. Layer 0 reads z_0, which is the same for every token: its pattern is a constant of
+the model (`token_independent`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from srmlab.analysis.capture import Accumulator, Batch, Batches, Mean, capture
+from srmlab.analysis.result import Array, Axes, Evidence, Result, derived, require, write_table
+from srmlab.errors import UserError
+from srmlab.models import SRM, LanguageModel
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Routing(Result):
+    kind: ClassVar[str] = "routing"
+
+    threshold: float
+    token_independent: tuple[int, ...]  # layers whose pattern cannot depend on the token
+    frequency: Annotated[Array, Axes("layer head target source", "share of tokens with weight > threshold")]
+    frequency_se: Annotated[Array, Axes("layer head target source", "standard error over sequences")]
+    weight: Annotated[Array, Axes("layer head target source", "mean attention weight")]
+    weight_se: Annotated[Array, Axes("layer head target source", "standard error over sequences")]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.weight.shape[-1] == self.weight.shape[-2], "target and source must be the same streams")
+        require(bool(((self.frequency >= 0) & (self.frequency <= 1)).all()), "a frequency is a share: 0 to 1")
+        off = np.abs(self.weight.sum(-1) - 1).max()  # a weight in bf16 is rounded by up to 2⁻⁹ of itself
+        require(bool(off < 2**-8), "weights must add up to 1 over sources")
+
+    @property
+    def streams(self) -> int:
+        return self.weight.shape[-1]
+
+    @property
+    def uniform(self) -> float:
+        """The weight of every edge if a stream listened to all streams alike: 1/S."""
+        return 1 / self.streams
+
+    @property
+    @derived("", "share of all edges and tokens")
+    def in_use(self) -> float:
+        """Mean frequency over all edges."""
+        return float(self.frequency.mean())
+
+    @property
+    @derived("source", "share of tokens")
+    def outgoing(self) -> Array:
+        """[source] How often a stream is listened to by another one: mean frequency over layers, heads and
+        other targets."""
+        return _off_diagonal_mean(self.frequency.mean((0, 1)), axis=0)
+
+    @property
+    @derived("target", "share of tokens")
+    def incoming(self) -> Array:
+        """[target] How often a stream listens to another one: mean frequency over layers, heads and other
+        sources."""
+        return _off_diagonal_mean(self.frequency.mean((0, 1)), axis=1)
+
+    @property
+    @derived("stream", "share of tokens")
+    def hub_score(self) -> Array:
+        """[stream] The outgoing frequency."""
+        return self.outgoing
+
+    @property
+    @derived("", "share of all outgoing frequency")
+    def hub_share(self) -> float:
+        """What the strongest stream has of all outgoing frequency (1/S: no hub)."""
+        total = float(self.outgoing.sum())
+        return float(self.outgoing.max()) / total if total > 0 else self.uniform
+
+    @property
+    @derived("stream", "share of tokens")
+    def sink_score(self) -> Array:
+        """[stream] Incoming minus outgoing frequency: positive where a stream takes more than it gives."""
+        return self.incoming - self.outgoing
+
+    @property
+    @derived("stream", "share of tokens")
+    def self_routing(self) -> Array:
+        """[stream] How often a stream listens to itself: mean frequency of the diagonal."""
+        return np.diagonal(self.frequency, axis1=-2, axis2=-1).mean((0, 1))
+
+    @property
+    @derived("", "share of tokens")
+    def mean_self_routing(self) -> float:
+        return float(self.self_routing.mean())
+
+    @property
+    @derived("", "(layer, head, stream) triples")
+    def mostly_self(self) -> int:
+        """In how many layers, heads and streams the stream listens to itself at more than half the tokens."""
+        return int((np.diagonal(self.frequency, axis1=-2, axis2=-1) > 0.5).sum())
+
+    @property
+    def hubs(self) -> list[int]:
+        """Streams whose outgoing frequency is a standard deviation above the mean, strongest first."""
+        out = self.outgoing
+        bar = out.mean() + out.std()
+        ranked = np.argsort(-out, kind="stable")
+        return [int(s) for s in ranked if out[s] >= bar and out.std() > 1e-12]
+
+    @property
+    def sinks(self) -> list[int]:
+        """Streams whose outgoing frequency is under half the mean, weakest first."""
+        out = self.outgoing
+        return [int(s) for s in np.argsort(out, kind="stable") if out[s] < out.mean() / 2]
+
+    @property
+    @derived("transition", "correlation")
+    def stability(self) -> Array:
+        """[transition] Correlation of the frequency maps of consecutive layers (1: the same wiring)."""
+        flat = self.frequency.reshape(self.frequency.shape[0], -1)
+        return np.array([_correlation(a, b) for a, b in itertools.pairwise(flat)])
+
+    @property
+    @derived("", "correlation")
+    def mean_stability(self) -> float:
+        """Mean correlation of consecutive layers; NaN for one layer."""
+        return float(self.stability.mean()) if self.stability.size else float("nan")
+
+    def headline(self) -> str:
+        first = ", ".join(f"S{s} {self.outgoing[s]:.0%}" for s in self.hubs[:3]) or "none"
+        self_routing = f"self-routing {self.mean_self_routing:.0%}"
+        return f"hubs {first}; {self_routing}; layer to layer r = {self.mean_stability:.2f}"
+
+    def summary(self) -> str:
+        layers, heads = self.frequency.shape[:2]
+
+        def named(streams: list[int]) -> str:
+            return ", ".join(f"S{s} {self.told('outgoing', '.1%', (s,))}" for s in streams) or "none"
+
+        lines = [
+            f"Routing, weight > {self.threshold:g} ({self.evidence})",
+            f"  {layers} layers × {heads} heads × {self.streams} streams; uniform 1/S = {self.uniform:.3f}",
+            f"  edges in use: {self.told('in_use', '.1%')} of all",
+            "  hubs (outgoing frequency): " + named(self.hubs),
+            "  sinks (rarely listened to): " + named(self.sinks),
+            f"  self-routing: mean {self.told('mean_self_routing', '.1%')}, above one half in "
+            f"{self.told('mostly_self', 'd')} of {layers * heads * self.streams}",
+            "  correlation with the next layer: "
+            + ", ".join(self.told("stability", ".2f", (t,)) for t in range(layers - 1)),
+        ]
+        if self.token_independent:
+            lines.append("  layer 0 reads z_0 and is the same for every token")
+        return "\n".join(lines)
+
+    def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:
+        frequency, weight = self.frequency, self.weight
+        rows = ((*at, float(frequency[at]), float(weight[at])) for at in np.ndindex(*frequency.shape))
+        columns = ["layer", "head", "target", "source", "frequency", "weight"]
+        return [write_table(Path(directory) / f"{prefix}_routing.dat", columns, rows)]
+
+
+class RoutingSums(Accumulator):
+    def __init__(self, model: SRM, threshold: float = 0.10) -> None:
+        if not 0 <= threshold < 1:
+            raise UserError(f"threshold = {threshold}: a share of attention, at least 0 and less than 1")
+        config = model.config
+        if config.connection != "attention":
+            raise UserError(f"connection = {config.connection!r}: routing is of a learned connection only")
+        self.threshold = threshold
+        self.settings = {"threshold": threshold}
+        self.token_independent = token_independent_layers(model)
+        self.sites = [f"layers.{l}.connection.pattern" for l in range(config.depth)]
+        shape = (config.depth, config.stream_heads, config.streams, config.streams)
+        self.means = {"frequency": Mean(*shape), "weight": Mean(*shape)}
+        self.frequency: list[Tensor] = []
+        self.weight: list[Tensor] = []
+
+    def begin(self, batch: Batch) -> None:  # noqa: ARG002
+        self.frequency, self.weight = [], []
+
+    def see(self, name: str, value: Tensor) -> None:  # noqa: ARG002
+        self.frequency.append((value > self.threshold).sum(1))  # [B, H, target, source]
+        self.weight.append(value.sum(1, dtype=torch.float32))
+
+    def end(self, batch: Batch, embedding: Tensor) -> None:  # noqa: ARG002
+        for name, rows in (("frequency", self.frequency), ("weight", self.weight)):
+            self.means[name].add(batch, torch.stack(rows, 1))
+
+    def result(self, evidence: Evidence) -> Routing:
+        return Routing(
+            evidence=evidence,
+            threshold=self.threshold,
+            token_independent=self.token_independent,
+            **self.numbers(),
+        )
+
+
+def routing(model: LanguageModel, batches: Batches, threshold: float = 0.10) -> Routing:
+    """How often, and how strongly, each stream listens to each other one."""
+    return capture(model, batches, RoutingSums(streams_of(model, "routing"), threshold))[0]
+
+
+def streams_of(model: LanguageModel, analysis: str) -> SRM:
+    """The model, if it has streams and a connection function."""
+    if not isinstance(model, SRM):
+        raise UserError(f"{analysis} is defined on streams; a {type(model).__name__} has none")
+    return model
+
+
+def token_independent_layers(model: SRM) -> tuple[int, ...]:
+    return () if model.config.z0 == "input" else (0,)
+
+
+def _off_diagonal_mean(matrix: Array, axis: int) -> Array:
+    others = matrix.shape[0] - 1
+    return (matrix.sum(axis) - np.diagonal(matrix)) / others if others else np.zeros(1)
+
+
+def _correlation(a: Array, b: Array) -> float:
+    a, b = a - a.mean(), b - b.mean()
+    scale = np.sqrt((a @ a) * (b @ b))
+    if scale == 0:  # a map without contrast: the same as another such, unlike any other
+        return float(np.array_equal(a, b))
+    return float(a @ b / scale)

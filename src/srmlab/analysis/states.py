@@ -1,0 +1,230 @@
+"""The mean state of every stream after every layer: what mean ablation and the mean-corrected lens put in a
+stream's place.
+
+Points are the places where a state can be read: after every layer, and after every post-step. The last one is
+what the output function reads. `Finished` reads the state after every layer as if that layer were the last,
+which takes it through the post-steps.
+
+    >>> import srmlab, srmlab.analysis, torch
+    >>> model = srmlab.build(srmlab.preset("srm-nano"))
+    >>> found = srmlab.analysis.state_means(model, [torch.arange(64).view(2, 32)])
+    >>> found.mean.shape, found.points[-1]                     # point, stream, dim
+    ((8, 8, 32), 'layers.7.out')
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from srmlab.analysis.capture import Accumulator, Batch, Batches, Mean, capture, stream_major
+from srmlab.analysis.result import Array, Axes, Evidence, Result, derived, require
+from srmlab.analysis.routing import streams_of
+from srmlab.errors import UserError
+from srmlab.models import SRM, LanguageModel
+from srmlab.models.model import document_mask
+
+SPOOL_LIMIT = 4 * 2**30  # bytes of states kept on disk between two readings; beyond, the model runs twice
+
+
+def points_of(model: SRM) -> tuple[str, ...]:
+    """The sites of the states after every layer and every post-step."""
+    config = model.config
+    layers = [f"layers.{l}.out" for l in range(config.depth)]
+    return tuple(layers + [f"post.{i}.out" for i in range(config.post_steps)])
+
+
+def model_mark(model: SRM) -> str:
+    """A hash of the config and of some values of every weight, the same in any precision: quick, and enough
+    to tell models apart."""
+    digest = hashlib.blake2b(json.dumps(model.config.to_dict()).encode(), digest_size=8)
+    for value in model.state_dict().values():
+        flat = value.detach().flatten()
+        some = flat[:: max(1, len(flat) // 64)].to("cpu", torch.bfloat16)
+        digest.update(some.float().numpy().tobytes())
+    return digest.hexdigest()
+
+
+class Finished:
+    """The states after every layer, each taken through the post-steps as if its layer were the last.
+
+    A step keeps to its stream, so to keep one stream and run the post-steps is to run them and keep it.
+    """
+
+    def __init__(self, model: SRM) -> None:
+        config = model.config
+        self.model = model
+        self.outs = [f"layers.{l}.out" for l in range(config.depth)]
+        self.points = tuple(f"{out}+post" for out in self.outs)
+        self.sites = list(self.outs)
+        if config.post_steps and config.post_input == "state+update":
+            self.sites += [f"layers.{l}.update" for l in range(config.depth)]
+        self.update: Tensor | None = None
+
+    def see(self, name: str, value: Tensor, documents: Tensor | None) -> tuple[str, Tensor] | None:
+        """The point and its state [S, B, T, D]; None at an update, which the post-steps after it read. They
+        attend within `documents` [B, T], if there are any."""
+        z = value.permute(2, 0, 1, 3)
+        if name not in self.outs:
+            self.update = z
+            return None
+        if not self.model.post:
+            return f"{name}+post", z
+        rotary = self.model.rotary(0, z.shape[2], like=z)
+        mask = None if documents is None else document_mask(documents).repeat(len(z), 1, 1, 1)
+        for step in self.model.post:
+            z = step(z, self.update, rotary, mask=mask)
+        return f"{name}+post", z
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StateMeans(Result):
+    kind: ClassVar[str] = "states"
+
+    points: tuple[str, ...]
+    mean: Annotated[Array, Axes("point stream dim", "mean state over tokens")]
+    mean_se: Annotated[Array, Axes("point stream dim", "standard error over sequences")]
+    model: str = ""  # the mark of the model they are of; "" if unknown
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            len(self.points) == len(self.mean), f"{len(self.points)} points named, {len(self.mean)} measured"
+        )
+
+    def check(self, model: SRM, points: Sequence[str]) -> None:
+        """Refuse the means of another model, or of other points than are needed."""
+        config = model.config
+        fits = self.mean.shape[1:] == (config.streams, config.stream_dim) and set(points) <= set(self.points)
+        if not fits or (self.model and self.model != model_mark(model)):
+            raise UserError(
+                "these state means are of another model, or of states before the post-steps and not after; "
+                "measure them on this one with state_means(…, through_post=…)"
+            )
+
+    def at(self, point: str, device: torch.device | str = "cpu") -> Tensor:
+        """[stream, dim] The mean state at one point."""
+        return torch.from_numpy(self.mean[self.points.index(point)]).to(device, torch.float32)
+
+    def headline(self) -> str:
+        return "mean length " + " ".join(f"{v:.1f}" for v in self.mean_length)
+
+    @property
+    @derived("point stream", "length")
+    def length(self) -> Array:
+        """[point stream] The length of the mean state. (States have length √D, so √D here would mean: all
+        tokens alike.)"""
+        return np.linalg.norm(self.mean, axis=-1)
+
+    @property
+    @derived("point", "length")
+    def mean_length(self) -> Array:
+        """[point] The mean over streams of their mean states' lengths."""
+        return self.length.mean(1)
+
+    def summary(self) -> str:
+        full = self.mean.shape[-1] ** 0.5
+        lines = [
+            f"Mean states ({self.evidence}); a length of √D = {full:.1f} would mean that all tokens agree"
+        ]
+        lines += [
+            f"  {point}: mean length {self.told('mean_length', '.2f', (p,))}, "
+            f"by stream {' '.join(f'{v:.1f}' for v in self.length[p])}"
+            for p, point in enumerate(self.points)
+        ]
+        return "\n".join(lines)
+
+    def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:  # noqa: ARG002
+        return []
+
+
+class StateSums(Accumulator):
+    def __init__(self, model: SRM, last: bool = False, through_post: bool = False) -> None:
+        config = model.config
+        self.mark = model_mark(model)
+        self.finished = Finished(model) if through_post else None
+        self.points = points_of(model)[-1:] if last else points_of(model)
+        self.sites = self.points
+        if self.finished is not None:
+            self.points, self.sites = self.finished.points, self.finished.sites
+        self.settings = {"last": last, "through_post": through_post}
+        self.means = {"mean": Mean(len(self.points), config.streams, config.stream_dim)}
+        self.sums: list[Tensor] = []
+
+    def begin(self, batch: Batch) -> None:
+        self.documents = batch.documents
+        self.sums = []
+
+    def see(self, name: str, value: Tensor) -> None:
+        if self.finished is None:
+            self.sums.append(stream_major(value).sum(2))
+        elif found := self.finished.see(name, value, self.documents):
+            self.sums.append(found[1].float().sum(2))
+
+    def end(self, batch: Batch, embedding: Tensor) -> None:  # noqa: ARG002
+        self.means["mean"].add(batch, torch.stack(self.sums).permute(2, 0, 1, 3))  # [B, P, S, D]
+
+    def result(self, evidence: Evidence) -> StateMeans:
+        return StateMeans(
+            evidence=evidence,
+            points=tuple(self.points),
+            **self.numbers(),
+            model=self.mark,
+        )
+
+
+class Spool(Accumulator):
+    """Keeps the final states of one pass on disk, so that a second reading needs no second pass."""
+
+    def __init__(self, model: SRM, limit: int = SPOOL_LIMIT) -> None:
+        self.sites = points_of(model)[-1:]
+        self.means = {}
+        self.limit = limit
+        self.full = False
+        self.file = tempfile.TemporaryFile()  # noqa: SIM115  (it has no name, and is gone when closed)
+        self.shapes: dict[int, tuple[int, int, torch.Size]] = {}  # batch index → offset, count, shape
+
+    def begin(self, batch: Batch) -> None:
+        self.index = batch.index
+
+    def see(self, name: str, value: Tensor) -> None:  # noqa: ARG002
+        offset = self.file.tell()
+        if self.full or offset + 4 * value.numel() > self.limit:
+            self.full = True
+            return
+        z = stream_major(value).cpu().contiguous()
+        z.numpy().tofile(self.file)
+        self.shapes[self.index] = (offset, z.numel(), z.shape)
+
+    def read(self, index: int, device: torch.device) -> Tensor | None:
+        """The final states [S, B, T, D] of a batch, or None if they were not this process's, or too many."""
+        if index not in self.shapes:
+            return None
+        offset, count, shape = self.shapes[index]
+        self.file.seek(offset)
+        return torch.from_numpy(np.fromfile(self.file, np.float32, count)).view(shape).to(device)
+
+    def result(self, evidence: Evidence) -> Spool:  # noqa: ARG002
+        self.file.flush()
+        return self
+
+    def close(self) -> None:
+        self.file.close()
+
+
+def state_means(model: LanguageModel, batches: Batches, through_post: bool = False) -> StateMeans:
+    """The mean over tokens of every stream's state after every layer and post-step.
+
+    `through_post`: of the states after every layer, each taken through the post-steps (see `Finished`).
+    """
+    sums = StateSums(streams_of(model, "state_means"), through_post=through_post)
+    return capture(model, batches, sums)[0]

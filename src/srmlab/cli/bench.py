@@ -1,0 +1,109 @@
+"""`srmlab bench`: side-by-side ratios, from the `benchmarks/` folder of a checkout."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import platform
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+import srmlab
+from srmlab.errors import UserError
+
+FOLDER = Path(__file__).parents[3] / "benchmarks"
+BENCHES = ("training_step", "decoding", "sites", "analyses", "explorer")
+
+
+@dataclass
+class Command:
+    """Time SRM side by side with Hugging Face GPT-2 and with the paper's pseudocode, as ratios within one
+    run.
+
+    Example:
+        srmlab bench
+        srmlab bench decoding --rounds 5 --json bench.json
+    """
+
+    benches: Annotated[tuple[str, ...], tyro.conf.Positional] = BENCHES
+    """Which ones: training_step, decoding, sites, analyses, explorer."""
+    rounds: int = 3
+    """How often the candidates take turns; medians are reported."""
+    threads: int = 2
+    """Threads of the CPU to use."""
+    base_tokens: int = 1024
+    """How many tokens the analyses of srm-base read; 8192 takes an hour on two cores."""
+    json: Path | None = None
+    """Also write the table to this file."""
+
+    def run(self) -> None:
+        import torch
+
+        from srmlab.errors import nearest
+        from srmlab.training.memory import keep_buffers
+
+        if not FOLDER.is_dir():
+            raise UserError(
+                "the benchmarks are in the source checkout, not in the package; run this from a clone"
+            )
+        for bench in self.benches:
+            if bench not in BENCHES:
+                hint = nearest(bench, list(BENCHES)) or f"; there are {', '.join(BENCHES)}"
+                raise UserError(f"no bench is called {bench!r}{hint}")
+        if self.rounds < 1:
+            raise UserError(f"--rounds {self.rounds}: must be at least 1")
+        torch.set_num_threads(self.threads)
+        keep_buffers()
+        sys.path.insert(0, str(FOLDER))
+        rows: list[Any] = []
+        for bench in self.benches:
+            print(f"{bench} …", file=sys.stderr, flush=True)
+            options = {"base_tokens": self.base_tokens} if bench == "analyses" else {}
+            for row in importlib.import_module(bench).run(self.rounds, **options):
+                note = f" ({row.note})" if row.note else ""
+                print(f"  {row.name}: {row.ratio:.2f}{note}", file=sys.stderr, flush=True)
+                rows.append(row)
+        _print_table(rows)
+        if self.json is not None:
+            self.json.write_text(json.dumps(report(rows, self.threads, self.rounds), indent=2) + "\n")
+
+
+def report(rows: list[Any], threads: int, rounds: int) -> dict[str, Any]:
+    import torch
+
+    return {
+        "srmlab": srmlab.__version__,
+        "torch": torch.__version__,
+        "machine": platform.machine(),
+        "threads": threads,
+        "rounds": rounds,
+        "rows": [dataclasses.asdict(row) | {"met": row.met} for row in rows],
+    }
+
+
+def _print_table(rows: list[Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("what")
+    for heading in ("measured", "arithmetic alone", "ratio", "asked", ""):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        measured = " ÷ ".join(_figure(s) for s in row.seconds) + f" {row.unit}"
+        limit = ""
+        if row.limit is not None:
+            limit = f"{' ÷ '.join(map(_figure, row.limit_seconds))} = {row.limit:.2f}"
+        mark = {True: "met", False: "missed", None: ""}[row.met]
+        table.add_row(row.name, measured, limit, f"{row.ratio:.2f}", row.asked, mark)
+    Console().print(table)
+
+
+def _figure(number: float) -> str:
+    """Three digits, and never 1e+03."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"

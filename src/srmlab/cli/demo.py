@@ -1,0 +1,92 @@
+"""`srmlab demo`: from text to a page about a trained model, by the same commands a user would type.
+
+Every stage is one of the other commands, shown as it would be typed and then run. A demo that was stopped
+goes on where it was: what is there already is kept.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from srmlab.errors import UserError
+
+PROMPT = "My fellow citizens of the"
+
+
+@dataclass(frozen=True)
+class Stage:
+    says: str
+    arguments: tuple[str, ...]
+    done: Callable[[], bool] = lambda: False  # what it makes is there already
+
+
+@dataclass
+class Command:
+    """Train a small SRM on real text, look inside it, and write a report: a few minutes on two cores.
+
+    Example:
+        srmlab demo
+        srmlab demo --out runs/short --steps 60
+    """
+
+    out: Path = Path("runs/demo")
+    """Where it all goes: OUT/data and OUT/run."""
+    steps: int | None = None
+    """Training steps; by default those of the srm-nano recipe."""
+    tokens: int = 8192
+    """How much text the analyses read."""
+
+    def run(self) -> None:
+        from srmlab.cli import run
+
+        if self.steps is not None and self.steps < 1:
+            raise UserError(f"--steps {self.steps}: must be at least 1")
+        if self.tokens < 2:
+            raise UserError(f"--tokens {self.tokens}: must be at least 2")
+        started = time.monotonic()
+        stages = self.stages()
+        for number, stage in enumerate(stages, start=1):
+            print(
+                f"\n{number}/{len(stages)}  {stage.says}\n$ srmlab {shlex.join(stage.arguments)}", flush=True
+            )
+            if stage.done():
+                print("done before, kept")
+            else:
+                run(stage.arguments[0], list(stage.arguments[1:]))
+        minutes = (time.monotonic() - started) / 60
+        print(f"\n{minutes:.1f} minutes. The page: {self.out / 'run' / 'report.html'}")
+        print(f"To ask more of the model: srmlab explore {self.out / 'run'}")
+
+    def stages(self) -> list[Stage]:
+        data, trained = self.out / "data", self.out / "run"
+        steps = ()
+        if self.steps is not None:  # a short training has a short warm-up
+            steps = ("--steps", str(self.steps), "--warmup", str(min(20, self.steps // 10)))
+        return [
+            Stage(
+                "Text to tokens: 249 State of the Union speeches, and a vocabulary learned from them",
+                ("prepare", "sotu", "--out", str(data), "--tokenizer", "bpe:512"),
+                done=(data / "manifest.json").is_file,
+            ),
+            Stage(
+                "Train: eight streams, one layer applied eight times, gradient through the last four",
+                ("train", "srm-nano", "--data", str(data), "--out", str(trained), "--resume", *steps),
+            ),
+            Stage(
+                "How good is it, beside counting tokens and pairs of tokens",
+                ("evaluate", str(trained), "--limit-tokens", "32768"),
+            ),
+            Stage(
+                "Let it write",
+                ("generate", str(trained), "--prompt", PROMPT, "--temperature", "0.7", "--seed", "0"),
+            ),
+            Stage(
+                "Look inside: routing, alignment, drift, ablation, logit lens",
+                ("analyze", str(trained), "--tokens", str(self.tokens)),
+            ),
+            Stage("All of it on one page", ("report", str(trained))),
+        ]

@@ -1,0 +1,126 @@
+"""`srmlab explore`: the explorer in a browser."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import webbrowser
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from srmlab.errors import UserError
+from srmlab.pretrained import folder
+
+if TYPE_CHECKING:
+    from srmlab.explorer.session import Session
+
+
+@dataclass
+class Command:
+    """Look at the streams of a model think, in your browser. Everything runs here; nothing is asked of any
+    other machine.
+
+    Example:
+        srmlab explore --pretrained
+        srmlab explore runs/nano
+        srmlab explore --preset srm-nano
+    """
+
+    run_path: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
+    """A run, a checkpoint or an export."""
+    preset: str | None = None
+    """Instead of a run: an untrained model by name."""
+    pretrained: bool = False
+    """Instead of a run: the trained model that comes with the package."""
+    dictionary: Path | None = None
+    """A folder of `srmlab dictionary`; by default the run's newest one."""
+    port: int = 8765
+    """0 takes any free one."""
+    host: str = "127.0.0.1"
+    """The address to listen on. Anything but loopback lets others in: there is no password."""
+    browser: bool = True
+    """Open the page."""
+
+    def run(self) -> None:
+        run, preset = subject(self.run_path, self.preset, self.pretrained)
+        if not 0 <= self.port <= 65535:
+            raise UserError(f"--port {self.port}: must be between 0 and 65535")
+        listener = listen(self.host, self.port)
+        try:
+            session = opened(run, preset, self.dictionary)
+            serve(session, listener, self.host, self.browser)
+        finally:
+            listener.close()
+
+
+def subject(run: str | None, preset: str | None, pretrained: bool) -> tuple[str | None, str | None]:
+    """The run or the preset to look at: exactly one of the three must be asked for."""
+    if (run is not None) + (preset is not None) + pretrained != 1:
+        raise UserError("give one of them: a run such as runs/nano, --pretrained, or --preset with a name")
+    return (str(folder()) if pretrained else run), preset
+
+
+def opened(run: str | None, preset: str | None, dictionary: Path | None) -> Session:
+    """The session to look at, with a dictionary of its streams if there is one."""
+    from srmlab.explorer.opening import open_preset, open_run, use_threads
+
+    if run is None and dictionary is not None:
+        raise UserError("--dictionary goes with a run: an untrained preset has none")
+    session = open_run(run, dictionary) if run is not None else open_preset(preset or "")
+    use_threads(session.srm)
+    return session
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """The listening socket, or one line about why not."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        raise UserError(f"--host {host}: not an address of this machine; leave it out for loopback") from None
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        raise UserError(
+            f"cannot listen on {host}:{port} ({error.strerror}): try --port {port + 1 if port < 65535 else 0}"
+        ) from None
+    return listener
+
+
+def serve(session, listener: socket.socket, host: str, browser: bool) -> None:
+    """Answer until SIGINT or SIGTERM; then finish what is running and return."""
+    import uvicorn
+
+    from srmlab.explorer.guard import LOOPBACK
+    from srmlab.explorer.server import create_app
+
+    port = listener.getsockname()[1]
+    shown = "localhost" if host in LOOPBACK else host
+    url = f"http://{f'[{shown}]' if ':' in shown else shown}:{port}/"
+    app = create_app(session, hosts=tuple({*LOOPBACK, host, *names_of(host)}))
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, timeout_graceful_shutdown=5, server_header=False
+    )
+    print(f"{session.name}: {url}   (Ctrl-C stops)", flush=True)
+    if host not in LOOPBACK:
+        print("listening beyond this machine: whoever reaches this address can use the model", flush=True)
+    if browser:
+        threading.Timer(0.8, webbrowser.open, (url,)).start()
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def names_of(host: str) -> tuple[str, ...]:
+    """The names a server on all addresses is reached by."""
+    if host not in ("0.0.0.0", "::"):
+        return ()
+    name = socket.gethostname()
+    try:
+        return (name, *socket.gethostbyname_ex(name)[2])
+    except OSError:
+        return (name,)

@@ -1,0 +1,70 @@
+"""`srmlab export`: a model as a folder for other tools."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+import srmlab
+from srmlab.data import Tokenizer, make_tokenizer
+from srmlab.errors import UserError
+
+if TYPE_CHECKING:
+    from srmlab.models import LanguageModel
+
+
+@dataclass
+class Command:
+    """Write the model of a run as a folder that Hugging Face opens, or as a plain folder of ours.
+
+    Example:
+        srmlab export runs/nano --to hf --out exports/nano-hf
+        srmlab export runs/nano --to safetensors --out exports/nano
+        lm_eval --model hf --model_args pretrained=exports/nano-hf,trust_remote_code=True --tasks wikitext
+    """
+
+    source: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_OR_FOLDER")]
+    """A run, a checkpoint, or an earlier export of either kind."""
+    out: Path
+    """The folder to write; must not exist."""
+    to: Literal["hf", "safetensors"] = "hf"
+    """hf: for `AutoModelForCausalLM` and `AutoTokenizer`. safetensors: for `srmlab.load`."""
+    tokenizer: str | None = None
+    """gpt2, byte or a saved tokenizer's folder, where the source has none of its own."""
+
+    def run(self) -> None:
+        model, tokenizer = open_folder(self.source)
+        if self.tokenizer is not None:
+            tokenizer = make_tokenizer(self.tokenizer)
+        if self.to == "safetensors":
+            srmlab.save(model, self.out, tokenizer=tokenizer)
+            print(f'{self.out}: open it with srmlab.load("{self.out}")')
+        else:
+            export_huggingface(model, self.out, tokenizer)
+            print(f"{self.out}: open it with AutoModelForCausalLM.from_pretrained, trust_remote_code=True")
+        if tokenizer is None:
+            print("It has no tokenizer, as the source has none; --tokenizer adds one.")
+
+
+def open_folder(path: Path) -> tuple[LanguageModel, Tokenizer | None]:
+    """The model and the tokenizer, if there is one, of a run, a checkpoint or an export of either kind."""
+    from srmlab import storage
+
+    return storage.load(path), storage.load_tokenizer(path)
+
+
+def export_huggingface(model: LanguageModel, out: Path, tokenizer: Tokenizer | None) -> None:
+    """A Hugging Face folder, all of it or nothing. An existing one is not overwritten."""
+    from srmlab.interop.huggingface import export, quietly
+    from srmlab.training.files import sealed_folder
+
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        raise UserError(f"{out} exists and is not overwritten: choose another folder, or delete it")
+    try:
+        with sealed_folder(out) as folder, quietly():
+            export(model, folder, tokenizer)
+    except OSError as error:
+        raise UserError(f"cannot write {out} ({error.strerror or error}): choose another --out") from None

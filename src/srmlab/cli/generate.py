@@ -1,0 +1,177 @@
+"""`srmlab generate`: text from a model, as it is made."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+import srmlab
+from srmlab.cli.export import open_folder
+from srmlab.data import Tokenizer, byte_tokenizer, gpt2_tokenizer, make_tokenizer
+from srmlab.data.errors import DataError
+from srmlab.errors import UserError
+from srmlab.pretrained import folder
+
+if TYPE_CHECKING:
+    import torch
+
+    from srmlab.models import LanguageModel
+
+
+@dataclass
+class Command:
+    """Continue a prompt, and show the text as it is made.
+
+    A preset has fresh weights and writes noise. Where there is no tokenizer, token ids are written instead.
+
+    Example:
+        srmlab generate --pretrained --prompt "My fellow citizens"
+        srmlab generate runs/nano --prompt "My fellow citizens" --max-new-tokens 100
+        srmlab generate exports/nano --temperature 0 --json
+        srmlab generate srm-nano --tokens 1 2 3
+    """
+
+    model: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_OR_FOLDER_OR_PRESET")] = (
+        None
+    )
+    """A run, a checkpoint, an export, or a preset by name."""
+    pretrained: bool = False
+    """Instead of those: the trained model that comes with the package."""
+    prompt: str = ""
+    """The text to continue; empty starts a document."""
+    tokens: Annotated[tuple[int, ...], tyro.conf.arg(metavar="ID")] = ()
+    """The prompt as token ids, instead of --prompt."""
+    max_new_tokens: int = 64
+    """How many tokens to write at most; an end-of-text stops before."""
+    temperature: float = 0.8
+    """0 always takes the most likely token."""
+    top_k: int | None = None
+    """Choose among the k most likely tokens only."""
+    top_p: float | None = None
+    """Choose among the most likely tokens that together have this probability."""
+    seed: int | None = None
+    """The same seed writes the same text; without it each call differs."""
+    overflow: Literal["refuse", "slide"] = "refuse"
+    """Past the model's context: refuse, or forget the first half and go on."""
+    tokenizer: str | None = None
+    """gpt2, byte or a saved tokenizer's folder, where the model has none of its own."""
+    json: bool = False
+    """Print JSON at the end, for a program to read."""
+
+    def run(self) -> None:
+        import torch
+
+        if (self.model is not None) == self.pretrained:
+            raise UserError("give one of them: a run such as runs/nano, a preset's name, or --pretrained")
+        name = self.model or str(folder())
+        fresh = not Path(name).exists()
+        model, tokenizer = build_preset(name) if fresh else open_folder(Path(name))
+        if self.tokenizer is not None:
+            tokenizer = make_tokenizer(self.tokenizer)
+        prompt = self.prompt_tokens(model, byte_tokenizer() if fresh and tokenizer is None else tokenizer)
+        seed = torch.seed() % 2**32 if self.seed is None else self.seed
+        written: list[int] = []
+        stream = Stream(tokenizer)
+
+        def show(column: torch.Tensor) -> None:
+            written.append(int(column))
+            if not self.json:
+                print(stream.push(written[-1]), end="", flush=True)
+
+        if not self.json and self.prompt:
+            print(self.prompt, end="" if tokenizer else "\n", flush=True)
+        try:
+            srmlab.generate(
+                model,
+                torch.tensor([prompt]),
+                self.max_new_tokens,
+                temperature=self.temperature,
+                top_k=self.top_k,
+                top_p=self.top_p,
+                seed=seed,
+                stop_token=tokenizer.end_of_text if tokenizer else None,
+                overflow=self.overflow,
+                on_token=show,
+            )
+        except ValueError as error:  # a prompt or a setting that cannot work
+            raise UserError(str(error).replace('pass overflow="slide"', "add --overflow slide")) from None
+        if self.json:
+            text = None if tokenizer is None else Stream(tokenizer).all(written)
+            answer = {
+                "model": name,
+                "seed": seed,
+                "prompt_tokens": prompt,
+                "new_tokens": written,
+                "text": text,
+            }
+            print(json.dumps(answer, ensure_ascii=False))
+        else:
+            print(stream.close())
+
+    def prompt_tokens(self, model: LanguageModel, tokenizer: Tokenizer | None) -> list[int]:
+        if self.tokens and self.prompt:
+            raise UserError("--prompt and --tokens are two ways to say the same: give one of them")
+        if self.tokens:
+            prompt = list(self.tokens)
+        elif tokenizer is not None:
+            prompt = tokenizer.encode(self.prompt) or [tokenizer.end_of_text]
+        else:
+            raise UserError(f"{self.model} has no tokenizer: give --tokens 1 2 3, or --tokenizer gpt2")
+        if beyond := [i for i in prompt if not 0 <= i < model.config.vocab_size]:
+            raise UserError(
+                f"token {beyond[0]} is not in the model's vocabulary of {model.config.vocab_size} ids"
+            )
+        return prompt
+
+
+def build_preset(name: str) -> tuple[LanguageModel, Tokenizer | None]:
+    if "/" in name:
+        raise UserError(f"{name} does not exist: give a run, a checkpoint, an export or a preset")
+    model = srmlab.build(srmlab.preset(name))
+    tokenizer = preset_tokenizer(model.config.vocab_size)
+    without = "" if tokenizer else " It has no tokenizer yet: bytes go in, token ids come out."
+    print(f"{name} is a preset: its weights are fresh and it writes noise.{without}", file=sys.stderr)
+    return model, tokenizer
+
+
+def preset_tokenizer(vocab_size: int) -> Tokenizer | None:
+    """The tokenizer a fresh model of this vocabulary can only mean, if it is at hand."""
+    if vocab_size == byte_tokenizer().vocab_size:
+        return byte_tokenizer()
+    try:
+        gpt2 = gpt2_tokenizer()
+    except DataError:  # not installed
+        return None
+    return gpt2 if vocab_size == gpt2.vocab_size else None
+
+
+class Stream:
+    """Tokens in, text out, at once: only the bytes of a character that is not whole yet are held back.
+
+    >>> stream = Stream(byte_tokenizer())
+    >>> [stream.push(token) for token in "né".encode()]
+    ['n', '', 'é']
+    """
+
+    def __init__(self, tokenizer: Tokenizer | None) -> None:
+        self.tokenizer = tokenizer
+        self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token: int) -> str:
+        if self.tokenizer is None:
+            return f"{token} "
+        if token < self.tokenizer.end_of_text:
+            return self.decoder.decode(self.tokenizer.tokens[token])
+        return "" if token == self.tokenizer.end_of_text else f"<{token}>"  # an id the tokenizer does not use
+
+    def close(self) -> str:
+        return self.decoder.decode(b"", final=True)
+
+    def all(self, tokens: list[int]) -> str:
+        return "".join(map(self.push, tokens)) + self.close()

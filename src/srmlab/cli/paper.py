@@ -1,0 +1,162 @@
+"""`srmlab paper baseline=RUN 161m=RUN 479m=RUN --out DIR`: the data files that the paper's LaTeX reads."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import tyro
+
+from srmlab.cli.analyze import TOKENS
+from srmlab.cli.analyze import Command as Analyze
+from srmlab.errors import UserError
+
+LOSS_COLUMNS = {  # label → the column of loss_smoothed.csv, in the paper's words
+    "hrm": "HRM - loss",
+    "gpt2": "gpt2-test - loss",
+    "161m": "161M parameters - loss",
+    "479m": "479M parameters - loss",
+    "baseline": "4-Bl_3-Pg_6-Ls_1-Ps - loss",
+}
+ANALYSED = ("baseline", "161m", "479m")
+NEEDED = ("alignment", "ablation", "routing", "drift", "logit_lens")
+SWEEP = re.compile(r"(param|width|stream):(\d+)")
+WINDOW = 200  # steps of the paper's rolling average, and of its "training loss"
+
+
+@dataclass
+class Command:
+    """Write the paper's data files from your runs, by the paper's names and columns: its figure sources
+    compile on them.
+
+    Runs are named by what they stand for: baseline (SRM-base), 161m (SRM-med), 479m (SRM-large), gpt2, hrm;
+    and the cells of the stream-size sweep as param:8, width:8 or stream:8. What was not given is listed.
+    Analyses that a run does not have yet are made first.
+
+    Example:
+        srmlab paper baseline=runs/base 161m=runs/med 479m=runs/large gpt2=runs/gpt2 hrm=runs/hrm --out paper
+        srmlab paper 161m=runs/nano param:8=runs/sweep-8 --out paper
+    """
+
+    runs: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="LABEL=RUN …")]]
+    """Labels and runs."""
+    out: Path
+    """The folder: its data/ gets the files, its figs/ the figures that the paper has as images."""
+    tokens: int = TOKENS
+    """How many tokens the analyses read."""
+    json: bool = False
+    """Print JSON, for a program to read."""
+
+    def run(self) -> None:
+        runs = parse(self.runs)
+        data = self.out / "data"
+        written: list[Path] = []
+        for label in ANALYSED:
+            if label in runs:
+                written += self.analysed(label, runs[label], data)
+        curves = {label: _losses(path) for label, path in runs.items()}
+        if any(label in LOSS_COLUMNS for label in runs):
+            written.append(write_losses(data / "loss_smoothed.csv", curves))
+        written += write_sweep(data / "stream_size", curves)
+        answer = {"written": [str(path) for path in written], "missing": missing(set(runs))}
+        if self.json:
+            print(json.dumps(answer, indent=2))
+        else:
+            print("\n".join(answer["written"]))
+            print("\n".join(f"not given: {line}" for line in answer["missing"]))
+
+    def analysed(self, label: str, path: Path, data: Path) -> list[Path]:
+        from srmlab.analysis import load
+        from srmlab.figures import save
+
+        command = Analyze(path=path, only=NEEDED, tokens=self.tokens, formats=())
+        folder = Path(command.analyze()["out"]) / "analysis"
+        written = []
+        for name in NEEDED:
+            result = load(folder / name)
+            written += result.to_pgfplots(data, label)
+            if name in ("routing", "drift", "logit_lens"):
+                written += save(result.figure(), self.out / "figs" / f"{label}_{name}", ("pdf",))
+        return written
+
+
+def parse(given: tuple[str, ...]) -> dict[str, Path]:
+    from srmlab.training.run import run_config
+
+    runs: dict[str, Path] = {}
+    for item in given:
+        label, found, path = item.partition("=")
+        if not found or not (label in LOSS_COLUMNS or SWEEP.fullmatch(label)):
+            raise UserError(
+                f"{item!r}: write LABEL=RUN with {', '.join(LOSS_COLUMNS)}, or param:S, width:S, stream:S"
+            )
+        if run_config(Path(path)) is None and label not in ANALYSED:
+            raise UserError(f"{path} is no run with losses: give the --out of an `srmlab train`")
+        runs[label] = Path(path)
+    if not runs:
+        raise UserError("give at least one LABEL=RUN, such as 161m=runs/med")
+    return runs
+
+
+def _losses(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    from srmlab.figures import read_losses
+
+    metrics = path / "metrics.jsonl"
+    return read_losses(metrics) if metrics.is_file() else (np.array([], dtype=int), np.array([]))
+
+
+def write_losses(path: Path, curves: dict[str, tuple[np.ndarray, np.ndarray]]) -> Path:
+    """loss_smoothed.csv: Step and a column for each of the paper's runs, a rolling mean of 200 steps; nan
+    where there is none."""
+    from srmlab.analysis.result import write_text
+    from srmlab.figures import rolling_mean
+
+    smooth: dict[str, dict[int, float]] = {}
+    for label in LOSS_COLUMNS:
+        steps, losses = curves.get(label, (np.array([], dtype=int), np.array([])))
+        smooth[label] = dict(zip(steps.tolist(), rolling_mean(losses, WINDOW).tolist(), strict=True))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [",".join(["Step", *LOSS_COLUMNS.values()])]
+    for step in sorted(set().union(*smooth.values())):
+        cells = [f"{smooth[label][step]:.5f}" if step in smooth[label] else "nan" for label in LOSS_COLUMNS]
+        lines.append(",".join([str(step), *cells]))
+    write_text(path, "\n".join(lines) + "\n")
+    return path
+
+
+def write_sweep(folder: Path, curves: dict[str, tuple[np.ndarray, np.ndarray]]) -> list[Path]:
+    """stream_size/{param,width,stream}.dat: streams and training loss, the mean of a run's last 200 steps."""
+    from srmlab.analysis.result import write_table
+
+    rows: dict[str, list[tuple[int, float]]] = {}
+    for label, (_, losses) in curves.items():
+        match = SWEEP.fullmatch(label)
+        if match and len(losses):
+            rows.setdefault(match[1], []).append((int(match[2]), float(losses[-WINDOW:].mean())))
+    return [
+        write_table(folder / f"{name}.dat", ["streams", "loss"], sorted(cells))
+        for name, cells in rows.items()
+    ]
+
+
+def missing(labels: set[str]) -> list[str]:
+    """What the paper's figures need that was not given."""
+    lines: list[str] = []
+    for label in ANALYSED:
+        if label not in labels:
+            lines.append(
+                f"{label} (data/{label}_ablation_ranked.dat, _attn_token_cos.dat, _update_state_cos.dat)"
+            )
+    columns = [label for label in LOSS_COLUMNS if label not in labels]
+    if columns:
+        named = ", ".join(columns)
+        lines.append(f"{named} in data/loss_smoothed.csv: nan, and LaTeX's legend skips an empty plot")
+    for name in ("param", "width", "stream"):
+        cells = [s for s in (1, 2, 4, 8, 16, 32, 64) if f"{name}:{s}" not in labels]
+        if cells:
+            lines.append(f"{name}:S for S = {', '.join(map(str, cells))} (data/stream_size/{name}.dat)")
+    return lines

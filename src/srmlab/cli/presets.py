@@ -1,0 +1,163 @@
+"""`srmlab presets`: the models by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import srmlab
+from srmlab.models import PRESETS, SWEEP_PRESETS, GPT2Config, HRMConfig, ModelConfig, SRMConfig
+from srmlab.models.presets import SWEEP_STREAMS
+
+PAPER_PARAMETERS = {  # as the paper prints them
+    "srm-base": "68M",
+    "srm-med": "134M",
+    "srm-large": "454M",
+    "hrm": "109M",
+    "gpt2": "124M",
+    **{f"srm-sweep-parameter-{s}": "85M" for s in SWEEP_STREAMS},
+    **{
+        f"srm-sweep-width-{s}": f"{millions}M"
+        for s, millions in zip(SWEEP_STREAMS, (839, 463, 261, 161, 110, 85, 72), strict=True)
+    },
+    **{
+        f"srm-sweep-stream-{s}": f"{millions}M"
+        for s, millions in zip(SWEEP_STREAMS, (53, 54, 56, 60, 68, 85, 119), strict=True)
+    },
+}
+SLIP = "srm-sweep-width-1"  # the one cell of the paper's table that is counted in another way
+LEGEND = [
+    "order   the steps of one layer; +1: a post-step. HRM: blocks of its nets",
+    "layers  applied / in the gradient. HRM: high × low cycles. GPT-2: its blocks",
+    "GFLOP   training arithmetic per token at the model's context",
+]
+SWEEP_NOTES = [
+    "* 839M is the tied count of that cell, a slip in the paper; the other cells are untied.",
+    "The stream set uses dim 128, which fits the paper's counts; its text says 256:",
+    "  srmlab.preset('srm-sweep', set='stream', streams=8, stream_dim=256)",
+]
+
+
+@dataclass
+class Command:
+    """List the models by name, with their exact parameters and the paper's figure beside.
+
+    Example:
+        srmlab presets
+        srmlab presets --sweep --json
+    """
+
+    sweep: bool = False
+    """Also list the 21 cells of the paper's stream-size sweep."""
+    json: bool = False
+    """Print JSON, for a program to read."""
+
+    def run(self) -> None:
+        names = [*PRESETS, *(SWEEP_PRESETS if self.sweep else [])]
+        rows = [describe(name) for name in names]
+        if self.json:
+            print(json.dumps(rows, indent=2))
+            return
+        print(table(rows))
+        print()
+        print("\n".join(LEGEND))
+        print(
+            "\n".join(
+                SWEEP_NOTES
+                if self.sweep
+                else ["`srmlab presets --sweep` adds the 21 cells of the stream-size sweep."]
+            )
+        )
+
+
+def describe(name: str) -> dict[str, Any]:
+    """What `srmlab presets` tells of one model, as plain data."""
+    config = srmlab.preset(name)
+    model = srmlab.build(config, device="meta")
+    flops = model.flops_per_token(config.context)
+    return {
+        "name": name,
+        "architecture": config.architecture,
+        "shape": shape(config),
+        "parameters": model.num_parameters(),
+        "paper": PAPER_PARAMETERS.get(name),
+        "forward_flops_per_token": flops.forward,
+        "training_flops_per_token": flops.training,
+        "context": config.context,
+        "config": dataclasses.asdict(config),
+    }
+
+
+def shape(config: ModelConfig) -> str:
+    """The sizes in one phrase."""
+    match config:
+        case SRMConfig():
+            extra = "".join(
+                f" +{count} {kind}-step"
+                for kind, count in (("pre", config.pre_steps), ("post", config.post_steps))
+                if count
+            )
+            return (
+                f"{config.streams} streams × {config.stream_dim}, MLP {config.mlp_dim}, {config.order}{extra}"
+                f", {config.depth} layers ({config.gradient_depth} in the gradient)"
+            )
+        case HRMConfig():
+            nets = (
+                f"one net of {config.low_blocks}"
+                if config.shared_net
+                else f"L {config.low_blocks} + H {config.high_blocks}"
+            )
+            return f"{nets} blocks × {config.dim}, {config.high_cycles} × {config.low_cycles} cycles"
+        case GPT2Config():
+            return f"{config.blocks} blocks × {config.dim}"
+    raise AssertionError(config)
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The rows as text: 80 columns for the named models, 100 with the sweep."""
+    lines: list[tuple[str, ...]] = [
+        ("preset", "streams", "dim", "MLP", "order", "layers", "parameters", "paper", "GFLOP")
+    ]
+    for row in rows:
+        paper = f"{row['paper'] or '–'}{'*' if row['name'] == SLIP else ''}"
+        gigaflops = f"{row['training_flops_per_token'] / 1e9:.3g}"
+        sizes = _sizes(srmlab.config_from_dict({"architecture": row["architecture"], **row["config"]}))
+        lines.append((row["name"], *sizes, f"{row['parameters']:,}", paper, gigaflops))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    flush_left = (0, 4)
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if i in flush_left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def _sizes(config: ModelConfig) -> tuple[str, ...]:
+    """The columns streams, dim, MLP, order and layers."""
+    match config:
+        case SRMConfig():
+            order = config.order
+            order = f"{config.pre_steps}+{order}" if config.pre_steps else order
+            order = f"{order}+{config.post_steps}" if config.post_steps else order
+            layers = f"{config.depth}/{config.gradient_depth}"
+            return str(config.streams), str(config.stream_dim), str(config.mlp_dim), order, layers
+        case HRMConfig():
+            nets = (
+                f"LH{config.low_blocks}"
+                if config.shared_net
+                else f"L{config.low_blocks} H{config.high_blocks}"
+            )
+            return (
+                "2",
+                str(config.dim),
+                str(config.mlp_dim),
+                nets,
+                f"{config.high_cycles}×{config.low_cycles}",
+            )
+        case GPT2Config():
+            return "1", str(config.dim), str(config.mlp_dim), "–", str(config.blocks)
+    raise AssertionError(config)

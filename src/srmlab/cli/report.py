@@ -1,0 +1,58 @@
+"""`srmlab report`: one self-contained HTML file about a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from srmlab.cli.explore import opened, subject
+from srmlab.errors import UserError
+
+
+@dataclass
+class Command:
+    """Write one HTML file about a run: its training, what the analyses found, and the explorer's views on a
+    few prompts.
+
+    The file holds everything, opens without a network, and can be sent to a colleague. Most of the time goes
+    into drawing the figures of the run's analyses.
+
+    Example:
+        srmlab report runs/nano
+        srmlab report runs/nano --prompt "To be or not" --prompt "The streams" --out nano.html
+    """
+
+    run_path: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
+    """A run, a checkpoint or an export."""
+    preset: str | None = None
+    """Instead of a run: an untrained model by name."""
+    prompt: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """A prompt to look inside; several times for several. By default the run's own evaluation text."""
+    pretrained: bool = False
+    """Instead of a run: the trained model that comes with the package."""
+    dictionary: Path | None = None
+    """A folder of `srmlab dictionary`; by default the run's newest one."""
+    results: Path | None = None
+    """A folder of `srmlab sweep`'s results: their tables go into the report."""
+    out: Path | None = None
+    """Where to write; by default report.html in the run, or beside a checkpoint or export."""
+
+    def run(self) -> None:
+        from srmlab.explorer.report import write_report
+
+        run, preset = subject(self.run_path, self.preset, self.pretrained)
+        if self.run_path is None and self.out is None:
+            raise UserError("say where to write with --out, or give a run: srmlab report runs/nano")
+        session = opened(run, preset, self.dictionary)
+        out = self.out or default_path(Path(self.run_path or "."))
+        path = write_report(session, out, run=run, prompts=self.prompt, results=self.results)
+        print(f"{path}   {path.stat().st_size / 1e6:.1f} MB, open it in a browser")
+
+
+def default_path(run: Path) -> Path:
+    from srmlab.training.files import sealed
+
+    return run.parent / f"{run.name}-report.html" if sealed(run) else run / "report.html"

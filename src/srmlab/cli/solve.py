@@ -1,0 +1,183 @@
+"""`srmlab solve RUN`: how many problems a model solves, by difficulty and by the depth it is run at."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from srmlab.errors import UserError
+
+if TYPE_CHECKING:
+    from srmlab.data import Manifest
+    from srmlab.models import LanguageModel
+    from srmlab.training.run import RunConfig
+
+
+@dataclass
+class Command:
+    """Count the problems of a task that a model solves: the whole answer is right, and so is where it ends.
+
+    The problems are new: they lie on the validation side of the data's split, so the model was trained on
+    none of them. Recurrent models are also run at other depths than they were trained at, on the same
+    weights. In brackets is the 95 % interval (Wilson's).
+
+    Example:
+        srmlab prepare task:hops --out data/hops --tokenizer byte
+        srmlab train srm-nano --data data/hops --out runs/hops --model.vocab-size 257 --answers-only
+        srmlab solve runs/hops
+        srmlab solve runs/hops --difficulty 1 2 3 --depth 4 8 16 --problems 1000 --json
+    """
+
+    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """A run (its last good checkpoint), a checkpoint or an export."""
+    task: str | None = None
+    """A task by name; by default the one the model was trained on."""
+    difficulty: tuple[int, ...] = ()
+    """What to try; by default the difficulties of the data, or else the task's usual ones."""
+    depth: tuple[int, ...] = ()
+    """Layers (HRM: high cycles) to run; by default powers of two up to twice the trained depth."""
+    problems: int = 200
+    """How many of every difficulty."""
+    data: Path | None = None
+    """Folder of `srmlab prepare` that the model was trained on; by default the run's."""
+    document_mask: bool = False
+    """The model was trained with attention within documents only (a run says so itself)."""
+    seed: int = 1
+    """Of the problems."""
+    batch_size: int = 64
+    """Problems at a time."""
+    device: str = "auto"
+    json: bool = False
+    """Print JSON, for a program to read."""
+
+    def run(self) -> None:
+        answer = self.solve()
+        print(json.dumps(answer, indent=2) if self.json else "\n".join(lines(answer)))
+
+    def solve(self) -> dict[str, Any]:
+        from srmlab.analysis.depth import trained_depth
+        from srmlab.data import load_tokenizer
+        from srmlab.storage import load
+        from srmlab.tasks.accuracy import Accuracy, solved
+        from srmlab.training.distributed import device_of
+        from srmlab.training.evaluation import check_vocabulary
+        from srmlab.training.run import run_config
+
+        for name in ("problems", "batch_size"):
+            if getattr(self, name) < 1:
+                raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be at least 1")
+        run = run_config(self.path)
+        data, manifest = self.training_data(run)
+        task, difficulties = self.what(manifest)
+        drawn = {difficulty: self.draw(task, difficulty, manifest) for difficulty in difficulties}
+        model = load(self.path, device=device_of(self.device))
+        check_vocabulary(model.config.vocab_size, manifest.vocab_size, data)
+        tokenizer = load_tokenizer(data / "tokenizer")
+        alone = self.document_mask or bool(run and run.training.document_mask)
+        found = []
+        for depth, deep in self.models(model).items():
+            for difficulty, problems in drawn.items():
+                right = solved(deep, tokenizer, problems, batch_size=self.batch_size, first=not alone)
+                accuracy = Accuracy(int(right.sum()), len(problems))
+                low, high = accuracy.interval
+                found.append(
+                    {"depth": depth, "difficulty": difficulty}
+                    | {"right": accuracy.right, "problems": accuracy.problems, "accuracy": accuracy.share}
+                    | {"low": low, "high": high}
+                )
+        return {
+            "model": str(self.path),
+            "data": str(data),
+            "task": task,
+            "seed": self.seed,
+            "trained_depth": trained_depth(model),
+            "results": found,
+        }
+
+    def training_data(self, run: RunConfig | None) -> tuple[Path, Manifest]:
+        """Where the training text is and how it was split: that decides which problems are held out."""
+        from srmlab.data import read_manifest
+        from srmlab.storage import model_folder
+
+        model_folder(self.path)  # a path that holds no model is the first thing to say
+        data = self.data or (run.data if run else None)
+        if data is None:
+            raise UserError(f"{self.path} is no run and does not say what it was trained on: give --data")
+        manifest = read_manifest(data)
+        if run is not None and manifest.fingerprint != run.data_fingerprint:
+            raise UserError(
+                f"{data} is not what {self.path} was trained on: give that as --data, or its problems may be "
+                "among those of the training"
+            )
+        return data, manifest
+
+    def what(self, manifest: Manifest) -> tuple[str, list[int]]:
+        from srmlab.tasks import TaskCorpus, find_task
+        from srmlab.tasks.corpus import PREFIX
+
+        corpus = TaskCorpus.parse(manifest.source) if manifest.source.startswith(PREFIX) else None
+        task = self.task or (corpus.task if corpus else None)
+        if task is None:
+            raise UserError(f"the model was trained on {manifest.source}, which is no task: give --task")
+        low, high = find_task(task).usual
+        usual = corpus.difficulties if corpus and corpus.task == task else range(low, high + 1)
+        return task, sorted(set(self.difficulty or usual))
+
+    def draw(self, task: str, difficulty: int, manifest: Manifest) -> list[Any]:
+        from srmlab.tasks import held_out
+
+        problems = held_out(
+            task, difficulty, count=self.problems, val_fraction=manifest.val_fraction, seed=self.seed
+        )
+        if not problems:
+            raise UserError(
+                f"{task} of difficulty {difficulty} has no problem that is held out of training: "
+                "choose another --difficulty"
+            )
+        return problems
+
+    def models(self, model: LanguageModel) -> dict[int, LanguageModel]:
+        """The model at every depth asked for, all on the same weights."""
+        from srmlab.analysis.depth import at_depth, trained_depth
+        from srmlab.models import GPT2
+
+        trained = trained_depth(model)
+        if low := [depth for depth in self.depth if depth < 1]:
+            raise UserError(f"--depth {low[0]}: must be at least 1")
+        usual = (trained,) if isinstance(model, GPT2) else (*powers_of_two(2 * trained), trained, 2 * trained)
+        depths = sorted(set(self.depth or usual))
+        return {depth: model if depth == trained else at_depth(model, depth) for depth in depths}
+
+
+def powers_of_two(most: int) -> list[int]:
+    """
+    >>> powers_of_two(6)
+    [1, 2, 4]
+    """
+    return [2**n for n in range(most.bit_length()) if 2**n <= most]
+
+
+def lines(answer: dict[str, Any]) -> list[str]:
+    """A table: one row a difficulty, one column a depth."""
+    from srmlab.tasks import find_task
+    from srmlab.tasks.accuracy import Accuracy
+
+    cells = {
+        (row["difficulty"], row["depth"]): Accuracy(row["right"], row["problems"])
+        for row in answer["results"]
+    }
+    difficulties = sorted({difficulty for difficulty, _ in cells})
+    depths = sorted({depth for _, depth in cells})
+    trained = answer["trained_depth"]
+    titles = [f"depth {depth}{' (trained)' if depth == trained else ''}" for depth in depths]
+    counts = find_task(answer["task"]).counts
+    table = [f"{counts:<18}{'problems':>8}" + "".join(f"{title:>24}" for title in titles)]
+    for difficulty in difficulties:
+        shown = "".join(f"{cells[difficulty, depth]!s:>24}" for depth in depths)
+        table.append(f"{difficulty:<18}{cells[difficulty, depths[0]].problems:>8}{shown}")
+    seed = f"seed {answer['seed']}"
+    return [*table, f"{answer['task']}: new problems whose whole answer is right [95 % interval]; {seed}"]

@@ -1,0 +1,330 @@
+"""`srmlab sweep NAME`: an experiment of the paper, or beyond it, from its runs to its table."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from srmlab.errors import UserError
+
+if TYPE_CHECKING:
+    from srmlab.data import TokenData
+    from srmlab.experiments import Cell, Experiment, SweepResult
+    from srmlab.experiments.dispatch import Outcome
+    from srmlab.experiments.jobs import Job
+
+MINI_SOURCE, MINI_TOKENIZER = "sotu", "bpe:512"
+
+
+@dataclass
+class Command:
+    """Run an experiment: every cell with every seed, then one table, one figure and a verdict in words.
+
+    `srmlab sweep list` names the experiments; `srmlab sweep show NAME` shows what is done so far. Finished
+    runs are never repeated: after a stop the same command continues, and with more --seeds it adds to them.
+
+    Example:
+        srmlab sweep list
+        srmlab sweep language-models --seeds 3
+        srmlab sweep show language-models
+        srmlab sweep step-ordering --scale paper --data data/openwebtext --on slurm --slurm gpus_per_node=1
+
+    """
+
+    what: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="list | NAME | show NAME")]]
+    """An experiment, or a word about them."""
+    scale: Literal["mini", "paper"] = "mini"
+    """mini: minutes a run on one core. paper: the paper's sizes, for GPUs."""
+    seeds: int = 0
+    """Runs of each cell; by default 3 at mini and 1 at paper scale."""
+    out: Path = Path("runs/sweeps")
+    """Where runs go, and the table: OUT/NAME-SCALE."""
+    data: Path | None = None
+    """Folder of `srmlab prepare`; at mini scale the State of the Union speeches are prepared if not given."""
+    results: Path | None = None
+    """Write the table and the figure here, to RESULTS/NAME-SCALE, rather than beside the runs."""
+    workers: int = 0
+    """Runs at a time on this machine; by default one for every GPU or core."""
+    on: Literal["machine", "slurm", "submitit-local"] = "machine"
+    """Where the runs are made: here, or as a SLURM array (submitit-local tries that without a cluster)."""
+    slurm: tuple[str, ...] = ()
+    """KEY=VALUE of submitit, such as gpus_per_node=1 timeout_min=600 slurm_partition=gpu."""
+    steps: int | None = None
+    """A rehearsal: so many steps instead of the recipe's."""
+    dry_run: bool = False
+    """List the runs and their cost, and make none."""
+    json: bool = False
+    """Print the result as JSON, for a program to read."""
+
+    def run(self) -> None:
+        from srmlab.experiments import experiment
+
+        self.check()
+        match self.what:
+            case ("list",):
+                self.list()
+            case ("show", name):
+                self.show(experiment(name))
+            case (name,):
+                self.sweep(experiment(name))
+            case _:
+                raise UserError("give one experiment, `list`, or `show NAME`; `srmlab sweep list` names them")
+
+    def check(self) -> None:
+        for name in ("seeds", "workers"):
+            if getattr(self, name) < 0:
+                raise UserError(f"--{name} {getattr(self, name)}: must be at least 1")
+        if self.steps is not None and self.steps < 1:
+            raise UserError(f"--steps {self.steps}: must be at least 1")
+        self.seeds = self.seeds or (3 if self.scale == "mini" else 1)
+
+    def list(self) -> None:
+        from rich.console import Console
+        from rich.table import Table
+
+        from srmlab.experiments import EXPERIMENTS
+
+        if self.json:
+            about = [
+                {"name": e.name, "question": e.question, "claim": e.claim, "cells": len(e.cells(self.scale))}
+                for e in EXPERIMENTS.values()
+            ]
+            print(json.dumps(about, indent=2))
+            return
+        table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+        for e in EXPERIMENTS.values():
+            table.add_row(e.name, f"{len(e.cells(self.scale))} cells", e.question)
+        Console().print(table)
+
+    # --- running ------------------------------------------------------------------------------------------
+
+    def sweep(self, experiment: Experiment) -> None:
+        from srmlab.experiments.jobs import make_jobs, write_plan
+
+        data = self.open_data()
+        cells = self.cells(experiment, data)
+        jobs = make_jobs(experiment, cells, self.seeds, self.out, data.path)
+        if self.dry_run:
+            self.tell_plan(cells, jobs)
+            return
+        plan = self.out / "plans" / f"{self.folder_name(experiment)}.json"
+        write_plan(plan, jobs)
+        if self.on == "machine":
+            self.finish(self.run_here(plan, jobs), jobs)
+        else:
+            self.submit(plan)
+        self.tell(experiment, self.collect(experiment, cells, data))
+
+    def run_here(self, plan: Path, jobs: list[Job]) -> Outcome:
+        from srmlab.experiments.dispatch import on_this_machine, workers_here
+
+        workers = self.workers or workers_here()
+        with SweepProgress(jobs) as progress:
+            return on_this_machine(plan, workers, progress.report, progress.tick)
+
+    def finish(self, outcome: Outcome, jobs: list[Job]) -> None:
+        if outcome.signal:
+            print("stopped and saved; the same command goes on", file=sys.stderr)
+            sys.exit(128 + outcome.signal)
+        if outcome.failed:
+            number, reason = next(iter(outcome.failed.items()))
+            raise UserError(
+                f"{len(outcome.failed)} of {len(jobs)} runs failed; {jobs[number].label}: {reason}"
+            )
+
+    def submit(self, plan: Path) -> None:
+        from srmlab.experiments.dispatch import on_a_cluster
+
+        cluster = "slurm" if self.on == "slurm" else "local"
+        submitted = on_a_cluster(plan, cluster, slurm_options(self.slurm), wait=cluster == "local")
+        if not self.json:
+            print(f"{len(submitted)} jobs {'submitted' if cluster == 'slurm' else 'done'} {submitted[:1]}")
+
+    def open_data(self) -> TokenData:
+        from srmlab.data import PrepareConfig, open_tokens, prepare
+
+        if self.data is not None:
+            return open_tokens(self.data)
+        if self.scale == "paper":
+            raise UserError(
+                "--data missing: `srmlab prepare hf:Skylion007/openwebtext --out data/openwebtext` makes it"
+            )
+        folder = self.out / "data"
+        if not (folder / "manifest.json").is_file():
+            print(f"preparing {MINI_SOURCE} in {folder}", file=sys.stderr)
+            prepare(PrepareConfig(source=MINI_SOURCE, out=folder, tokenizer=MINI_TOKENIZER))
+        return open_tokens(folder)
+
+    def cells(self, experiment: Experiment, data: TokenData) -> list[Cell]:
+        return experiment.plan(self.scale, vocab_size=data.vocab_size, steps=self.steps)
+
+    def folder_name(self, experiment: Experiment) -> str:
+        rehearsal = f"-{self.steps}-steps" if self.steps else ""
+        return f"{experiment.name}-{self.scale}{rehearsal}"
+
+    def tell_plan(self, cells: list[Cell], jobs: list[Job]) -> None:
+        from srmlab.models import build
+        from srmlab.training.peak import measure_peak
+        from srmlab.training.progress import duration
+
+        flops = [
+            cell.training.steps
+            * cell.training.tokens_per_step(cell.model.context)
+            * build(cell.model, device="meta").flops_per_token(cell.model.context).training
+            for cell in cells
+        ]
+        import torch
+
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        peak = measure_peak(device, torch.bfloat16 if device.type == "cuda" else torch.float32)
+        left = sum(not job.done for job in jobs)
+        answer = {
+            "runs": len(jobs),
+            "left": left,
+            "flops": float(sum(flops)) * self.seeds,
+            "hours_at_peak": sum(flops) * self.seeds / peak / 3600,
+        }
+        if self.json:
+            print(json.dumps(answer, indent=2))
+            return
+        for cell, cost in zip(cells, flops, strict=True):
+            print(f"{cell.name:<32}{cell.training.steps:>7} steps  {cost:.2e} FLOP  × {self.seeds} seeds")
+        print(f"{len(jobs)} runs, {left} of them left: {answer['flops']:.2e} FLOP in all,")
+        print(
+            f"{duration(sum(flops) * self.seeds / peak)} at this machine's {peak / 1e9:,.0f} GFLOP/s, or more"
+        )
+
+    # --- showing ------------------------------------------------------------------------------------------
+
+    def show(self, experiment: Experiment) -> None:
+        from srmlab.experiments import SweepResult
+
+        if (self.out / "data" / "manifest.json").is_file() or self.data is not None:
+            data = self.open_data()
+            result = self.collect(experiment, self.cells(experiment, data), data)
+            if result.cells:
+                self.tell(experiment, result)
+                return
+        places = [self.results] if self.results else [self.out, Path("results")]  # the latter: in a checkout
+        for folder in (place / self.folder_name(experiment) for place in places):
+            if (folder / "result.json").is_file():
+                self.print_result(experiment, SweepResult.load(folder), folder)
+                return
+        raise UserError(
+            f"nothing is done of it in {self.out}: `srmlab sweep {experiment.name}` begins, "
+            "or name the folder of results with --results"
+        )
+
+    def collect(self, experiment: Experiment, cells: list[Cell], data: TokenData) -> SweepResult:
+        from srmlab.experiments import collect
+
+        about = {
+            "source": data.manifest.source,
+            "vocab_size": data.vocab_size,
+            "fingerprint": data.fingerprint,
+        }
+        return collect(experiment, self.scale, cells, self.out, self.seeds, about)
+
+    def tell(self, experiment: Experiment, result: SweepResult) -> None:
+        """Write what there is, and print it."""
+        from srmlab.figures import save
+        from srmlab.figures.sweeps import sweep_figure
+
+        folder = (self.results or self.out) / self.folder_name(experiment)
+        result.save(folder, experiment)
+        if result.cells:
+            save(sweep_figure(result, experiment.axis), folder / "figure", ("png", "svg"))
+        self.print_result(experiment, result, folder)
+
+    def print_result(self, experiment: Experiment, result: SweepResult, folder: Path) -> None:
+        if self.json:
+            print(json.dumps(result.to_dict() | {"verdict": result.verdict(experiment)}, indent=2))
+            return
+        from rich.console import Console
+        from rich.table import Table
+
+        console = Console()
+        console.print(f"[bold]{experiment.question}[/]")
+        if experiment.claim:
+            console.print(f"The paper: {experiment.claim}")
+        heads, rows = result.table()
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        for number, head in enumerate(heads):
+            table.add_column(
+                head, justify="right" if number else "left", no_wrap=number > 0
+            )  # names may wrap
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+        for line in result.verdict(experiment):
+            console.print(f"• {line}", highlight=False)
+        told = (
+            f"{result.finished} of {result.planned} runs of {result.tokens:,} tokens; losses in nats a token"
+        )
+        console.print(f"{told}; {folder / 'table.md'}", highlight=False)
+
+
+class SweepProgress:
+    """On a terminal a bar over all steps of all runs; else a line for each run that ends."""
+
+    def __init__(self, jobs: list[Job]) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self.jobs = jobs
+        self.ended = sum(job.done for job in jobs)
+        self.live = sys.stdout.isatty()
+        columns = ["{task.description}", BarColumn(), TextColumn("{task.fields[now]}"), TimeRemainingColumn()]
+        self.bar = Progress(*columns, disable=not self.live)
+        self.total = sum(job.training["steps"] for job in jobs)
+        self.task = self.bar.add_task("", total=self.total, now="")
+
+    def __enter__(self) -> SweepProgress:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+
+    def report(self, number: int, how: str) -> None:
+        self.ended += 1
+        line = f"{self.ended}/{len(self.jobs)}  {self.jobs[number].label}  {how}"
+        if self.live:
+            self.bar.console.print(line, highlight=False)
+        else:
+            print(line, flush=True)
+
+    def tick(self, running: list[Job]) -> None:
+        if not self.live:
+            return
+        before = sum(job.training["steps"] for job in self.jobs) * self.ended / max(1, len(self.jobs))
+        steps = before + sum(steps_of(Path(job.run)) for job in running)
+        self.bar.update(
+            self.task,
+            completed=steps,
+            description=f"{self.ended}/{len(self.jobs)} runs",
+            now=" · ".join(job.label for job in running),
+        )
+
+
+def steps_of(run: Path) -> int:
+    """How many steps a run has taken: the lines of its log."""
+    try:
+        with open(run / "metrics.jsonl", "rb") as file:
+            return sum(1 for _ in file)
+    except OSError:
+        return 0
+
+
+def slurm_options(given: tuple[str, ...]) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for item in given:
+        key, found, value = item.partition("=")
+        if not found or not key:
+            raise UserError(f"--slurm {item!r}: write KEY=VALUE, such as timeout_min=600")
+        options[key] = int(value) if value.isdigit() else value
+    return options

@@ -1,0 +1,194 @@
+"""`srmlab train PRESET`: from prepared tokens to a trained model; or on, from the weights of one."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+import srmlab
+from srmlab.errors import UserError, nearest
+from srmlab.models import ModelConfig
+from srmlab.training.config import TrainConfig, known_fields
+from srmlab.training.recipes import recipe
+
+TOML_TEXTS, TOML_TABLES = ("preset", "init_from", "data", "out"), ("model", "training")
+TOML_KEYS = (*TOML_TEXTS, *TOML_TABLES)
+
+
+@dataclass
+class Command:
+    """Train a model on prepared tokens. All about it ends up in the folder --out.
+
+    Every field of the model (--model.FIELD) and of the training is an option; `srmlab train PRESET --help`
+    shows them with the preset's values. A TOML file can set them too: the command line goes before the
+    file, and the file before the preset.
+
+    With --init-from the weights of another run are the start, the optimizer and its schedule begin anew, and
+    the model is that run's: a preset is not needed.
+
+    Example:
+        srmlab train srm-nano --data data/sotu --out runs/nano --steps 600
+        srmlab train --init-from runs/nano --data data/mine --out runs/mine --steps 100 --lr 1e-3
+        srmlab train srm-med --data data/owt --out runs/med --dry-run
+        srmlab train --config med.toml --lr 5e-4
+
+    med.toml:
+        preset = "srm-med"
+        data = "data/owt"
+        out = "runs/med"
+        [model]
+        order = "ABCCBA"
+        [training]
+        steps = 1000
+    """
+
+    preset: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="PRESET")]
+    """A model by name; `srmlab presets` lists them. Not needed with --init-from."""
+    data: Path
+    """Folder of `srmlab prepare`."""
+    out: Path
+    """The run's folder; must not exist."""
+    init_from: Path | None = None
+    """Begin with the weights of this run (its last good checkpoint), checkpoint or export."""
+    config: Path | None = None
+    """A TOML file with preset, init_from, data, out, [model] and [training]."""
+    resume: bool = False
+    """Go on if --out is a run already; for jobs that are restarted by torchrun or a batch system."""
+    dry_run: bool = False
+    """Print parameters, tokens, arithmetic, memory and time, and touch nothing."""
+    json: bool = False
+    """With --dry-run: print JSON, for a program to read."""
+    model: ModelConfig = field(default_factory=lambda: srmlab.preset("srm-med"))
+    training: tyro.conf.OmitArgPrefixes[TrainConfig] = field(default_factory=TrainConfig)
+    first: tyro.conf.Suppress[str | None] = None  # the preset that `model` and `training` were made from
+
+    def run(self) -> None:
+        from srmlab.training.loop import train
+
+        if self.preset != self.first:
+            raise UserError(f"give the preset first: srmlab train {self.preset} …")
+        if self.dry_run:
+            self.show_plan()
+            return
+        preset = self.preset or (self.init_from and _preset_of(self.init_from))
+        how = {"init_from": self.init_from, "resume": self.resume, "preset": preset}
+        finish(train(self.training, self.model, self.data, self.out, **how))
+
+    def show_plan(self) -> None:
+        from srmlab.data import open_tokens
+        from srmlab.training.distributed import open_world
+        from srmlab.training.initial import begin
+        from srmlab.training.loop import check_plan
+        from srmlab.training.plan import make_plan
+        from srmlab.training.run import RunConfig, RunDirectory
+
+        out = RunDirectory(self.out)
+        if not self.resume:
+            out.refuse_occupied()
+        data = open_tokens(self.data)
+        run = RunConfig(self.model, self.training, data.path, data.fingerprint, self.preset)
+        with open_world(self.training) as world:
+            if self.init_from is not None:
+                begin(self.init_from, out, self.model, data, world, again=self.resume and out.exists())
+            check_plan(run, data, world)
+            plan = make_plan(run, data, world)
+            if world.main:
+                print(json.dumps(plan.to_dict(), indent=2) if self.json else "\n".join(plan.lines()))
+
+
+def finish(result: Any) -> None:
+    """The last line of a run, and the exit code that a shell expects after a signal."""
+    if result.signal:
+        if os.environ.get("RANK", "0") == "0":  # one of torchrun's processes speaks for all
+            print(
+                f"stopped after step {result.step} and saved; `srmlab resume {result.run}` goes on",
+                flush=True,
+            )
+        sys.exit(result.exit_code)
+    if result.loss is not None:
+        validation = f", validation loss {result.val_loss:.4f}" if result.val_loss is not None else ""
+        print(
+            f"done: training loss {result.loss:.4f} (mean of the last steps){validation}; {result.run}",
+            flush=True,
+        )
+
+
+def defaults(arguments: list[str]) -> Command:
+    """The command before its options: the preset's config and recipe, changed by the TOML file.
+
+    With --init-from the config is the source's, and the recipe that of the preset it was begun with.
+    """
+    file = _option(arguments, "--config")
+    content = _read_toml(Path(file)) if file else {}
+    named = arguments[0] if arguments and not arguments[0].startswith("-") else content.get("preset")
+    missing: Any = tyro.MISSING
+    start = _option(arguments, "--init-from") or content.get("init_from")
+    if named is None and start is not None:
+        from srmlab.training.initial import model_of
+
+        source = _source(Path(start), _option(arguments, "--out") or content.get("out"), arguments)
+        model, training = model_of(source), recipe(_preset_of(source) or "srm-med")
+    else:
+        model, training = srmlab.preset("srm-med" if named is None else named), recipe(named or "srm-med")
+    return Command(
+        preset=missing if named is None and start is None else named,
+        first=named,
+        data=Path(content["data"]) if "data" in content else missing,
+        out=Path(content["out"]) if "out" in content else missing,
+        init_from=Path(start) if start else None,
+        config=Path(file) if file else None,
+        model=model.replace(**known_fields(type(model), content.get("model", {}))),
+        training=training.replace(**content.get("training", {})),
+    )
+
+
+def _source(start: Path, out: str | None, arguments: list[str]) -> Path:
+    """Where the model is described: a run that goes on needs no source any more, and may have none."""
+    from srmlab.training.run import RunDirectory
+
+    if out is not None and "--resume" in arguments and RunDirectory(out).exists():
+        return Path(out)
+    return start
+
+
+def _preset_of(path: Path) -> str | None:
+    """The preset that the run, or the checkpoint's run, was begun with; an export does not say."""
+    from srmlab.training.run import run_config
+
+    run = run_config(path)
+    return run.preset if run else None
+
+
+def _option(arguments: list[str], name: str) -> str | None:
+    """An option's value before the options are parsed; it may be spelled with underscores."""
+    for at, argument in enumerate(arguments):
+        option, given, value = argument.partition("=")
+        if option.replace("_", "-") == name:
+            return value if given else next(iter(arguments[at + 1 :]), None)
+    return None
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"--config {path} cannot be read ({error.strerror}): give a TOML file") from None
+    except ValueError as error:
+        raise UserError(f"--config {path} is not TOML ({error})") from None
+    for key, value in content.items():
+        if key not in TOML_KEYS:
+            raise UserError(
+                f"--config {path}: {key} is not one of {', '.join(TOML_KEYS)}{nearest(key, list(TOML_KEYS))}"
+            )
+        if isinstance(value, dict) != (key in TOML_TABLES) or not isinstance(value, dict | str):
+            raise UserError(
+                f"--config {path}: {key} = {value!r}: must be {'a table' if key in TOML_TABLES else 'text'}"
+            )
+    return content

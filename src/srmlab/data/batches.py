@@ -1,0 +1,207 @@
+"""Batches as a pure function of (seed, step): there is no loader, and so no loader state to save or lose.
+
+The token stream is cut into windows of context + 1 tokens, `context` apart: the last token of one is the
+first of the next, so no token is a target twice (what is left at the end, less than a window, is not used).
+An epoch visits every window once in a shuffled order; the sequence of epochs is one endless list of windows,
+of which step n takes entries n·B … n·B + B − 1. Which rows of those a process computes is decided last, so
+the global batch is the same for any number of ranks and micro-batches.
+
+The shuffle is a permutation computed entry by entry, not stored: a keyed Feistel network over the smallest
+power of two that holds all windows, walked again while it lands beyond the last window. Billions of windows
+cost no memory, and resuming at step 100,000 costs nothing.
+
+    >>> tokens = Tokens([np.arange(100)], vocab_size=100, end_of_text=99)
+    >>> batches = Batches(tokens, context=9, batch_size=4, seed=0)
+    >>> inputs, targets = batches.batch(step=7)
+    >>> bool((inputs + 1 == targets).all())
+    True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from srmlab.data.errors import DataError
+from srmlab.data.shards import Tokens
+
+if TYPE_CHECKING:
+    import torch  # imported on use: preparing text does without
+
+ROUNDS = 8  # Luby and Rackoff need four with ideal round functions; ours are hashes, so twice that
+
+
+@dataclass(frozen=True)
+class Batches:
+    tokens: Tokens
+    context: int
+    batch_size: int  # of the global batch: all ranks, all micro-batches
+    seed: int = 0
+    marks: tuple[int, ...] | None = None  # only answers are targets, as `answers_only` says
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise DataError(f"batch_size is {self.batch_size}: give 1 or more")
+        _check_length(self.tokens, self.context)
+
+    @property
+    def num_windows(self) -> int:
+        return num_windows(self.tokens, self.context)
+
+    def epoch(self, step: int) -> float:
+        """How many times the corpus has been seen before `step`."""
+        return step * self.batch_size / self.num_windows
+
+    def windows(
+        self, step: int, rank: int = 0, world: int = 1, micro: int = 0, accumulate: int = 1
+    ) -> np.ndarray:
+        """The numbers of the windows in these rows, [b] int64; window w begins at token w·context."""
+        if self.batch_size % (world * accumulate):
+            raise DataError(
+                f"batch_size {self.batch_size} does not divide among {world} ranks × {accumulate} "
+                f"micro-batches: choose a multiple of {world * accumulate}"
+            )
+        if not (0 <= rank < world and 0 <= micro < accumulate and step >= 0):
+            raise ValueError(f"no such part: {step=} {rank=} {world=} {micro=} {accumulate=}")
+        rows = self.batch_size // (world * accumulate)
+        first = step * self.batch_size + (micro * world + rank) * rows
+        entries = np.arange(first, first + rows, dtype=np.int64)
+        epochs, places = entries // self.num_windows, entries % self.num_windows
+        found = np.empty_like(entries)
+        for epoch in np.unique(epochs):
+            now = epochs == epoch
+            found[now] = permute(places[now], self.num_windows, self.seed, int(epoch))
+        return found
+
+    def batch(
+        self, step: int, rank: int = 0, world: int = 1, micro: int = 0, accumulate: int = 1
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """inputs and targets, each [b, context] int64, with b = batch_size / (world · accumulate)."""
+        windows = self.windows(step, rank, world, micro, accumulate)
+        return _read_windows(self.tokens, self.context, windows, self.marks)
+
+
+def evaluation_batches(
+    tokens: Tokens,
+    context: int,
+    batch_size: int,
+    limit_tokens: int | None = None,
+    marks: tuple[int, ...] | None = None,
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """All windows in the order of the text, up to `limit_tokens` targets; the last batch may be smaller.
+
+    With `marks`, only answers are targets, as `answers_only` says.
+    """
+    if batch_size < 1:
+        raise DataError(f"batch_size is {batch_size}: give 1 or more")
+    _check_length(tokens, context)
+    count = num_windows(tokens, context)
+    if limit_tokens is not None:
+        if limit_tokens < context:
+            raise DataError(f"limit_tokens {limit_tokens} is less than one window: give {context} or more")
+        count = min(count, limit_tokens // context)
+    return (
+        _read_windows(tokens, context, np.arange(first, min(first + batch_size, count)), marks)
+        for first in range(0, count, batch_size)
+    )
+
+
+def document_ids(inputs: torch.Tensor, end_of_text: int) -> torch.Tensor:
+    """The document of every position, [b, T] int64, from 0 in each row; end-of-text belongs to what it ends.
+
+    Attention stays within documents where `ids[:, :, None] == ids[:, None, :]`.
+
+    >>> import torch
+    >>> document_ids(torch.tensor([[5, 6, 0, 7, 0, 8]]), end_of_text=0)
+    tensor([[0, 0, 0, 1, 1, 2]])
+    """
+    ends = (inputs == end_of_text).long()
+    return ends.cumsum(dim=-1) - ends
+
+
+def answers_only(
+    inputs: torch.Tensor, targets: torch.Tensor, marks: tuple[int, ...], end_of_text: int
+) -> torch.Tensor:
+    """The targets [b, T] that answer a question, end-of-text included; the others become −100.
+
+    An answer is what follows one of `marks` (the ids before an answer) in its document. It counts only if the
+    end of another document stands before it in the window: behind half a question there is no right answer.
+
+    >>> import torch
+    >>> inputs = torch.tensor([[4, 61, 7, 0, 2, 3, 61, 5]])
+    >>> answers_only(inputs, torch.tensor([[61, 7, 0, 2, 3, 61, 5, 0]]), marks=(61,), end_of_text=0)
+    tensor([[-100, -100, -100, -100, -100, -100,    5,    0]])
+    """
+    import torch
+
+    from srmlab.models.loss import IGNORE
+
+    marked = torch.isin(inputs, torch.tensor(marks)).long().cumsum(dim=-1)  # marks so far in the window …
+    earlier = torch.where(inputs == end_of_text, marked, 0).cummax(dim=-1).values  # … in earlier documents
+    whole = document_ids(inputs, end_of_text) > 0
+    return torch.where(whole & (marked > earlier), targets, IGNORE)
+
+
+def num_windows(tokens: Tokens, context: int) -> int:
+    return max(0, len(tokens) - 1) // context
+
+
+def permute(places: np.ndarray, count: int, seed: int, epoch: int) -> np.ndarray:
+    """Entries `places` of the shuffled list 0 … count-1 that belongs to (seed, epoch).
+
+    >>> sorted(permute(np.arange(10), 10, seed=1, epoch=0).tolist())
+    [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+    """
+    bits = max(2, (count - 1).bit_length())
+    keys = np.random.SeedSequence([seed, epoch]).generate_state(ROUNDS, np.uint64)
+    values = _feistel(places.astype(np.uint64), bits, keys)
+    while (
+        outside := values >= count
+    ).any():  # the walk ends, for it comes back to its start, which is inside
+        values[outside] = _feistel(values[outside], bits, keys)
+    return values.astype(np.int64)
+
+
+def _feistel(values: np.ndarray, bits: int, keys: np.ndarray) -> np.ndarray:
+    """A bijection of 0 … 2^bits - 1: a round changes one half by a function of the other, which undoes it."""
+    low_bits = np.uint64(bits // 2)
+    low_mask = np.uint64((1 << (bits // 2)) - 1)
+    high_mask = np.uint64((1 << (bits - bits // 2)) - 1)
+    low, high = values & low_mask, values >> low_bits
+    for number, key in enumerate(keys):
+        if number % 2:
+            high = high ^ (_mix(low ^ key) & high_mask)
+        else:
+            low = low ^ (_mix(high ^ key) & low_mask)
+    return (high << low_bits) | low
+
+
+def _mix(x: np.ndarray) -> np.ndarray:
+    """SplitMix64's finalizer: every input bit reaches every output bit."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def _check_length(tokens: Tokens, context: int) -> None:
+    if context < 1:
+        raise DataError(f"context is {context}: give 1 or more")
+    if len(tokens) < context + 1:
+        raise DataError(
+            f"{len(tokens)} tokens are less than one window of {context + 1}: "
+            "shorten the context, or prepare more text (for validation: a larger val_fraction)"
+        )
+
+
+def _read_windows(
+    tokens: Tokens, context: int, windows: np.ndarray, marks: tuple[int, ...] | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    import torch
+
+    rows = np.stack([tokens.read(w * context, w * context + context + 1) for w in windows.tolist()])
+    both = torch.from_numpy(rows)
+    inputs, targets = both[:, :-1].contiguous(), both[:, 1:].contiguous()
+    return inputs, targets if marks is None else answers_only(inputs, targets, marks, tokens.end_of_text)

@@ -1,0 +1,145 @@
+"""A dictionary writes the states of a stream as sums of few directions out of many.
+
+    x ≈ centre + Σ_f a_f · direction_f          a = the k largest of ReLU((x − centre) · encoder + bias)
+
+so at most k of the F activations a_f of a state are above 0: a sparse autoencoder with a top-k activation
+(Gao et al., 2024). Directions have length 1. Streams do not share their spaces, so every stream has a
+dictionary of its own; all are held in one object and computed in one grouped matmul. States are taken as a
+site gives them, with stream and dim last: `dictionary.encode(cache["layers.7.out"])`.
+
+    >>> import torch
+    >>> dictionary = Dictionary(DictionaryConfig(streams=8, dim=32, features=128, k=4))
+    >>> states = torch.randn(2, 50, 8, 32)                      # batch, token, stream, dim
+    >>> codes = dictionary.encode(states)
+    >>> codes.shape, int((codes > 0).sum(-1).max())
+    (torch.Size([2, 50, 8, 128]), 4)
+    >>> dictionary.decode(codes).shape
+    torch.Size([2, 50, 8, 32])
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from srmlab.errors import UserError
+
+FORMAT = 1
+CONFIG, WEIGHTS = "dictionary.json", "dictionary.safetensors"
+
+
+@dataclass(frozen=True)
+class DictionaryConfig:
+    streams: int
+    dim: int
+    features: int  # of each stream
+    k: int  # features in use at most for one state
+    points: tuple[str, ...] = ()  # the sites whose states it was learned from
+    model: str = ""  # the mark of the model it was learned on
+
+    def __post_init__(self) -> None:
+        if self.features < 1:
+            raise UserError(f"features = {self.features}: give 1 or more")
+        if not 1 <= self.k <= self.features:
+            raise UserError(f"k = {self.k}: give 1 to {self.features}, the number of features")
+
+
+class Dictionary(nn.Module):
+    def __init__(self, config: DictionaryConfig, seed: int = 0) -> None:
+        super().__init__()
+        self.config = config
+        S, D, F = config.streams, config.dim, config.features
+        directions = torch.randn(S, F, D, generator=torch.Generator().manual_seed(seed))
+        directions = nn.functional.normalize(directions, dim=-1)
+        self.centre = nn.Parameter(torch.zeros(S, D))
+        self.encoder = nn.Parameter(directions.mT.contiguous())  # [S, D, F]
+        self.bias = nn.Parameter(torch.zeros(S, F))
+        self.directions = nn.Parameter(directions.clone())  # [S, F, D]
+
+    def activations(self, states: Tensor) -> Tensor:
+        """States […, S, D] → […, S, F], before the k largest are chosen; never negative."""
+        return self._by_stream(self._activations, states, self.config.dim)
+
+    def encode(self, states: Tensor) -> Tensor:
+        """States […, S, D] → codes […, S, F], at most k above 0."""
+        return self._by_stream(self._encode, states, self.config.dim)
+
+    def decode(self, codes: Tensor) -> Tensor:
+        """Codes […, S, F] → states […, S, D]."""
+        return self._by_stream(self._decode, codes, self.config.features)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """States […, S, D] → what the dictionary makes of them, […, S, D]."""
+        return self.decode(self.encode(states))
+
+    def _by_stream(self, compute: Callable[[Tensor], Tensor], values: Tensor, width: int) -> Tensor:
+        """Compute on [S, N, width], each stream's values side by side: as the model holds them, so that what
+        comes from a site is not copied."""
+        S = self.config.streams
+        if values.shape[-2:] != (S, width):
+            raise UserError(
+                f"a tensor of shape {tuple(values.shape)}: need […, {S}, {width}], the streams last but one"
+            )
+        values = values.movedim(-2, 0)
+        found = compute(values.reshape(S, -1, width))
+        return found.reshape(*values.shape[:-1], found.shape[-1]).movedim(0, -2)
+
+    def _activations(self, states: Tensor) -> Tensor:
+        centred = states - self.centre[:, None]
+        return torch.baddbmm(self.bias[:, None], centred, self.encoder).relu()
+
+    def _encode(self, states: Tensor) -> Tensor:
+        return largest(self._activations(states), self.config.k)
+
+    def _decode(self, codes: Tensor) -> Tensor:
+        return torch.baddbmm(self.centre[:, None], codes, self.directions)
+
+    @torch.no_grad()
+    def normalise(self) -> None:
+        """Give every direction length 1."""
+        self.directions.copy_(nn.functional.normalize(self.directions, dim=-1))
+
+
+def largest(activations: Tensor, k: int) -> Tensor:
+    """The k largest of the last axis, 0 elsewhere."""
+    values, places = activations.topk(k, dim=-1)
+    return torch.zeros_like(activations).scatter(-1, places, values)
+
+
+def save(dictionary: Dictionary, folder: str | Path) -> Path:
+    """Write dictionary.safetensors and dictionary.json into a folder."""
+    from safetensors.torch import save_file
+
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file({name: value.contiguous() for name, value in dictionary.state_dict().items()}, folder / WEIGHTS)
+    document = {"format": FORMAT, **dataclasses.asdict(dictionary.config)}
+    (folder / CONFIG).write_text(json.dumps(document, indent=2) + "\n")
+    return folder
+
+
+def load(folder: str | Path, device: torch.device | str = "cpu") -> Dictionary:
+    """Read a dictionary back."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    folder = Path(folder)
+    if not (folder / CONFIG).is_file():
+        raise UserError(f"no dictionary in {folder}; `srmlab dictionary RUN` learns one")
+    try:
+        document: dict[str, Any] = json.loads((folder / CONFIG).read_text())
+        if document.pop("format") != FORMAT:
+            raise UserError(f"{folder / CONFIG} is of another version; learn the dictionary again")
+        document["points"] = tuple(document["points"])
+        dictionary = Dictionary(DictionaryConfig(**document))
+        dictionary.load_state_dict(load_file(folder / WEIGHTS))
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"{folder} holds a damaged dictionary ({error}); learn it again") from None
+    return dictionary.to(device).eval()

@@ -1,0 +1,208 @@
+"""What the features of a dictionary are: the contexts in which each is strongest, and the tokens it speaks
+for.
+
+For every feature: how often it fires, the places of the text where it is strongest (one in a sequence), with
+its activation at every token around them, and the tokens of this text whose logits its direction raises and
+lowers most.
+The output function is linear, so a direction d of stream s adds U·W_s·d to the logits: exactly so for the
+final states (`layers="last"`); for earlier ones it is what the direction would say if it were read now.
+Logits are taken against their mean over the vocabulary.
+
+    >>> import srmlab, srmlab.dictionaries, torch
+    >>> model = srmlab.build(srmlab.preset("srm-nano"))
+    >>> tokens = torch.arange(4 * 32).view(4, 32)
+    >>> dictionary = srmlab.dictionaries.learn(model, lambda step: tokens + step, steps=3, features=64, k=4)
+    >>> found = srmlab.dictionaries.features(model, dictionary, [tokens], examples=3)
+    >>> found.strength.shape, found.raised.shape        # stream, feature, example; stream, feature, choice
+    ((8, 64, 3), (8, 64, 8))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from srmlab.analysis.capture import Batch, Batches, EvidenceSums, evaluating, numbered
+from srmlab.analysis.readout import Readout
+from srmlab.analysis.result import Array, Axes, Result, require, write_table
+from srmlab.dictionaries.dictionary import Dictionary
+from srmlab.dictionaries.quality import check
+from srmlab.errors import UserError
+from srmlab.models import SRM, LanguageModel
+
+BEFORE, AFTER = 16, 4  # tokens shown around the strongest
+CHOICES = 8  # tokens raised and lowered most
+
+Decode = Callable[[int], str]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Features(Result):
+    kind: ClassVar[str] = "features"
+
+    points: tuple[str, ...]
+    fired: Annotated[Array, Axes("stream feature", "tokens at which the feature is in use at any point")]
+    strength: Annotated[Array, Axes("stream feature example", "activation at its peak; 0: no such example")]
+    context: Annotated[Array, Axes("stream feature example place", "token ids; −1 beyond the sequence")]
+    activation: Annotated[Array, Axes("stream feature example place", "activation at each token")]
+    raised: Annotated[Array, Axes("stream feature choice", "token ids, the most raised logit first")]
+    raised_by: Annotated[
+        Array, Axes("stream feature choice", "logits above the mean, for an activation of 1")
+    ]
+    lowered: Annotated[Array, Axes("stream feature choice", "token ids, the most lowered logit first")]
+    lowered_by: Annotated[
+        Array, Axes("stream feature choice", "logits above the mean, for an activation of 1")
+    ]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(bool((np.diff(self.strength) <= 0).all()), "examples come with the strongest first")
+
+    @property
+    def frequency(self) -> Array:
+        """[stream feature] The share of tokens at which it is in use."""
+        return self.fired / self.evidence.tokens
+
+    def ranking(self, stream: int) -> list[int]:
+        """A stream's features that fire, the strongest peak first."""
+        order = np.argsort(-self.strength[stream, :, 0], kind="stable")
+        return [int(f) for f in order if self.fired[stream, f] > 0]
+
+    def headline(self) -> str:
+        alive = (self.fired > 0).sum()
+        middle = f"the median one at {np.median(self.frequency):.2%} of tokens"
+        return f"{alive:,} of {self.fired.size:,} features fire, {middle}"
+
+    def summary(self, decode: Decode | None = None, count: int = 3) -> str:
+        """The strongest features of every stream. `decode` turns one token id into text."""
+        name = decode or (lambda token: f"#{token}")
+        lines = [f"Features ({self.evidence})", f"  {self.headline()}"]
+        for s in range(len(self.fired)):
+            for f in self.ranking(s)[:count]:
+                raised = " ".join(repr(name(int(token))) for token in self.raised[s, f, :5])
+                lines.append(f"  S{s} feature {f}: {self.frequency[s, f]:.2%} of tokens, raises {raised}")
+                lines.append(f"    {self.quote(s, f, 0, name)}")
+        return "\n".join(lines)
+
+    def quote(self, stream: int, feature: int, example: int, decode: Decode) -> str:
+        """An example as text, its strongest token in brackets."""
+        tokens, peak = (
+            self.context[stream, feature, example],
+            self.activation[stream, feature, example].argmax(),
+        )
+        words = (
+            f"[{decode(int(token))}]" if i == peak else decode(int(token))
+            for i, token in enumerate(tokens)
+            if token >= 0
+        )
+        return " ".join("".join(words).split())
+
+    def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:
+        """`{prefix}_features.dat`: stream, feature, frequency, strength."""
+        rows = (
+            (s, f, float(value), float(self.strength[s, f, 0]))
+            for (s, f), value in np.ndenumerate(self.frequency)
+        )
+        path = Path(directory) / f"{prefix}_features.dat"
+        return [write_table(path, ["stream", "feature", "frequency", "strength"], rows)]
+
+
+def features(
+    model: LanguageModel,
+    dictionary: Dictionary,
+    batches: Batches,
+    examples: int = 8,
+    progress: Callable[[int], None] | None = None,
+) -> Features:
+    """The strongest examples of every feature, and the tokens it speaks for."""
+    model = check(model, dictionary)
+    if examples < 1:
+        raise UserError(f"examples = {examples}: give 1 or more")
+    search = Search(model, dictionary.to(model.device), examples)
+    text = EvidenceSums()
+    with evaluating(model), torch.inference_mode():
+        for batch in numbered(batches, model.device):
+            model.check_tokens(batch.tokens, documents=batch.documents)
+            text.begin(batch)
+            search.read(batch)
+            if progress is not None:
+                progress(batch.index + 1)
+        if search.fired is None:
+            raise UserError("no batches to read: give at least one [batch, token] tensor of token ids")
+        raised, lowered = spoken_for(model, dictionary, search.seen)
+    return Features(
+        evidence=text.result(),
+        points=dictionary.config.points,
+        fired=search.fired.cpu().numpy(),
+        strength=search.strength.cpu().double().numpy(),
+        context=search.context.cpu().numpy(),
+        activation=search.activation.cpu().double().numpy(),
+        raised=raised[1].cpu().numpy(),
+        raised_by=raised[0].cpu().double().numpy(),
+        lowered=lowered[1].cpu().numpy(),
+        lowered_by=lowered[0].cpu().double().numpy(),
+    )
+
+
+class Search:
+    """The strongest examples so far, one of a sequence at most."""
+
+    def __init__(self, model: SRM, dictionary: Dictionary, examples: int) -> None:
+        self.model, self.dictionary = model, dictionary
+        S, F = dictionary.config.streams, dictionary.config.features
+        shape, device = (S, F, examples), model.device
+        self.strength = torch.zeros(shape, device=device)
+        self.context = torch.full((*shape, BEFORE + 1 + AFTER), -1, device=device)
+        self.activation = torch.zeros(*shape, BEFORE + 1 + AFTER, device=device)
+        self.seen = torch.zeros(
+            model.config.vocab_size, dtype=torch.bool, device=device
+        )  # tokens of the text
+        self.fired: Tensor | None = None
+
+    def read(self, batch: Batch) -> None:
+        points = self.dictionary.config.points
+        states: list[Tensor] = []
+        with self.model.hooks([(points, lambda value, _: states.append(value))]):
+            self.model.hidden(batch.tokens, documents=batch.documents)
+        for row, sequence in enumerate(batch.tokens):
+            codes = self.dictionary.encode(states[0][row])  # [T, S, F]
+            for later in states[1:]:
+                codes = torch.maximum(codes, self.dictionary.encode(later[row]))
+            self.add(sequence, codes.transpose(0, 1))
+
+    def add(self, sequence: Tensor, codes: Tensor) -> None:
+        """One sequence [T], with its codes [S, T, F]."""
+        self.seen[sequence] = True
+        count = (codes > 0).sum(1)
+        self.fired = count if self.fired is None else self.fired + count
+        strength, at = codes.max(1)  # [S, F]
+        place = at[..., None] + torch.arange(BEFORE + 1 + AFTER, device=at.device)  # in the padded sequence
+        padded = torch.nn.functional.pad(sequence, (BEFORE, AFTER), value=-1)
+        around = torch.nn.functional.pad(codes.mT, (BEFORE, AFTER)).gather(-1, place)  # [S, F, places]
+        self.strength, best = torch.cat((self.strength, strength[..., None]), -1).topk(
+            self.strength.shape[-1]
+        )
+        index = best[..., None].expand(*best.shape, place.shape[-1])
+        self.context = torch.cat((self.context, padded[place][..., None, :]), -2).gather(-2, index)
+        self.activation = torch.cat((self.activation, around[..., None, :]), -2).gather(-2, index)
+
+
+def spoken_for(model: SRM, dictionary: Dictionary, among: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """The logits that each direction raises most, and those it lowers most: by how much and of which tokens,
+    each [S, F, choice]. `among` [V] says which tokens may be named: one that never occurs has any logit."""
+    readout = Readout(model)
+    unembedding = readout.unembedding - readout.unembedding.mean(0)
+    choices = min(CHOICES, int(among.sum()))
+    sides: tuple[list, list] = ([], [])
+    for part in readout.parts(dictionary.directions.detach()):  # [F, E]
+        logits = part @ unembedding.T
+        for sign, side in zip((1, -1), sides, strict=True):
+            values, tokens = (sign * logits).masked_fill(~among, -torch.inf).topk(choices)
+            side.append((sign * values, tokens))
+    return [(torch.stack([v for v, _ in side]), torch.stack([t for _, t in side])) for side in sides]

@@ -1,0 +1,61 @@
+"""A lexicon: a dictionary, with what is known of its features. It says which features are in use at a state,
+and what each of them is.
+
+    lexicon = srmlab.dictionaries.Lexicon.load("runs/nano/dictionaries/last-256-4")
+    features, activations = lexicon.in_use(cache["layers.7.out"])   # [batch, token, stream, place]
+    lexicon.features.frequency[stream, feature]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from srmlab.dictionaries.dictionary import CONFIG, Dictionary, load
+from srmlab.dictionaries.features import Features
+from srmlab.dictionaries.quality import check
+from srmlab.errors import UserError
+from srmlab.models import LanguageModel
+
+
+@dataclass(frozen=True)
+class Lexicon:
+    dictionary: Dictionary
+    features: Features
+
+    def __post_init__(self) -> None:
+        config = self.dictionary.config
+        if self.features.fired.shape != (config.streams, config.features):
+            raise UserError("these features are of another dictionary: learn it again")
+
+    @classmethod
+    def load(cls, folder: str | Path, model: LanguageModel | None = None) -> Lexicon:
+        """What `srmlab dictionary` wrote; with a model, only if it was learned on this one."""
+        dictionary = load(folder)
+        if model is not None:
+            check(model, dictionary)
+            dictionary.to(model.device)
+        if not Features.exists(Path(folder) / "features"):
+            raise UserError(f"{folder} has a dictionary but no features: `srmlab dictionary RUN` writes both")
+        return cls(dictionary, Features.load(Path(folder) / "features"))
+
+    @torch.inference_mode()
+    def in_use(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """States […, S, D] → the features in use, the strongest first, and their activations, each […, S, k].
+        Where fewer than k are, the others are −1, at 0."""
+        activations, features = self.dictionary.activations(states).topk(self.dictionary.config.k)
+        return features.masked_fill(activations == 0, -1), activations
+
+
+def lexicons_of(path: str | Path) -> list[Path]:
+    """The folders that `srmlab dictionary` wrote for a run, a checkpoint of one, or an export, newest
+    first. They may be of other weights: a run that was trained further, another checkpoint."""
+    path = Path(path)
+    folders = [path / "dictionaries", path.parent / f"{path.name}-dictionaries"]
+    if path.parent.name == "checkpoints":
+        folders.append(path.parent.parent / "dictionaries")
+    found = [file.parent for folder in folders for file in folder.glob(f"[!.]*/{CONFIG}")]
+    return sorted(found, key=lambda folder: (folder / CONFIG).stat().st_mtime, reverse=True)

@@ -1,0 +1,74 @@
+"""A page to read features in: one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+
+from srmlab.analysis.result import Array, write_text
+from srmlab.dictionaries.features import Decode, Features
+
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>{title}</title><style>
+:root {{ color-scheme: light dark; }}
+body {{ font: 14px/1.45 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }}
+h1 {{ font-size: 1.3rem; }}
+h3 {{ font-size: 1rem; margin: 1.4rem 0 .2rem; }}
+small {{ font-weight: normal; opacity: .7; }}
+summary {{ cursor: pointer; font-weight: 600; padding: .4rem 0; }}
+section {{ border-bottom: 1px solid #8884; padding-bottom: .6rem; content-visibility: auto; }}
+section p {{ margin: .25rem 0; font: 12px ui-monospace, monospace; white-space: pre-wrap; }}
+code {{ background: #8882; padding: 0 .25em; border-radius: 3px; white-space: pre; }}
+</style></head><body><h1>{title}</h1>
+<p>{about}. Shading: how active a feature is at a token. It raises and lowers the logits of the tokens named
+most. The strongest {most} features of each stream are shown.</p>
+{streams}</body></html>
+"""
+
+
+def write_page(found: Features, path: str | Path, decode: Decode, title: str, most: int = 64) -> Path:
+    """The strongest `most` features of each stream, with their examples."""
+    path = Path(path)
+    streams = "\n".join(_stream(found, s, decode, most) for s in range(len(found.fired)))
+    about = escape(str(found.evidence))
+    write_text(path, PAGE.format(title=escape(title), about=about, most=most, streams=streams))
+    return path
+
+
+def _stream(found: Features, s: int, decode: Decode, most: int) -> str:
+    ranking = found.ranking(s)
+    blocks = "\n".join(_feature(found, s, f, decode) for f in ranking[:most])
+    told = f"Stream {s}: {len(ranking):,} of {found.fired.shape[1]:,} features fire"
+    return f"<details{' open' if s == 0 else ''}><summary>{told}</summary>{blocks}</details>"
+
+
+def _feature(found: Features, s: int, f: int, decode: Decode) -> str:
+    def listed(tokens: Array) -> str:
+        return " ".join(f"<code>{escape(_visible(decode(int(token))))}</code>" for token in tokens)
+
+    shown = (e for e in range(found.strength.shape[2]) if found.strength[s, f, e] > 0)
+    examples = "".join(f"<p>{_example(found, s, f, e, decode)}</p>" for e in shown)
+    told = f"{found.frequency[s, f]:.2%} of tokens, peak {found.strength[s, f, 0]:.1f}"
+    return (
+        f'<section id="S{s}-{f}"><h3>S{s} · {f} <small>{told}</small></h3>'
+        f"<div>raises {listed(found.raised[s, f])}</div>"
+        f"<div>lowers {listed(found.lowered[s, f])}</div>{examples}</section>"
+    )
+
+
+def _example(found: Features, s: int, f: int, e: int, decode: Decode) -> str:
+    words = []
+    for token, activation in zip(found.context[s, f, e], found.activation[s, f, e], strict=True):
+        if token < 0:
+            continue
+        word = escape(_visible(decode(int(token))))
+        if activation > 0:
+            shade = f"rgba(230,159,0,{activation / found.strength[s, f, 0]:.2f})"
+            word = f'<span style="background:{shade}" title="{activation:.2f}">{word}</span>'
+        words.append(word)
+    return "".join(words)
+
+
+def _visible(text: str) -> str:
+    return text.replace("\n", "↵")

@@ -1,0 +1,279 @@
+"""How good a dictionary is: what it explains of the states, and what the model loses by it.
+
+    explained    1 − |x − x̂|² / |x − mean|²: the share of a stream's variance that its dictionary explains
+    active       how many features are in use for a state
+    alive        the share of features that fire at all on this text
+    recovered    (loss with the stream at its mean − loss with x̂ in place of x) / (loss with the stream at
+                 its mean − loss): 1 if the model does as well on the reconstruction as on the state itself,
+                 0 if the reconstruction is worth no more than the mean
+
+Replacement is at all the points the dictionary was learned from, so with `layers="every"` the model runs on
+reconstructions from the first layer on. Every number has a standard error over sequences, as in the analyses.
+
+    >>> import srmlab, srmlab.dictionaries, torch
+    >>> model = srmlab.build(srmlab.preset("srm-nano"))
+    >>> tokens = torch.arange(4 * 32).view(4, 32)
+    >>> dictionary = srmlab.dictionaries.learn(model, lambda step: tokens + step, steps=3, features=64, k=4)
+    >>> found = srmlab.dictionaries.quality(model, dictionary, [tokens])
+    >>> found.explained.shape, found.recovered.shape             # point, stream; stream
+    ((1, 8), (8,))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from srmlab.analysis.ablation import replacing
+from srmlab.analysis.capture import (
+    Accumulator,
+    Batch,
+    Batches,
+    Mean,
+    capture,
+    need_targets,
+    read_twice,
+    stream_major,
+)
+from srmlab.analysis.readout import Readout, sequence_losses
+from srmlab.analysis.result import Array, Axes, Evidence, Result, derived, require, write_table
+from srmlab.analysis.routing import streams_of
+from srmlab.analysis.states import StateMeans, StateSums, model_mark, points_of
+from srmlab.dictionaries.dictionary import Dictionary
+from srmlab.errors import UserError
+from srmlab.models import SRM, LanguageModel
+
+Replace = Callable[[Tensor, str], Tensor]  # states [S, B, T, D] at a point → what comes in their place
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Quality(Result):
+    kind: ClassVar[str] = "dictionary"
+
+    points: tuple[str, ...]  # where states were read, and replaced
+    k: int
+    residual: Annotated[Array, Axes("point stream", "mean squared length of x − x̂")]
+    residual_se: Annotated[Array, Axes("point stream", "standard error over sequences")]
+    power: Annotated[Array, Axes("point stream", "mean squared length of x")]
+    power_se: Annotated[Array, Axes("point stream", "standard error over sequences")]
+    state: Annotated[Array, Axes("point stream dim", "mean of x")]
+    state_se: Annotated[Array, Axes("point stream dim", "standard error over sequences")]
+    active: Annotated[Array, Axes("point stream", "features in use, mean over tokens")]
+    active_se: Annotated[Array, Axes("point stream", "standard error over sequences")]
+    firing: Annotated[Array, Axes("point stream feature", "share of tokens at which a feature is in use")]
+    firing_se: Annotated[Array, Axes("point stream feature", "standard error over sequences")]
+    loss: Annotated[Array, Axes("", "nats, mean over targets")]
+    loss_se: Annotated[Array, Axes("", "standard error over sequences, nats")]
+    spliced: Annotated[Array, Axes("stream", "nats, loss with the stream's reconstruction in its place")]
+    spliced_se: Annotated[Array, Axes("stream", "standard error over sequences, nats")]
+    ablated: Annotated[Array, Axes("stream", "nats, loss with the stream at its mean")]
+    ablated_se: Annotated[Array, Axes("stream", "standard error over sequences, nats")]
+    all_spliced: Annotated[Array, Axes("", "nats, loss with all streams' reconstructions")]
+    all_spliced_se: Annotated[Array, Axes("", "standard error over sequences, nats")]
+    all_ablated: Annotated[Array, Axes("", "nats, loss with all streams at their means")]
+    all_ablated_se: Annotated[Array, Axes("", "standard error over sequences, nats")]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            len(self.points) == len(self.residual),
+            f"{len(self.points)} points named, {len(self.residual)} measured",
+        )
+        require(bool((self.active <= self.k + 1e-9).all()), f"at most k = {self.k} features are in use")
+
+    @property
+    def features(self) -> int:
+        return self.firing.shape[-1]
+
+    @property
+    @derived("point stream", "share of variance")
+    def explained(self) -> Array:
+        variance = self.power - np.square(self.state).sum(-1)
+        return 1 - self.residual / np.maximum(variance, 1e-12)
+
+    @property
+    @derived("stream", "share of variance")
+    def stream_explained(self) -> Array:
+        """Mean over points."""
+        return self.explained.mean(0)
+
+    @property
+    @derived("stream", "features")
+    def stream_active(self) -> Array:
+        """Features in use, mean over points."""
+        return self.active.mean(0)
+
+    @property
+    @derived("", "share of variance")
+    def mean_explained(self) -> float:
+        """Over points and streams."""
+        return float(self.explained.mean())
+
+    @property
+    @derived("stream", "share of the loss")
+    def recovered(self) -> Array:
+        return _share(self.ablated - self.spliced, self.ablated - self.loss)
+
+    @property
+    @derived("", "share of the loss")
+    def all_recovered(self) -> float:
+        """With all streams replaced at once."""
+        return float(_share(self.all_ablated - self.all_spliced, self.all_ablated - self.loss))
+
+    @property
+    @derived("stream", "share of features")
+    def alive(self) -> Array:
+        return (self.firing.max(0) > 0).mean(-1)
+
+    def headline(self) -> str:
+        explained, recovered = self.told("mean_explained", ".1%"), self.told("all_recovered", ".1%")
+        told = f"{explained} of variance explained, {recovered} of the loss recovered"
+        return f"{self.features} features a stream, {self.k} in use: {told}"
+
+    def summary(self) -> str:
+        lines = [
+            f"Dictionaries of {self.features} features, at most {self.k} in use ({self.evidence})",
+            f"  {self.told('mean_explained', '.1%')} of variance explained; with all streams replaced "
+            f"the loss is {self.told('all_spliced')} instead of {self.told('loss')} nats, "
+            f"{self.told('all_recovered', '.1%')} recovered",
+        ]
+        for s in range(len(self.recovered)):
+            explained, active, alive, recovered = (
+                self.told(name, form, (s,))
+                for name, form in (
+                    ("stream_explained", ".1%"),
+                    ("stream_active", ".1f"),
+                    ("alive", ".0%"),
+                    ("recovered", ".1%"),
+                )
+            )
+            lines.append(
+                f"  S{s}: {explained} of variance, {active} in use, {alive} alive, {recovered} recovered"
+            )
+        return "\n".join(lines)
+
+    def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:
+        """`{prefix}_dictionary.dat`: stream, explained, recovered, alive."""
+        explained, recovered, alive = self.stream_explained, self.recovered, self.alive
+        rows = ((s, float(explained[s]), float(recovered[s]), float(alive[s])) for s in range(len(recovered)))
+        path = Path(directory) / f"{prefix}_dictionary.dat"
+        return [write_table(path, ["stream", "explained", "recovered", "alive"], rows)]
+
+
+def _share(part: Array, whole: Array) -> Array:
+    """part / whole; NaN where there is nothing to recover."""
+    return np.divide(part, whole, out=np.full(np.shape(whole), np.nan), where=np.asarray(whole) > 0)
+
+
+class QualitySums(Accumulator):
+    def __init__(self, model: SRM, dictionary: Dictionary, means: StateMeans) -> None:
+        config = dictionary.config
+        self.model, self.dictionary = model, dictionary
+        self.unembedding = model.unembedding.detach().float()
+        self.sites = self.points = config.points
+        self.readout = Readout(model) if self.points == points_of(model)[-1:] else None
+        self.replacements = {point: means.at(point, model.device) for point in self.points}
+        P, S, F = len(self.points), config.streams, config.features
+        self.shapes = {
+            "residual": (P, S),
+            "power": (P, S),
+            "state": (P, S, config.dim),
+            "active": (P, S),
+            "firing": (P, S, F),
+        }
+        losses = {"loss": (), "spliced": (S,), "ablated": (S,), "all_spliced": (), "all_ablated": ()}
+        self.means = {name: Mean(*shape) for name, shape in (self.shapes | losses).items()}
+        self.sums: dict[str, Tensor] = {}
+
+    def begin(self, batch: Batch) -> None:
+        B = len(batch.tokens)
+        self.sums = {name: torch.zeros(B, *shape) for name, shape in self.shapes.items()}
+
+    def see(self, name: str, value: Tensor) -> None:
+        p = self.points.index(name)
+        z = stream_major(value)  # [S, B, T, D]
+        codes = self.dictionary.encode(value)
+        rebuilt = stream_major(self.dictionary.decode(codes))
+        fired = stream_major(codes > 0).sum(2)  # [S, B, F]
+        of_sequence = {
+            "residual": (z - rebuilt).square().sum((-1, -2)),
+            "power": z.square().sum((-1, -2)),
+            "state": z.sum(2),
+            "active": fired.sum(-1),
+            "firing": fired,
+        }
+        for field, sums in of_sequence.items():
+            self.sums[field][:, p] = sums.transpose(0, 1).cpu()
+        self.z = z
+
+    def end(self, batch: Batch, embedding: Tensor) -> None:
+        for name, sums in self.sums.items():
+            self.means[name].add(batch, sums)
+        everyone, counts = list(range(self.dictionary.config.streams)), batch.counted.sum(1)
+        self.means["loss"].add(batch, self._loss(batch, embedding), counts)
+        for name, replace in (("spliced", self._rebuild), ("ablated", self._level)):
+            change = self._changed if self.readout is None else self._read_out
+            of_all = change(batch, embedding, everyone, replace)
+            of_each = torch.stack([change(batch, embedding, [s], replace) for s in everyone], dim=1)
+            self.means[f"all_{name}"].add(batch, of_all, counts)
+            self.means[name].add(batch, of_each, counts)
+
+    def _loss(self, batch: Batch, embedding: Tensor) -> Tensor:
+        return sequence_losses(embedding, self.unembedding, batch.targets)
+
+    def _changed(self, batch: Batch, embedding: Tensor, streams: list[int], replace: Replace) -> Tensor:  # noqa: ARG002
+        """[B] The losses with some streams replaced at every point: the model is run again."""
+        with self.model.hooks([(self.points, replacing(streams, replace))]):
+            return self._loss(batch, self.model.hidden(batch.tokens, documents=batch.documents))
+
+    def _read_out(self, batch: Batch, embedding: Tensor, streams: list[int], replace: Replace) -> Tensor:
+        """The same for the final state, which the output function reads: it is linear, so no second run."""
+        assert self.readout is not None
+        change = torch.zeros_like(self.z)
+        change[streams] = (replace(self.z, self.points[0]) - self.z)[streams]
+        return self._loss(batch, embedding.float() + self.readout.parts(change).sum(0))
+
+    def _rebuild(self, z: Tensor, point: str) -> Tensor:  # noqa: ARG002
+        return stream_major(self.dictionary(z.movedim(0, -2)))
+
+    def _level(self, z: Tensor, point: str) -> Tensor:
+        return self.replacements[point][:, None, None].expand_as(z)
+
+    def result(self, evidence: Evidence) -> Quality:
+        need_targets(self.means["loss"])
+        return Quality(evidence=evidence, points=self.points, k=self.dictionary.config.k, **self.numbers())
+
+
+def quality(
+    model: LanguageModel,
+    dictionary: Dictionary,
+    batches: Batches,
+    progress: Callable[[int], None] | None = None,
+) -> Quality:
+    """What a dictionary explains, and what the model loses by it. The losses cost 2·(S + 1) unembeddings a
+    token; 2·(S + 1) passes if the dictionary is not of the final states alone."""
+    model = check(model, dictionary)
+    (means,) = capture(model, read_twice(batches), StateSums(model))
+    sums = QualitySums(model, dictionary.to(model.device), means)
+    return capture(model, batches, sums, progress=progress)[0]
+
+
+def check(model: LanguageModel, dictionary: Dictionary) -> SRM:
+    """The model, if the dictionary was learned on it."""
+    model = streams_of(model, "a dictionary")
+    config = dictionary.config
+    fits = (config.streams, config.dim) == (model.config.streams, model.config.stream_dim)
+    if not fits or (config.model and config.model != model_mark(model)):
+        raise UserError(
+            "this dictionary was learned on other weights (was the run trained further?): "
+            "`srmlab dictionary` learns one on these"
+        )
+    if not config.points or not set(config.points) <= set(points_of(model)):
+        raise UserError(f"this dictionary's points, {config.points}, are not states of this model")
+    return model

@@ -1,0 +1,22 @@
+"""The paper's tables and sweeps, and the questions it leaves open, as recipes anyone can run.
+
+    srmlab sweep language-models                 every cell with every seed, on this machine's cores
+    srmlab sweep show language-models            the table, the verdict
+
+A cell's run is an ordinary run directory: `srmlab analyze`, `srmlab explore` and `srmlab resume` take it.
+"""
+
+from srmlab.experiments.catalogue import EXPERIMENTS, experiment
+from srmlab.experiments.experiment import Cell, Experiment, Scale
+from srmlab.experiments.results import CellResult, SweepResult, collect
+
+__all__ = [
+    "EXPERIMENTS",
+    "Cell",
+    "CellResult",
+    "Experiment",
+    "Scale",
+    "SweepResult",
+    "collect",
+    "experiment",
+]

@@ -1,0 +1,82 @@
+"""What an experiment is: a question, a grid of cells, and a verdict on what came out.
+
+A cell is one model trained in one way; it is run with several seeds. Two experiments that share a cell share
+its runs: a run's folder is named by what is trained, not by who asked for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from srmlab.models import ModelConfig, SRMConfig
+from srmlab.training.config import TrainConfig
+from srmlab.training.run import identity
+
+if TYPE_CHECKING:
+    from srmlab.experiments.results import SweepResult
+
+Scale = Literal["mini", "paper"]
+
+# options that came later: where they are off, runs from before keep their names
+LATER = {"answers_only": False}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    name: str
+    model: ModelConfig
+    training: TrainConfig
+    paper: float | None = None  # the training loss the paper prints for it
+    x: float | None = None  # its place on the figure's axis
+    series: str = ""  # its line or colour in the figure
+
+    def seeded(self, seed: int) -> Cell:
+        """The same cell with other initial weights, other random orders and another order of the data."""
+        model = self.model.replace(init_seed=seed)
+        if isinstance(model, SRMConfig):
+            model = model.replace(order_seed=seed)
+        return replace(self, model=model, training=self.training.replace(seed=seed))
+
+    @property
+    def folder(self) -> str:
+        """A name for what is trained: the same for the same thing."""
+        unseeded = self.seeded(0)
+        training = {name: v for name, v in identity(unseeded.training).items() if LATER.get(name, ...) != v}
+        content = json.dumps([unseeded.model.to_dict(), training], sort_keys=True)
+        return f"{self.model.architecture}-{hashlib.sha256(content.encode()).hexdigest()[:10]}"
+
+    def run_folder(self, out: Path, seed: int) -> Path:
+        return out / "runs" / self.folder / f"seed-{seed}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    name: str
+    question: str
+    claim: str  # the paper's, or none of its
+    cells: Callable[[Scale], list[Cell]]
+    verdict: Callable[[SweepResult], list[str]]
+    axis: str = ""  # what x is; without it the figure ranks the cells
+    test_depth: int = 0  # also measure the loss at depths up to this
+
+    def plan(self, scale: Scale, *, vocab_size: int | None = None, steps: int | None = None) -> list[Cell]:
+        """The cells at a scale; for another vocabulary, or for a rehearsal of a few steps."""
+        cells = self.cells(scale)
+        if vocab_size is not None:
+            cells = [replace(cell, model=cell.model.replace(vocab_size=vocab_size)) for cell in cells]
+        if steps is not None:
+            cells = [replace(cell, training=shortened(cell.training, steps)) for cell in cells]
+        return cells
+
+
+def shortened(training: TrainConfig, steps: int) -> TrainConfig:
+    """A training of so many steps, its warm-up as large a share of it."""
+    warmup = round(training.warmup * steps / training.steps)
+    return training.replace(
+        steps=steps, warmup=warmup, eval_every=steps, checkpoint_every=min(training.checkpoint_every, steps)
+    )

@@ -1,0 +1,173 @@
+"""Opening a session: from a trained run, a checkpoint, an export, or an untrained preset.
+
+>>> session = open_preset("srm-nano")
+>>> session.name
+'srm-nano (untrained)'
+"""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import srmlab
+from srmlab.analysis.states import state_means
+from srmlab.data import DataError, byte_tokenizer, evaluation_batches, open_tokens
+from srmlab.dictionaries import Lexicon, lexicons_of
+from srmlab.errors import Notice, UserError
+from srmlab.explorer.capture import require_srm
+from srmlab.explorer.session import Session
+from srmlab.models import SRM, LanguageModel, SRMConfig
+from srmlab.storage import load, load_tokenizer
+
+REFERENCE_WINDOWS = 16  # windows of evaluation text the mean states are taken over
+SMALL = 20_000_000  # parameters up to which one thread is quicker than two
+EXAMPLE = "The stream recursion model reads, and the streams begin to talk."
+EXCERPT = 48  # tokens of an example prompt from the run's own evaluation text
+
+
+def open_preset(name: str) -> Session:
+    """An untrained preset, reading bytes: enough to try the explorer."""
+    config = srmlab.preset(name)
+    if not isinstance(config, SRMConfig):
+        raise UserError(
+            f"the explorer looks at streams, which {config.architecture} models lack: choose an SRM, "
+            f"such as srm-nano"
+        )
+    lines = (
+        f'model = srmlab.build(srmlab.preset("{name}", vocab_size=257)).eval()\ntokenizer = '
+        f"srmlab.data.byte_tokenizer()"
+    )
+    model = srmlab.build(config.replace(vocab_size=257))
+    return Session(
+        model,
+        byte_tokenizer(),
+        name=f"{name} (untrained)",
+        python=f"import srmlab.data\n{lines}",
+        prompts=(EXAMPLE,),
+    )
+
+
+def open_run(path: str | Path, dictionary: str | Path | None = None) -> Session:
+    """A run (its last checkpoint, and the others to compare with), a checkpoint, or an export. `dictionary`
+    is a folder of `srmlab dictionary`; by default the newest one of these weights."""
+    path = Path(path)
+    model = require_srm(load(path))
+    tokenizer = _tokenizer(path)
+    evaluation = evaluation_text(path, model)
+    checkpoints = {folder.name: partial(_load_srm, folder) for folder in _checkpoint_folders(path)}
+    lines = [
+        "from srmlab.storage import load_tokenizer",
+        f"run = {str(path)!r}",
+        "model = srmlab.load(run)",
+        "tokenizer = load_tokenizer(run)",
+    ]
+    if evaluation:
+        lines.insert(1, "from srmlab.explorer.opening import evaluation_text")
+        lines.append("reference = srmlab.analysis.state_means(model, evaluation_text(run, model))")
+    folder = Path(dictionary) if dictionary is not None else find_dictionary(path, model)
+    if folder is not None:
+        lines += [
+            "import srmlab.dictionaries",
+            f"lexicon = srmlab.dictionaries.Lexicon.load({str(folder)!r})",
+        ]
+    prompts = [EXAMPLE]
+    if evaluation:
+        prompts = [tokenizer.decode(row[:EXCERPT].tolist()) for row in evaluation[0][:3]]
+    return Session(
+        model,
+        tokenizer,
+        name=path.resolve().name,
+        reference=state_means(model, evaluation) if evaluation else None,
+        lexicon=Lexicon.load(folder, model) if folder is not None else None,
+        checkpoints=checkpoints,
+        saved=saved_results(path),
+        python="\n".join(lines),
+        prompts=prompts,
+    )
+
+
+def find_dictionary(path: Path, model: SRM) -> Path | None:
+    """The newest dictionary of a run that was learned on these weights. Those of other checkpoints are passed
+    over, without a word if it is a checkpoint that is looked at."""
+    for folder in lexicons_of(path):
+        try:
+            Lexicon.load(folder, model)
+        except UserError as error:
+            if path.parent.name != "checkpoints":
+                warnings.warn(f"{folder} is not shown: {error}", Notice, stacklevel=2)
+        else:
+            return folder
+    return None
+
+
+def saved_results(path: Path) -> dict[str, Any]:
+    """The analyses beside a run: what each found in a line, on how much text, and its summary."""
+    from srmlab import analysis
+
+    found: dict[str, Any] = {}
+    for file in sorted((path / "analysis").glob("*.json")):
+        if file.name == "index.json":  # of `srmlab analyze`: which result came from what
+            continue
+        try:
+            result = analysis.load(file.with_suffix(""))
+            found[file.stem] = {
+                "kind": result.kind,
+                "headline": result.headline(),
+                "summary": result.summary(),
+                "evidence": str(result.evidence),
+            }
+        except (UserError, NotImplementedError, KeyError, ValueError, OSError) as error:
+            warnings.warn(f"{file.with_suffix('')} is not shown: {error}", Notice, stacklevel=2)
+    return found
+
+
+def use_threads(model: SRM) -> None:
+    """A small model answers quickest on one thread: its matrices are too small to share out."""
+    if model.num_parameters() < SMALL:
+        torch.set_num_threads(1)
+
+
+def _load_srm(folder: Path) -> SRM:
+    return require_srm(load(folder))
+
+
+def _checkpoint_folders(path: Path) -> list[Path]:
+    folders = [
+        folder for folder in (path / "checkpoints").glob("step-*") if (folder / "config.json").is_file()
+    ]
+    return sorted(folders, key=lambda folder: (len(folder.name), folder.name))
+
+
+def _tokenizer(path: Path):
+    for folder in (path, path.parent.parent):  # a checkpoint's run is two folders up
+        tokenizer = load_tokenizer(folder)
+        if tokenizer is not None:
+            return tokenizer
+    raise UserError(f"{path} has no tokenizer beside it: export the model with one, or give the run")
+
+
+def evaluation_text(path: str | Path, model: LanguageModel) -> list[Tensor]:
+    """Some of the run's validation text, beside it or where the run found it: what means are taken over."""
+    from srmlab.training.run import RunDirectory
+
+    path = Path(path)
+    context = min(model.config.context, 256)
+    if (path / "validation.txt").is_file():
+        tokens = _tokenizer(path).encode((path / "validation.txt").read_text(encoding="utf-8"))
+        rows = torch.tensor(tokens[: len(tokens) // context * context]).view(-1, context)
+        return list(rows[:REFERENCE_WINDOWS].split(4))
+    if not (path / "run.json").is_file():
+        return []
+    try:
+        data = open_tokens(RunDirectory(path).read().data, verify=False)
+    except (DataError, OSError):
+        return []
+    batches = evaluation_batches(data.val, context=context, batch_size=4)
+    return [torch.as_tensor(batch[0]).long() for batch in islice(batches, REFERENCE_WINDOWS // 4)]

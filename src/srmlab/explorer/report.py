@@ -1,0 +1,264 @@
+"""The report: one HTML file with everything inside, to send to a colleague.
+
+    from srmlab.explorer.opening import open_run
+    write_report(open_run("runs/nano"), "report.html", run="runs/nano")
+
+It carries the explorer's own views on a few traces, the training curve, what the analyses found, config and
+provenance, with a sentence under each figure that says what it shows for this run. It opens from a file, asks
+no network for anything, and its policy (`default-src 'none'`, scripts and styles by their hash) makes the
+browser hold it to that.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import srmlab
+from srmlab.errors import UserError
+from srmlab.explorer.bundle import bundle, styles
+from srmlab.explorer.captions import captions, comparison
+from srmlab.explorer.leaderboard import leaderboards, read_results, svg_image
+from srmlab.explorer.session import Session
+from srmlab.explorer.trace import Trace
+
+CURVE_POINTS = 1000  # of the training curve; longer runs are averaged down
+
+
+def write_report(
+    session: Session,
+    path: str | Path,
+    *,
+    run: str | Path | None = None,
+    prompts: Sequence[str] = (),
+    traces: Sequence[Trace] = (),
+    results: str | Path | None = None,
+) -> Path:
+    """Write the report of a session. `prompts` are traced for it (by default the session's own); `run` adds
+    its training curve and the figures of its analyses (some seconds), `results` the experiments in a folder
+    of `srmlab sweep`'s.
+    """
+    path = Path(path)
+    made = list(traces) or [session.trace(session.encode(prompt)) for prompt in (prompts or session.prompts)]
+    record = read_record(run)
+    experiments = leaderboards(read_results(results)) if results is not None else ""
+    text = page(session, made, training_curve(run), record, experiments, figures(run, session.saved))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write {path} ({error.strerror}): choose another --out") from None
+    return path
+
+
+def page(
+    session: Session,
+    traces: Sequence[Trace],
+    training: dict[str, Any] | None,
+    record: dict[str, Any],
+    experiments: str = "",
+    drawn: Mapping[str, str] | None = None,
+) -> str:
+    data = {
+        "python": session.python,
+        "training": training,
+        "traces": [
+            {
+                "trace": packed(trace),
+                "captions": captions(trace),
+                "comparisons": [comparison(trace, other) for other in traces],
+            }
+            for trace in traces
+        ],
+    }
+    script = f"{bundle('report.js')}\nentry_module.start();"
+    style = styles()
+    policy = f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:"
+    content = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{escape(session.name)} – SRM report</title>
+<style>{style}</style>
+</head>
+<body>
+{_head(session, training, record, drawn or {})}
+<div class="report">
+<h2>Inside {len(traces)} prompt{"s" if len(traces) != 1 else ""}</h2>
+<div id="tabs"></div>
+</div>
+<main id="app"></main>
+{experiments}
+<script type="application/json" id="data">{content}</script>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def packed(trace: Trace) -> str:
+    """A trace as text: gzipped and in base64. The same trace gives the same text."""
+    return base64.b64encode(gzip.compress(trace.to_bytes(), mtime=0)).decode()
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+# the training curve
+
+
+def read_record(run: str | Path | None) -> dict[str, Any]:
+    """What `run.json` says, or nothing."""
+    if run is None:
+        return {}
+    try:
+        return json.loads((Path(run) / "run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+
+
+def training_curve(run: str | Path | None) -> dict[str, Any] | None:
+    """Steps, training loss and (where it was measured) validation loss, from the run's `metrics.jsonl`."""
+    if run is None:
+        return None
+    loss: dict[int, float] = {}
+    val: dict[int, float] = {}
+    try:
+        lines = (Path(run) / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue  # the line a killed process was writing
+        step = row.get("step")
+        for name, into in (("loss", loss), ("val_loss", val)):
+            value = row.get(name)
+            if isinstance(step, int) and isinstance(value, int | float) and math.isfinite(value):
+                into[step] = float(value)
+    if not loss:
+        return None
+    steps, values = _thinned(sorted(loss.items()))
+    known = sorted(set(steps) | set(val))
+    by_step = dict(zip(steps, values, strict=True))
+    return {
+        "step": known,
+        "loss": [by_step.get(step) for step in known],
+        "val": [val.get(step) for step in known],
+    }
+
+
+def _thinned(points: list[tuple[int, float]]) -> tuple[list[int], list[float]]:
+    """At most CURVE_POINTS points: means over equal stretches, each at its last step."""
+    size = math.ceil(len(points) / CURVE_POINTS)
+    stretches = [points[i : i + size] for i in range(0, len(points), size)]
+    return [s[-1][0] for s in stretches], [round(sum(v for _, v in s) / len(s), 5) for s in stretches]
+
+
+def training_sentence(training: dict[str, Any]) -> str:
+    losses = [
+        (step, value)
+        for step, value in zip(training["step"], training["loss"], strict=True)
+        if value is not None
+    ]
+    tail = [value for _, value in losses[-max(1, len(losses) // 20) :]]
+    sentence = (
+        f"Training loss goes from {losses[0][1]:.2f} to {sum(tail) / len(tail):.2f} nats a token "
+        f"in {losses[-1][0]:,} steps"
+    )
+    measured = [
+        (value, step)
+        for step, value in zip(training["step"], training["val"], strict=True)
+        if value is not None
+    ]
+    if measured:
+        best, at = min(measured)
+        sentence += f"; validation loss is lowest at step {at:,}, {best:.3f}"
+    return sentence + "."
+
+
+# what was measured
+
+
+def figures(run: str | Path | None, names: Iterable[str]) -> dict[str, str]:
+    """The figures of a run's saved analyses by name, as images; some seconds for all of them."""
+    from srmlab import analysis
+    from srmlab.figures import FIGURES, save
+
+    if run is None:
+        return {}
+    found = {}
+    with TemporaryDirectory() as folder:
+        for name in names:
+            stem = Path(run) / "analysis" / name
+            if not stem.with_name(f"{name}.json").is_file():
+                continue
+            result = analysis.load(stem)
+            if result.kind in FIGURES:
+                (file,) = save(result.figure(), Path(folder) / name, ("svg",))
+                found[name] = svg_image(file, f"{name}: {result.headline()}")
+    return found
+
+
+def _measured(name: str, found: dict[str, str], figure: str) -> str:
+    return (
+        f"<section><h3>{escape(name)}</h3><p>{escape(found['headline'])}</p>{figure}<details><summary>"
+        f"{escape(found['evidence'])}</summary><pre>{escape(found['summary'])}</pre></details></section>"
+    )
+
+
+# the head of the page
+
+
+def _head(
+    session: Session, training: dict[str, Any] | None, record: dict[str, Any], drawn: Mapping[str, str]
+) -> str:
+    info = session.info()
+    order = "".join(info["order"][0])
+    lead = (
+        f"{info['parameters']:,} parameters: {info['streams']} streams of {info['config']['stream_dim']}, "
+        f"{info['layers']} layers of {order}, {info['heads']} stream heads. Config {info['config_hash']}."
+    )
+    parts = [f'<div class="report"><h1>{escape(session.name)}</h1><p class="lead">{escape(lead)}</p>']
+    if training is not None:
+        parts.append(
+            f'<h2>Training</h2><div id="training"></div><p '
+            f'class="caption">{escape(training_sentence(training))}</p>'
+        )
+    if session.saved:
+        measured = [_measured(name, found, drawn.get(name, "")) for name, found in session.saved.items()]
+        parts.append(f'<h2>Measured over evaluation text</h2><div class="measured">{"".join(measured)}</div>')
+    parts.append(f"<h2>Provenance</h2>{_provenance(info, record)}</div>")
+    return "\n".join(parts)
+
+
+def _provenance(info: dict[str, Any], record: dict[str, Any]) -> str:
+    rows = {"srmlab": srmlab.__version__, "tokenizer": info["tokenizer"], "config": info["config_hash"]}
+    rows |= {f"trained with {name}": version for name, version in record.get("versions", {}).items()}
+    if info["dictionary"]:
+        rows["dictionary"] = info["dictionary"]
+    if "created" in record:
+        rows["begun"] = record["created"]
+    if "data" in record:
+        rows["data"] = record["data"].get("fingerprint", "")
+    table = "".join(
+        f'<tr><td class="name">{escape(str(k))}</td><td>{escape(str(v))}</td></tr>' for k, v in rows.items()
+    )
+    configs = {"model": info["config"]} | ({"training": record["training"]} if "training" in record else {})
+    return (
+        f"<table>{table}</table><details><summary>config in "
+        f"full</summary><pre>{escape(json.dumps(configs, indent=1))}</pre></details>"
+    )

@@ -1,0 +1,172 @@
+"""The words of the web interface: what a request may say and what an answer looks like.
+
+Everything a client can send is bounded here, before any of it is looked at.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from srmlab.explorer import interventions
+
+MAX_PROMPT = 20_000  # characters
+MAX_LIST = 256  # ablations, cuts or held features in one request
+Index = Annotated[int, Field(ge=0, le=65_535)]
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Ablation(Strict):
+    """One stream replaced after a range of layers (both ends included)."""
+
+    stream: Index
+    mode: Literal["mean", "zero", "resample"] = "mean"
+    first: Index
+    last: Index
+
+
+class Cut(Strict):
+    """One edge of the connection removed, at one token or at all."""
+
+    layer: Index
+    head: Index
+    target: Index
+    source: Index
+    token: Index | None = None
+
+
+class Hold(Strict):
+    """One feature of a stream's dictionary held at a value."""
+
+    stream: Index
+    feature: Annotated[int, Field(ge=0, lt=2**31)]
+    value: Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)] = 0.0
+
+
+class Intervention(Strict):
+    ablations: Annotated[list[Ablation], Field(max_length=MAX_LIST)] = []
+    cuts: Annotated[list[Cut], Field(max_length=MAX_LIST)] = []
+    holds: Annotated[list[Hold], Field(max_length=MAX_LIST)] = []
+
+    def plain(self) -> interventions.Intervention:
+        return interventions.Intervention(
+            tuple(interventions.Ablation(**a.model_dump()) for a in self.ablations),
+            tuple(interventions.Cut(**c.model_dump()) for c in self.cuts),
+            tuple(interventions.Hold(**h.model_dump()) for h in self.holds),
+        )
+
+
+class Prompt(Strict):
+    """Text, or token ids; exactly one of the two."""
+
+    prompt: Annotated[str, Field(max_length=MAX_PROMPT)] | None = None
+    tokens: Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(max_length=4096)] | None = None
+
+    @model_validator(mode="after")
+    def _one_of_two(self):
+        if (self.prompt is None) == (self.tokens is None):
+            raise ValueError("give prompt or tokens, one of the two")
+        return self
+
+
+class TraceRequest(Prompt):
+    intervention: Intervention = Intervention()
+    checkpoint: Annotated[str, Field(max_length=200)] = ""
+
+
+class InterveneRequest(Prompt):
+    intervention: Intervention
+    checkpoint: Annotated[str, Field(max_length=200)] = ""
+    each: Annotated[bool, Field(description="also run every ablation alone")] = False
+
+
+class GenerateRequest(Prompt):
+    count: Annotated[int, Field(ge=0, le=64)] = 1
+    temperature: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] = 0.8
+    top_k: Annotated[int, Field(ge=1, le=1_000_000)] | None = 50
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    intervention: Intervention = Intervention()
+
+
+class SweepRequest(Prompt):
+    mode: Literal["mean", "zero", "resample"] = "mean"
+    checkpoint: Annotated[str, Field(max_length=200)] = ""
+
+
+class Model(BaseModel):
+    """What the explorer is looking at."""
+
+    name: str
+    config: dict[str, Any]
+    config_hash: str
+    parameters: int
+    streams: int
+    layers: int
+    heads: int
+    steps: int
+    order: list[list[str]]
+    tokenizer: str
+    max_tokens: int
+    checkpoints: list[str]
+    prompts: list[str]
+    results: list[str]
+    dictionary: str
+    python: str
+
+
+class Single(BaseModel):
+    stream: int
+    kl: list[float]
+
+
+class Bar(BaseModel):
+    """One token and its probability before and after."""
+
+    id: int
+    before: float
+    after: float
+
+
+class Bars(BaseModel):
+    """At every token of the prompt: what may come next, likeliest before first and likeliest after first; KL
+    in bits.
+    """
+
+    kl: list[float]
+    top_before: list[list[Bar]]
+    top_after: list[list[Bar]]
+    vocabulary: dict[str, str]
+    each: list[Single]
+
+
+class Tokens(BaseModel):
+    tokens: list[int]
+    strings: list[str]
+    text: str
+
+
+class Piece(BaseModel):
+    """One stream ablated after one layer: KL in bits at every token."""
+
+    layer: int
+    stream: int
+    kl: list[float]
+
+
+class JobState(BaseModel):
+    id: str
+    status: Literal["running", "done", "stopped", "failed"]
+    done: int
+    total: int
+    error: str
+    pieces: list[Piece]
+
+
+class Error(BaseModel):
+    """Whatever went wrong, in one line."""
+
+    error: str

@@ -1,0 +1,236 @@
+"""The web interface: a page of static files and a handful of questions about one model.
+
+    GET  /                      the page
+    GET  /api/model             what the model is
+    POST /api/trace             a prompt → its trace (binary, see trace.py)
+    POST /api/intervene         an intervention → likeliest tokens before and after, KL in bits
+    POST /api/generate          continue a prompt, with an intervention or without
+    POST /api/sweep             every stream × every layer, as a job; GET and DELETE /api/jobs/{id}
+    GET  /api/results/{name}    a saved analysis of the run
+
+`/openapi.json` describes them; every error is JSON with one line. The page's files are read once, at the
+start, by the server's own list: no name a client sends is ever opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Any, TypeVar
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from srmlab import __version__
+from srmlab.errors import UserError
+from srmlab.explorer import schema
+from srmlab.explorer.capture import display_strings
+from srmlab.explorer.guard import LOOPBACK, Guard
+from srmlab.explorer.jobs import Job, Jobs
+from srmlab.explorer.session import Session
+from srmlab.explorer.worker import Busy, Gone, Worker
+
+T = TypeVar("T")
+TYPES = {
+    "html": "text/html",
+    "js": "text/javascript",
+    "css": "text/css",
+    "svg": "image/svg+xml",
+    "LICENSE": "text/plain",
+}
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": schema.Error, "description": about}
+    for status, about in {
+        400: "a request that is no JSON",
+        403: "from another site",
+        404: "no such thing",
+        405: "not that verb",
+        413: "too large",
+        415: "not sent as JSON",
+        421: "not for this host",
+        422: "cannot be done",
+        429: "too many waiting",
+    }.items()
+}
+
+
+def create_app(session: Session, *, hosts: tuple[str, ...] = LOOPBACK, queue: int = 64) -> FastAPI:
+    """The application around one session. `hosts` are the names it answers for."""
+    worker = Worker(queue)
+    jobs = Jobs(worker)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        jobs.close()
+        worker.close()
+
+    app = FastAPI(
+        title="SRM explorer",
+        version=__version__,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        responses=ERRORS,
+    )
+    app.add_middleware(Guard, hosts=hosts)
+    _add_errors(app)
+    _add_questions(app, session, worker)
+    _add_jobs(app, session, jobs, worker)
+    _add_page(app)
+    return app
+
+
+def _add_questions(app: FastAPI, session: Session, worker: Worker) -> None:
+    async def ask(request: Request, work: Callable[[], T]) -> T:
+        return await worker.run(work, request.is_disconnected)
+
+    @app.get("/api/model")
+    async def model() -> schema.Model:
+        return schema.Model(**session.info())
+
+    @app.post(
+        "/api/trace", response_class=Response, responses={200: {"content": {"application/octet-stream": {}}}}
+    )
+    async def trace(body: schema.TraceRequest, request: Request) -> Response:
+        def work() -> bytes:
+            tokens = read(session, body)
+            return session.trace(tokens, body.intervention.plain(), body.checkpoint).to_bytes()
+
+        return Response(await ask(request, work), media_type="application/octet-stream")
+
+    @app.post("/api/intervene")
+    async def intervene(body: schema.InterveneRequest, request: Request) -> schema.Bars:
+        def work() -> schema.Bars:
+            tokens = read(session, body)
+            return schema.Bars(
+                **session.intervene(tokens, body.intervention.plain(), body.checkpoint, body.each)
+            )
+
+        return await ask(request, work)
+
+    @app.post("/api/generate")
+    async def generate(body: schema.GenerateRequest, request: Request) -> schema.Tokens:
+        def work() -> schema.Tokens:
+            tokens = session.generate(
+                read(session, body),
+                body.count,
+                body.temperature,
+                body.top_k,
+                body.seed,
+                body.intervention.plain(),
+            )
+            strings = display_strings(session.tokenizer, tokens)
+            known = [token for token in tokens if token < session.tokenizer.vocab_size]
+            return schema.Tokens(tokens=tokens, strings=strings, text=session.tokenizer.decode(known))
+
+        return await ask(request, work)
+
+    @app.get("/api/results/{name}")
+    async def result(name: str) -> dict[str, Any]:
+        if name not in session.saved:
+            raise HTTPException(404, "no such result; /api/model lists them")
+        return session.saved[name]
+
+
+def _add_jobs(app: FastAPI, session: Session, jobs: Jobs, worker: Worker) -> None:
+    def state(job: Job | None) -> schema.JobState:
+        if job is None:
+            raise HTTPException(404, "no such job; it may have been long ago")
+        pieces = list(job.pieces) if job.status != "running" else []
+        return schema.JobState(
+            id=job.id, status=job.status, done=job.done, total=job.total, error=job.error, pieces=pieces
+        )
+
+    @app.post("/api/sweep")
+    async def sweep(body: schema.SweepRequest, request: Request) -> schema.JobState:
+        def prepare() -> list[int]:
+            session.subject(body.checkpoint)
+            return read(session, body)
+
+        tokens = await worker.run(prepare, request.is_disconnected)
+        config = session.srm.config
+        return state(
+            jobs.start(config.depth * config.streams, session.sweep(tokens, body.mode, body.checkpoint))
+        )
+
+    @app.get("/api/jobs/{id}")
+    async def job(id: str) -> schema.JobState:
+        return state(jobs.get(id))
+
+    @app.delete("/api/jobs/{id}")
+    async def stop(id: str) -> schema.JobState:
+        return state(jobs.stop(id))
+
+
+def read(session: Session, body: schema.Prompt) -> list[int]:
+    """The token ids a request is about."""
+    if body.tokens is not None:
+        return session.check_tokens(body.tokens)
+    return session.encode(body.prompt or "")
+
+
+def _add_page(app: FastAPI) -> None:
+    for path, content in static_files().items():
+        kind = TYPES.get(path.rsplit(".", 1)[-1], "application/octet-stream")
+
+        def serve(content: bytes = content, kind: str = kind) -> Response:
+            return Response(content, media_type=kind)
+
+        app.add_api_route(f"/{path}", serve, methods=["GET"], include_in_schema=False)
+        if path == "index.html":
+            app.add_api_route("/", serve, methods=["GET"], include_in_schema=False)
+
+
+def static_files() -> dict[str, bytes]:
+    """The front end, path → content, from the installed package."""
+    found: dict[str, bytes] = {}
+
+    def walk(folder: Traversable, prefix: str) -> None:
+        for entry in folder.iterdir():
+            if entry.is_dir():
+                walk(entry, f"{prefix}{entry.name}/")
+            elif entry.name.rsplit(".", 1)[-1] in TYPES:
+                found[prefix + entry.name] = entry.read_bytes()
+
+    walk(files("srmlab.explorer") / "static", "")
+    return dict(sorted(found.items()))
+
+
+def _add_errors(app: FastAPI) -> None:
+    def line(status: int, text: str, **headers: str) -> JSONResponse:
+        return JSONResponse({"error": text.split("\n")[0]}, status, headers=headers)
+
+    @app.exception_handler(UserError)
+    async def bad_input(_: Request, error: UserError) -> JSONResponse:
+        return line(422, str(error))
+
+    @app.exception_handler(RequestValidationError)
+    async def bad_request(_: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        if first["type"] == "json_invalid":
+            return line(400, "the request is no valid JSON")
+        where = ".".join(
+            str(part) for part in first["loc"][1:] if isinstance(part, int) or part.isidentifier()
+        )
+        return line(422, f"{where or 'request'}: {first['msg'].removeprefix('Value error, ')}")
+
+    @app.exception_handler(Busy)
+    async def busy(_: Request, __: Busy) -> JSONResponse:
+        return line(429, "too many questions are waiting; try again in a moment", **{"Retry-After": "1"})
+
+    @app.exception_handler(Gone)
+    async def gone(_: Request, __: Gone) -> JSONResponse:
+        return line(422, "the request was withdrawn")
+
+    @app.exception_handler(HTTPException)
+    async def http(_: Request, error: HTTPException) -> JSONResponse:
+        return line(error.status_code, str(error.detail), **dict(error.headers or {}))
+
+    @app.exception_handler(Exception)
+    async def unexpected(_: Request, error: Exception) -> JSONResponse:
+        return line(500, f"{type(error).__name__}: {error}")

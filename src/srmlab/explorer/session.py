@@ -1,0 +1,249 @@
+"""A session: one model, its tokenizer and its checkpoints, and the questions the explorer asks of them.
+
+    >>> import srmlab
+    >>> from srmlab.data.tokenizers import byte_tokenizer
+    >>> model = srmlab.build(srmlab.preset("srm-nano", vocab_size=257))
+    >>> session = Session(model, byte_tokenizer(), name="nano")
+    >>> tokens = session.encode("To be")
+    >>> session.trace(tokens).token_strings
+    ['T', 'o', ' ', 'b', 'e']
+
+A session is plain and single-threaded; `worker.py` makes sure one thread at a time asks it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from srmlab.analysis.ablation import By
+from srmlab.analysis.states import StateMeans
+from srmlab.dictionaries import Dictionary, Lexicon
+from srmlab.errors import UserError
+from srmlab.explorer.capture import TextTokens, capture, display_strings, require_srm
+from srmlab.explorer.interventions import Ablation, Baseline, Intervention, evaluate, hooks_of
+from srmlab.explorer.trace import Trace, config_hash
+from srmlab.models import SRM, LanguageModel, generate
+from srmlab.models.ordering import LETTERS
+
+MAX_TOKENS = 512  # of a prompt; a model with a shorter context has its own limit
+KEPT_BASELINES = 8
+BARS = 8  # likeliest tokens shown before and after
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One set of weights: the model as trained, or one of its checkpoints."""
+
+    model: SRM
+    reference: StateMeans | None = None  # over evaluation tokens
+    lexicon: Lexicon | None = None
+
+    @property
+    def dictionary(self) -> Dictionary | None:
+        return None if self.lexicon is None else self.lexicon.dictionary
+
+
+@dataclass
+class Session:
+    model: LanguageModel
+    tokenizer: TextTokens
+    name: str = "SRM"
+    reference: StateMeans | None = None
+    lexicon: Lexicon | None = None  # of the model's own weights
+    checkpoints: dict[str, Callable[[], SRM]] = field(
+        default_factory=dict
+    )  # by name; each loads when asked for
+    saved: dict[str, Any] = field(default_factory=dict)  # results of the run's analyses, as plain data
+    python: str = "model, tokenizer = ..."  # the lines that make both, for the page's "Python"
+    prompts: Sequence[str] = ("The stream recursion model reads, and the streams begin to talk.",)
+
+    def __post_init__(self) -> None:
+        model = require_srm(self.model).eval()
+        if self.tokenizer.vocab_size > model.config.vocab_size:
+            raise UserError(
+                f"the tokenizer has {self.tokenizer.vocab_size} ids, the model "
+                f"{model.config.vocab_size}: they do not belong together"
+            )
+        self._subjects: OrderedDict[str, Subject] = OrderedDict(
+            {"": Subject(model, self.reference, self.lexicon)}
+        )
+        self._baselines: OrderedDict[tuple[str, tuple[int, ...]], Baseline] = OrderedDict()
+
+    # what there is
+
+    @property
+    def srm(self) -> SRM:
+        return self._subjects[""].model
+
+    @property
+    def max_tokens(self) -> int:
+        return min(self.srm.config.context, MAX_TOKENS)
+
+    def info(self) -> dict[str, Any]:
+        config = self.srm.config
+        return {
+            "name": self.name,
+            "config": config.to_dict(),
+            "config_hash": config_hash(config),
+            "parameters": self.srm.num_parameters(),
+            "streams": config.streams,
+            "layers": config.depth,
+            "heads": config.stream_heads,
+            "steps": config.calls_per_layer,
+            "order": [[LETTERS[group] for group in layer] for layer in self.srm.evaluation_orders],
+            "tokenizer": getattr(self.tokenizer, "name", "custom"),
+            "max_tokens": self.max_tokens,
+            "checkpoints": list(self.checkpoints),
+            "prompts": list(self.prompts),
+            "results": list(self.saved),
+            "dictionary": "" if self.lexicon is None else self.lexicon.features.headline(),
+            "python": self.python,
+        }
+
+    def encode(self, prompt: str) -> list[int]:
+        return self.check_tokens(self.tokenizer.encode(prompt))
+
+    def check_tokens(self, tokens: Sequence[int]) -> list[int]:
+        """The ids as a list, or one line about why the model cannot read them."""
+        if not tokens:
+            raise UserError("the prompt is empty: write at least one token")
+        if len(tokens) > self.max_tokens:
+            raise UserError(
+                f"the prompt has {len(tokens)} tokens, at most {self.max_tokens} are shown: shorten it"
+            )
+        vocabulary = self.srm.config.vocab_size
+        if not all(0 <= token < vocabulary for token in tokens):
+            raise UserError(f"a token id is not in 0…{vocabulary - 1}")
+        return list(tokens)
+
+    # the questions
+
+    def trace(
+        self, tokens: Sequence[int], intervention: Intervention | None = None, checkpoint: str = ""
+    ) -> Trace:
+        subject = self.subject(checkpoint)
+        intervention = intervention or Intervention()
+        intervention.check(subject.model, len(tokens), subject.dictionary)
+        hooks = []
+        if intervention:
+            means = self.baseline(tokens, checkpoint).means
+            hooks = hooks_of(subject.model, means, intervention, subject.dictionary)
+        note = {"checkpoint": checkpoint, "intervention": intervention.to_dict()}
+        return capture(
+            subject.model,
+            self.tokenizer,
+            tokens,
+            hooks=hooks,
+            reference=subject.reference,
+            lexicon=subject.lexicon,
+            name=self.name,
+            note=note,
+            python=self.python,
+        )
+
+    def intervene(
+        self, tokens: Sequence[int], intervention: Intervention, checkpoint: str = "", each: bool = False
+    ) -> dict[str, Any]:
+        """Before and after at every token: likeliest tokens with both probabilities, and KL in bits.
+
+        `each` also runs every ablation alone, to set their sum against the joint effect.
+        """
+        subject, baseline = self.subject(checkpoint), self.baseline(tokens, checkpoint)
+        outcome = evaluate(subject.model, baseline, intervention, subject.dictionary)
+        count = min(BARS, baseline.log_probs.shape[-1])
+        before, after = baseline.log_probs.exp(), outcome.log_probs.exp()
+        top_before, top_after = before.topk(count, -1).indices, outcome.log_probs.topk(count, -1).indices
+        used = sorted({*top_before.flatten().tolist(), *top_after.flatten().tolist()})
+        alone = []
+        if each:
+            for ablation in intervention.ablations:
+                single = evaluate(subject.model, baseline, Intervention(ablations=(ablation,)))
+                alone.append({"stream": ablation.stream, "kl": _rounded(single.kl)})
+        return {
+            "kl": _rounded(outcome.kl),
+            "top_before": _bars(top_before, before, after),
+            "top_after": _bars(top_after, before, after),
+            "vocabulary": dict(zip(map(str, used), display_strings(self.tokenizer, used), strict=True)),
+            "each": alone,
+        }
+
+    def generate(
+        self,
+        tokens: Sequence[int],
+        count: int,
+        temperature: float,
+        top_k: int | None,
+        seed: int,
+        intervention: Intervention | None = None,
+    ) -> list[int]:
+        """The prompt and up to `count` tokens more, as many as still can be shown. With an intervention every
+        token is the answer to a whole pass: it may be about a place in the prompt, or about other tokens.
+        """
+        subject, hooks = self.subject(), []
+        if intervention:
+            intervention.check(subject.model, len(tokens), subject.dictionary)
+            hooks = hooks_of(subject.model, self.baseline(tokens).means, intervention, subject.dictionary)
+        count = min(count, self.max_tokens - len(tokens))
+        prompt = torch.tensor([list(tokens)], device=subject.model.device)
+        with subject.model.hooks(hooks):
+            out = generate(
+                subject.model,
+                prompt,
+                count,
+                temperature=temperature,
+                top_k=top_k,
+                seed=seed,
+                use_cache=not hooks,
+            )
+        return out[0].tolist()
+
+    def sweep(self, tokens: Sequence[int], mode: By, checkpoint: str = "") -> Iterator[dict[str, Any]]:
+        """Every stream ablated after every layer, one at a time: layer, stream, KL in bits at each token."""
+        model = self.subject(checkpoint).model
+        for layer in range(model.config.depth):
+            for stream in range(model.config.streams):
+                ablation = Ablation(stream, mode, layer, layer)
+                outcome = evaluate(model, self.baseline(tokens, checkpoint), Intervention((ablation,)))
+                yield {"layer": layer, "stream": stream, "kl": _rounded(outcome.kl)}
+
+    # kept between questions
+
+    def subject(self, checkpoint: str = "") -> Subject:
+        """The weights of that name; besides the model itself the last checkpoint stays loaded."""
+        if checkpoint not in self._subjects:
+            if checkpoint not in self.checkpoints:
+                raise UserError("no such checkpoint: the model's page lists them")
+            for name in list(self._subjects)[1:]:
+                del self._subjects[name]
+            self._subjects[checkpoint] = Subject(self.checkpoints[checkpoint]().eval())
+        return self._subjects[checkpoint]
+
+    def baseline(self, tokens: Sequence[int], checkpoint: str = "") -> Baseline:
+        key = (checkpoint, tuple(tokens))
+        if key not in self._baselines:
+            subject = self.subject(checkpoint)
+            ids = torch.tensor(list(tokens), device=subject.model.device)
+            self._baselines[key] = Baseline.of(subject.model, ids, subject.reference)
+            while len(self._baselines) > KEPT_BASELINES:
+                self._baselines.popitem(last=False)
+        self._baselines.move_to_end(key)
+        return self._baselines[key]
+
+
+def _rounded(values: Tensor) -> list[float]:
+    return [round(value, 6) for value in values.tolist()]
+
+
+def _bars(ids: Tensor, before: Tensor, after: Tensor) -> list[list[dict[str, Any]]]:
+    """For every token the ids in their order, each with its probability before and after."""
+    first, second = before.gather(-1, ids).tolist(), after.gather(-1, ids).tolist()
+    return [
+        [{"id": i, "before": round(p, 6), "after": round(q, 6)} for i, p, q in zip(*row, strict=True)]
+        for row in zip(ids.tolist(), first, second, strict=True)
+    ]

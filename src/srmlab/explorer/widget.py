@@ -1,0 +1,117 @@
+"""A trace in a notebook: `trace.show()`.
+
+With anywidget (`pip install "srmlab[notebook]"`) the explorer's views appear in the cell and answer
+to the mouse. Without it the same call gives a drawing: the tokens by surprisal and the routing wall, as plain
+HTML that any notebook viewer shows.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from functools import cache
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from srmlab.errors import UserError
+from srmlab.explorer.report import packed
+from srmlab.explorer.trace import Trace
+
+VIEWS = (
+    "tokens",
+    "wall",
+    "routing",
+    "flow",
+    "lens",
+    "ranked",
+    "stepper",
+    "features",
+    "card",
+    "align",
+    "drift",
+)
+
+
+def show(trace: Trace, views: Sequence[str] = VIEWS, static: bool = False) -> Any:
+    """Something the notebook displays. `views` chooses panels by name; `static=True` asks for the drawing."""
+    unknown = [name for name in views if name not in VIEWS]
+    if unknown:
+        raise UserError(f"no view is called {unknown[0]!r}; there are {', '.join(VIEWS)}")
+    if static or importlib.util.find_spec("anywidget") is None:
+        return Drawing(trace)
+    return _widget_class()(trace=packed(trace), views=list(views), python=python_of(trace))
+
+
+def python_of(trace: Trace) -> str:
+    """The lines that make model and tokenizer: the trace's own, or else from the config it carries."""
+    return trace.manifest.get("python") or (
+        f"model = srmlab.build(srmlab.config_from_dict({trace.manifest['model']['config']!r})).eval()"
+        "  # as built: srmlab.load(PATH) if it was trained\n"
+        "tokenizer = srmlab.data.byte_tokenizer()  # or the one it was trained with"
+    )
+
+
+@cache
+def _widget_class() -> type:
+    import anywidget
+    import traitlets
+
+    from srmlab.explorer.bundle import bundle, shadow_styles
+
+    class TraceWidget(anywidget.AnyWidget):
+        _esm = f"{bundle('widget.js')}\nexport default {{ render: entry_module.render }};"
+        trace = traitlets.Unicode().tag(sync=True)
+        views = traitlets.List(traitlets.Unicode()).tag(sync=True)
+        styles = traitlets.Unicode(shadow_styles()).tag(sync=True)
+        python = traitlets.Unicode().tag(sync=True)
+
+    return TraceWidget
+
+
+class Drawing:
+    """The trace as HTML without scripts."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+
+    def _repr_html_(self) -> str:
+        return f'<div style="font:13px/1.8 monospace">{self._tokens()}</div>{self._wall()}'
+
+    def _tokens(self) -> str:
+        surprisal = np.nan_to_num(self.trace["surprisal"].astype(float))
+        top = max(float(surprisal.max()), 1e-6)
+        return "".join(
+            f'<span title="{bits:.2f} bits" '
+            f'style="background:rgba(52,135,166,{0.85 * bits / top:.2f});padding:2px 1px">'
+            f"{escape(string).replace(' ', '·')}</span>"
+            for string, bits in zip(self.trace.token_strings, surprisal, strict=True)
+        )
+
+    def _wall(self) -> str:
+        """Mean weights, layers along x, heads along y, as SVG squares."""
+        mean = self.trace.weights.mean(1)  # [layer, head, target, source]
+        layers, heads, streams, _ = mean.shape
+        cell = max(2, 72 // streams)
+        size, top = cell * streams, max(float(mean.max()), 1e-6)
+        squares = []
+        for (layer, head, target, source), weight in np.ndenumerate(mean):
+            x, y = layer * (size + 6) + source * cell, 14 + head * (size + 6) + target * cell
+            squares.append(
+                f'<rect x="{x}" y="{y}" width="{cell}" height="{cell}" fill="#134a66" '
+                f'fill-opacity="{weight / top:.2f}"/>'
+            )
+        names = "".join(
+            f'<text x="{layer * (size + 6)}" y="10" font-size="10">L{layer}</text>' for layer in range(layers)
+        )
+        width, height = layers * (size + 6), 14 + heads * (size + 6)
+        caption = (
+            f"Routing, mean weight (up to {top:.2f}); row = target, column = source; heads below each other"
+        )
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" role="img" '
+            f'aria-label="{caption}" '
+            f'style="background:#fff">{names}{"".join(squares)}</svg><div '
+            f'style="font-size:11px">{caption}</div>'
+        )

@@ -1,0 +1,80 @@
+"""Figures of results, drawn with matplotlib to the standard of a printed paper. One file a family of figures.
+
+result.figure()                                → a matplotlib Figure
+srmlab.figures.save(figure, "figures/routing")    → routing.png, routing.svg, routing.pdf
+srmlab.figures.save_all(result, "figures")        → every figure of a result
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from srmlab.analysis.result import Result
+from srmlab.errors import UserError
+from srmlab.figures.ablation import ablation_bars, attribution_bars, interaction_matrix
+from srmlab.figures.alignment import alignment_maps, connection_by_layer
+from srmlab.figures.dictionaries import dictionary_bars
+from srmlab.figures.drift import drift_curves, drift_kl_curves
+from srmlab.figures.lens import lens_curves, lens_map
+from srmlab.figures.routing import routing_wall
+from srmlab.figures.style import save
+from srmlab.figures.training import depth_curve, dynamics_curves, read_losses, rolling_mean, training_curves
+
+FIGURES: dict[
+    str, dict[str, Callable[..., Figure]]
+] = {  # kind of result → its figures by name, the main one first
+    "routing": {"routing": routing_wall},
+    "alignment": {"alignment": alignment_maps, "connection_by_layer": connection_by_layer},
+    "drift": {"drift": drift_curves, "drift_kl": drift_kl_curves},
+    "ablation": {"ablation": ablation_bars},
+    "attribution": {"attribution": attribution_bars},
+    "interaction": {"interaction": interaction_matrix},
+    "logit_lens": {"logit_lens_map": lens_map, "logit_lens_curves": lens_curves},
+    "depth": {"depth": depth_curve},
+    "dynamics": {"dynamics": dynamics_curves},
+    "dictionary": {"dictionary": dictionary_bars},
+}
+
+__all__ = [
+    "FIGURES",
+    "ablation_bars",
+    "alignment_maps",
+    "attribution_bars",
+    "connection_by_layer",
+    "depth_curve",
+    "dictionary_bars",
+    "draw",
+    "drift_curves",
+    "drift_kl_curves",
+    "dynamics_curves",
+    "interaction_matrix",
+    "lens_curves",
+    "lens_map",
+    "read_losses",
+    "rolling_mean",
+    "routing_wall",
+    "save",
+    "save_all",
+    "training_curves",
+]
+
+
+def draw(result: Result, **options: Any) -> Figure:
+    """The main figure of a result."""
+    if result.kind not in FIGURES:
+        raise UserError(f"there is no figure of {result.kind}; print(result.summary()) tells what was found")
+    return next(iter(FIGURES[result.kind].values()))(result, **options)
+
+
+def save_all(
+    result: Result, directory: str | Path, formats: Iterable[str] = ("png", "svg", "pdf")
+) -> list[Path]:
+    """Every figure of a result, by its name, in a directory."""
+    written = []
+    for name, function in FIGURES.get(result.kind, {}).items():
+        written += save(function(result), Path(directory) / name, formats)
+    return written

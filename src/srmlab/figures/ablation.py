@@ -1,0 +1,104 @@
+"""Ablation bars, ranked, with the cumulative share; attribution bars; the interaction of stream pairs."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from srmlab.analysis.ablation import BITS, Ablation
+from srmlab.analysis.attribution import Attribution
+from srmlab.analysis.interventions import Interaction
+from srmlab.figures.style import (
+    BLACK,
+    BLUE,
+    COLUMN,
+    GREY,
+    PAGE,
+    SIGNED_MAP,
+    VERMILION,
+    new_figure,
+    sparse_ticks,
+    styled,
+)
+
+TIER_COLORS = ("#08519c", "#3182bd", "#6baed6", "#bdd7e7")
+
+
+@styled
+def ablation_bars(result: Ablation, unit: Literal["bits", "nats"] = "bits") -> Figure:
+    """Bars by rank in the colours of their tiers, with standard errors; the line is the cumulative share of
+    all impact."""
+    scale = BITS if unit == "bits" else 1.0
+    ranking, count = result.ranking, len(result.kl)
+    figure = new_figure(COLUMN if count <= 16 else PAGE, 2.2)
+    axes = figure.subplots()
+    tier_of = {g: t for t, tier in enumerate(result.tiers()) for g in tier}
+    colors = [TIER_COLORS[min(tier_of[g], len(TIER_COLORS) - 1)] for g in ranking]
+    heights = result.kl[ranking] * scale
+    errors = np.nan_to_num(result.kl_se[ranking] * scale)
+    axes.bar(range(count), heights, yerr=errors, color=colors, width=0.75, error_kw={"linewidth": 0.7})
+    names = [
+        result.names[g].replace("S", "") if max(map(len, result.groups)) == 1 else result.names[g]
+        for g in ranking
+    ]
+    axes.set_xticks(range(count), names, fontsize=6 if count <= 32 else 4.5)
+    axes.set_xlabel("stream, ranked")
+    axes.set_ylabel(f"ablation KL ({unit})")
+    axes.set_xlim(-0.7, count - 0.3)
+    share = axes.twinx()
+    share.plot(
+        range(count), result.cumulative_share, color=VERMILION, marker=".", markersize=3.5, linewidth=1
+    )
+    share.set_ylim(0, 1.05)
+    share.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    share.set_ylabel("cumulative share", color=VERMILION)
+    share.tick_params(axis="y", colors=VERMILION)
+    share.spines["right"].set_visible(True)
+    share.spines["right"].set_color(VERMILION)
+    half = result.groups_for(0.5)
+    share.plot(
+        [half - 1, half - 1, count - 0.3], [0, 0.5, 0.5], color=GREY, linewidth=0.6, linestyle=(0, (3, 2))
+    )
+    return figure
+
+
+@styled
+def attribution_bars(result: Attribution) -> Figure:
+    """What each stream adds to the correct token's logit, above the vocabulary's mean."""
+    figure = new_figure(COLUMN if len(result.centred) <= 16 else PAGE, 2.0)
+    axes = figure.subplots()
+    streams = np.arange(len(result.centred))
+    colors = [BLUE if value >= 0 else VERMILION for value in result.centred]
+    errors = np.nan_to_num(result.centred_se)
+    axes.bar(streams, result.centred, yerr=errors, color=colors, width=0.75, error_kw={"linewidth": 0.7})
+    axes.axhline(0, color=BLACK, linewidth=0.6)
+    axes.set_xticks(streams, [str(s) for s in streams])
+    axes.set_xlabel("stream")
+    axes.set_ylabel("added to the correct logit")
+    return figure
+
+
+@styled
+def interaction_matrix(result: Interaction) -> Figure:
+    """Joint KL less the sum of the two, for all pairs; red where two streams cover for each other."""
+    values = result.interaction * BITS
+    limit = float(np.abs(values).max()) or 1.0
+    figure = new_figure(COLUMN, 2.7, "compressed")
+    axes = figure.subplots()
+    shown = np.ma.masked_where(np.eye(len(values), dtype=bool), values)
+    axes.set_facecolor("#e6e6e6")
+    image = axes.imshow(shown, cmap=SIGNED_MAP, vmin=-limit, vmax=limit)
+    ticks = sparse_ticks(len(values), at_most=8)
+    axes.set_xticks(ticks)
+    axes.set_yticks(ticks)
+    axes.set_xlabel("stream")
+    axes.set_ylabel("stream")
+    for spine in axes.spines.values():
+        spine.set_visible(True)
+    bar = figure.colorbar(image, ax=axes, fraction=0.046, pad=0.03)
+    bar.set_label("joint KL − sum of both (bits)")
+    bar.outline.set_linewidth(0.4)  # pyright: ignore[reportCallIssue]
+    return figure

@@ -1,0 +1,84 @@
+"""Alignment maps: cosines on a fixed scale from −1 (blue) over 0 (white) to 1 (red)."""
+
+from __future__ import annotations
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from srmlab.analysis.alignment import Alignment, State
+from srmlab.figures.style import (
+    BLUE,
+    COLUMN,
+    GREY,
+    PAGE,
+    SIGNED_MAP,
+    error_band,
+    footnote,
+    new_figure,
+    sparse_ticks,
+    styled,
+)
+
+
+@styled
+def alignment_maps(result: Alignment, state: State = "output") -> Figure:
+    """Left: connection alignment, layer × stream. Right: update–state alignment, step × stream, layers ruled
+    off."""
+    layers, steps, streams = result.update_state(state).shape
+    figure = new_figure(PAGE, 2.4)
+    left, right = figure.subplots(1, 2, width_ratios=[1, 2])
+    _cosines(left, result.connection.T)
+    left.set_xlabel("layer")
+    _layer_ticks(left, result)
+    left.set_title(r"connection and input, $\cos(c_t, x)$")
+    image = _cosines(right, result.update_state(state).reshape(layers * steps, streams).T)
+    right.set_xlabel("step, through all layers")
+    right.set_xticks([l * steps for l in range(layers)])
+    for l in range(1, layers):
+        right.axvline(l * steps - 0.5, color=GREY, linewidth=0.5)
+    shown = "step output" if state == "output" else "incoming state"
+    right.set_title(f"update and {shown}")
+    bar = figure.colorbar(image, ax=[left, right], fraction=0.03, pad=0.015, ticks=[-1, -0.5, 0, 0.5, 1])
+    bar.set_label("cosine, mean over tokens")
+    bar.outline.set_linewidth(0.4)  # pyright: ignore[reportCallIssue]
+    _footnote(figure, result)
+    return figure
+
+
+@styled
+def connection_by_layer(result: Alignment) -> Figure:
+    """cos(c, x) against layers: the mean over streams in front of the single streams."""
+    figure = new_figure(COLUMN, 2.1)
+    axes = figure.subplots()
+    layers = range(len(result.connection))
+    axes.axhline(0, color=GREY, linewidth=0.6)
+    axes.plot(layers, result.connection, color=BLUE, alpha=0.25, linewidth=0.7)
+    error_band(axes, layers, result.layer_mean, result.standard_error("layer_mean"), BLUE)
+    axes.plot(layers, result.layer_mean, color=BLUE, marker="o", markersize=3, label="mean over streams")
+    _layer_ticks(axes, result)
+    axes.set_xlabel("layer")
+    axes.set_ylabel(r"$\cos(c_t, x)$")
+    axes.legend()
+    _footnote(figure, result)
+    return figure
+
+
+def _layer_ticks(axes: Axes, result: Alignment) -> None:
+    layers = range(len(result.connection))
+    axes.set_xticks(layers, [f"{l}{'*' if l in result.token_independent else ''}" for l in layers])
+
+
+def _footnote(figure: Figure, result: Alignment) -> None:
+    if result.token_independent:
+        footnote(figure, "* reads z₀: c is the same for every token")
+
+
+def _cosines(axes: Axes, values):
+    image = axes.imshow(values, cmap=SIGNED_MAP, vmin=-1, vmax=1, aspect="auto")
+    ticks = sparse_ticks(values.shape[0])
+    axes.set_yticks(ticks)
+    axes.set_ylabel("stream")
+    for spine in axes.spines.values():
+        spine.set_visible(True)
+        spine.set_linewidth(0.4)
+    return image

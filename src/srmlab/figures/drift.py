@@ -1,0 +1,60 @@
+"""Drift curves: for each step group the median over streams, the interquartile band, each stream faintly, and
+a dashed line at the median convergence.
+"""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+from srmlab.analysis.drift import ONE_LAYER, Drift, Metric
+from srmlab.figures.style import BLACK, GREY, LINES, PAGE, footnote, new_figure, styled
+
+
+@styled
+def drift_curves(result: Drift, metric: Metric = "cosine") -> Figure:
+    curves, quartiles = result.curves(metric), result.quartiles(metric)
+    groups, transitions, streams = curves.shape
+    if transitions == 0:
+        figure = new_figure(PAGE, 0.6)
+        footnote(figure, ONE_LAYER)
+        return figure
+    columns = min(groups, 3)
+    rows = -(-groups // columns)
+    figure = new_figure(PAGE, 1.75 * rows + 0.35)
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    x = range(transitions)
+    found = result.convergence(metric)
+    for g, group in enumerate(result.groups):
+        axes, color = grid[divmod(g, columns)], LINES[g % len(LINES)]
+        if streams > 1:
+            axes.plot(x, curves[g], color=color, alpha=0.22, linewidth=0.6)
+            axes.fill_between(x, quartiles[0, g], quartiles[2, g], color=color, alpha=0.22, linewidth=0)
+        axes.plot(x, quartiles[1, g], color=color, marker="o", markersize=2.5, clip_on=False)
+        if found[group].measured:
+            axes.axvline(found[group].median, color=BLACK, linestyle=(0, (3, 2)), linewidth=0.9)
+        if result.boundary:
+            axes.axvline(result.boundary - 1, color=GREY, linestyle=":", linewidth=0.9)
+        early, middle, late = found[group].counts
+        axes.set_title(
+            f"{group}: {found[group].mean:.2f} ± {found[group].std:.2f}  ({early}/{middle}/{late})"
+            if found[group].measured
+            else f"{group}: convergence not measured"
+        )
+        axes.set_xticks(list(x), [f"{t}→{t + 1}" for t in x], fontsize=5.5 if transitions > 5 else 6.5)
+        axes.grid(axis="y")
+        axes.set_axisbelow(True)
+    for unused in grid.ravel()[groups:]:
+        unused.set_visible(False)
+    grid[0, 0].set_ylim(bottom=0)  # of all panels: they share the axis, and each has had its say
+    for axes in grid[:, 0]:
+        axes.set_ylabel("cosine distance" if metric == "cosine" else "KL (nats)")
+    for axes in grid[-1]:
+        axes.set_xlabel("layers")
+    note = "median, quartiles; dashed: median convergence; titles: its mean ± s.d., early/middle/late"
+    footnote(figure, note + ("; dotted: gradient begins" if result.boundary else ""))
+    return figure
+
+
+@styled
+def drift_kl_curves(result: Drift) -> Figure:
+    return drift_curves(result, metric="kl")

@@ -1,0 +1,93 @@
+"""The logit lens: one small curve per stream, and all of them as a map."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from srmlab.analysis.logit_lens import LogitLens, Mode
+from srmlab.figures.style import (
+    BLACK,
+    BLUE,
+    COLUMN,
+    GREY,
+    PAGE,
+    SHARE_MAP,
+    error_band,
+    footnote,
+    new_figure,
+    sparse_ticks,
+    styled,
+)
+
+
+@styled
+def lens_curves(result: LogitLens, mode: Mode = "corrected") -> Figure:
+    """A panel for each stream: the log-probability of the correct token against depth, all streams together
+    in grey."""
+    curves = result.curves(mode)
+    errors = result.standard_error(mode)
+    points, streams = curves.shape
+    columns = min(8, streams)
+    rows = -(-streams // columns)
+    figure = new_figure(PAGE, 0.95 * rows + 0.6)
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    x = np.arange(points)
+    for s, axes in enumerate(grid.ravel()):
+        if s >= streams:
+            axes.set_visible(False)
+            continue
+        axes.plot(x, curves.mean(1), color=GREY, linewidth=0.7)
+        error_band(axes, x, curves[:, s], errors[:, s], BLUE)
+        axes.plot(x, curves[:, s], color=BLUE, marker=".", markersize=3)
+        axes.set_title(result.streams[s], pad=2, fontsize=7)
+        axes.set_xticks(sparse_ticks(points, at_most=4))
+        axes.grid(axis="y")
+    for axes in grid[-1]:
+        axes.set_xlabel("layer")
+    for axes in grid[:, 0]:
+        axes.set_ylabel("log-prob.")
+    footnote(figure, "blue: the stream, ± one standard error over sequences; grey: mean over streams")
+    return figure
+
+
+@styled
+def lens_map(result: LogitLens, mode: Mode = "corrected") -> Figure:
+    """Layer × stream, with the whole state in a row of its own below."""
+    curves = result.curves(mode)
+    points, streams = curves.shape
+    height = min(4.6, 0.16 * streams + 1.15)
+    figure = new_figure(COLUMN if points <= 8 else COLUMN + 0.17 * (points - 6), height)
+    top, bottom = figure.subplots(2, 1, height_ratios=[max(streams, 3), 1], sharex=True)
+    low, high = float(curves.min()), float(curves.max())
+    image = top.imshow(curves.T, cmap=SHARE_MAP, vmin=low, vmax=high, aspect="auto")
+    top.set_yticks(
+        sparse_ticks(streams, at_most=16), [result.streams[s] for s in sparse_ticks(streams, at_most=16)]
+    )
+    top.set_ylabel("stream kept")
+    bottom.imshow(result.full[None], cmap="Greys_r", aspect="auto", vmin=result.full.min() - 1, vmax=0)
+    bottom.set_yticks([0], ["all"])
+    digits = 2 if result.full.min() > -10 else 1
+    for p, value in enumerate(result.full):
+        light = (value - result.full.min() + 1) / (1 - result.full.min()) > 0.6
+        bottom.text(
+            p,
+            0,
+            f"{value:.{digits}f}".replace("-", "−"),
+            ha="center",
+            va="center",
+            fontsize=5.5,
+            color=BLACK if light else "white",
+        )
+    names = [label.replace(" ", "\n") for label in result.labels]
+    bottom.set_xticks(range(points), names)
+    bottom.set_xlabel("layer")
+    for axes in (top, bottom):
+        axes.tick_params(length=1.5)
+        for spine in axes.spines.values():
+            spine.set_visible(True)
+            spine.set_linewidth(0.4)
+    bar = figure.colorbar(image, ax=[top, bottom], fraction=0.06, pad=0.02, aspect=9 * height)
+    bar.set_label("log-probability of the\ncorrect token (nats)")
+    bar.outline.set_linewidth(0.4)  # pyright: ignore[reportCallIssue]
+    return figure

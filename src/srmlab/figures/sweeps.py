@@ -1,0 +1,130 @@
+"""Figures of experiments, in the forms the paper has: curves for its models, bars for its stream sizes, a
+line over an axis, or the cells ranked.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from srmlab.experiments import CellResult, SweepResult
+from srmlab.figures.style import BLUE, COLUMN, GREY, LINES, PAGE, new_figure, styled
+
+
+@styled
+def sweep_figure(result: SweepResult, axis: str = "") -> Figure:
+    if result.experiment == "test-depth":
+        return depth_lines(result)
+    if result.experiment == "language-models":
+        return curves_and_ranks(result)
+    figure = new_figure(COLUMN, 2.6 if axis else 0.7 + 0.26 * len(result.cells))
+    axes = figure.subplots()
+    if result.experiment == "stream-size":
+        grouped_bars(axes, result)
+    elif axis:
+        lines(axes, result)
+    else:
+        ranked(axes, result.cells)
+    if axis:
+        axes.set_xlabel(axis)
+        axes.set_ylabel("validation loss (nats)")
+    return figure
+
+
+def lines(axes: Axes, result: SweepResult) -> None:
+    """Loss over the axis: means joined, every seed a dot."""
+    series = list(dict.fromkeys(cell.series for cell in result.cells))
+    for number, name in enumerate(series):
+        cells = [cell for cell in result.cells if cell.series == name and cell.x is not None]
+        color = LINES[number % len(LINES)]
+        places = [cell.x or 0.0 for cell in cells]
+        axes.plot(places, [cell.mean for cell in cells], color=color, label=name or None, marker="_")
+        for cell, x in zip(cells, places, strict=True):
+            axes.plot([x] * len(cell.runs), cell.losses, ".", color=color, markersize=3.5, alpha=0.7)
+    places = sorted({cell.x for cell in result.cells if cell.x is not None})
+    if len(places) > 1 and places[-1] / max(places[0], 1e-9) > 20:
+        axes.set_xscale("log")
+    axes.set_xticks(places, [f"{x:g}" for x in places])
+    axes.minorticks_off()
+    axes.grid(axis="y")
+    axes.set_axisbelow(True)
+    if len(series) > 1:
+        axes.legend(ncols=2)
+
+
+def grouped_bars(axes: Axes, result: SweepResult) -> None:
+    """The paper's form: for every number of streams one bar a set, from a base just below the least."""
+    series = list(dict.fromkeys(cell.series for cell in result.cells))
+    counts = sorted({int(cell.x) for cell in result.cells if cell.x is not None})
+    width = 0.8 / len(series)
+    low = min(cell.mean for cell in result.cells)
+    high = max(cell.mean for cell in result.cells)
+    for number, name in enumerate(series):
+        for cell in result.cells:
+            if cell.series != name or cell.x is None:
+                continue
+            place = counts.index(int(cell.x)) + (number - (len(series) - 1) / 2) * width
+            first = int(cell.x) == next(int(c.x or 0) for c in result.cells if c.series == name)
+            label = name if first else None
+            axes.bar(place, cell.mean, width * 0.9, color=LINES[number], label=label)
+            if not math.isnan(cell.std):
+                axes.errorbar(place, cell.mean, cell.std, color="black", linewidth=0.6)
+    axes.set_ylim(low - 0.15 * (high - low + 0.01), high + 0.05 * (high - low + 0.01))
+    axes.set_xticks(range(len(counts)), [str(count) for count in counts])
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
+
+
+def ranked(axes: Axes, cells: list[CellResult]) -> None:
+    """One line a cell, the first on top: every seed a dot, the mean a bar."""
+    for place, cell in enumerate(cells):
+        axes.plot(cell.losses, np.full(len(cell.runs), place), ".", color=BLUE, markersize=4, alpha=0.7)
+        axes.plot([cell.mean], [place], "|", color="black", markersize=9, markeredgewidth=1.2)
+    axes.set_yticks(range(len(cells)), [cell.name for cell in cells])
+    axes.set_ylim(len(cells) - 0.5, -0.5)
+    axes.set_xlabel("validation loss (nats)")
+    axes.grid(axis="both")
+    axes.set_axisbelow(True)
+
+
+def curves_and_ranks(result: SweepResult) -> Figure:
+    """The paper's training graph, and where each model ends."""
+    figure = new_figure(PAGE, 2.6)
+    left, right = figure.subplots(1, 2, width_ratios=[3, 2])
+    for number, cell in enumerate(result.cells):
+        curves = [dict(run.curve) for run in cell.runs]
+        steps = sorted(set(curves[0]).intersection(*curves[1:]))
+        mean = [float(np.mean([curve[step] for curve in curves])) for step in steps]
+        left.plot(steps, mean, color=LINES[number % len(LINES)], label=cell.name)
+    left.set_xscale("log")
+    left.set_xlabel("step")
+    left.set_ylabel("training loss (nats)")
+    left.grid(which="major")
+    left.set_axisbelow(True)
+    left.legend()
+    ranked(right, result.cells)
+    return figure
+
+
+def depth_lines(result: SweepResult) -> Figure:
+    """Loss against the layers run, one line for each l it was trained with."""
+    figure = new_figure(COLUMN, 2.6)
+    axes = figure.subplots()
+    shades = np.linspace(0.25, 1.0, max(1, len(result.cells)))
+    for cell, shade in zip(result.cells, shades, strict=True):
+        measured = [run.depths for run in cell.runs if run.depths]
+        if not measured:
+            continue
+        depths = sorted(measured[0])
+        mean = [float(np.mean([one[d] for one in measured])) for d in depths]
+        axes.plot(depths, mean, color=BLUE, alpha=float(shade), label=cell.name, marker=".", markersize=3)
+    if result.cells:
+        axes.axvline(int(result.cells[0].model["depth"]), color=GREY, linestyle=(0, (3, 2)), linewidth=0.8)
+    axes.set_xlabel("layers run")
+    axes.set_ylabel("validation loss (nats)")
+    axes.grid(axis="y")
+    axes.set_axisbelow(True)
+    axes.legend(ncols=2)
+    return figure

@@ -1,0 +1,169 @@
+"""Curves over depth and over training: loss against depth, training curves from metrics.jsonl, dynamics of a
+run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+from srmlab.analysis.depth import Depth
+from srmlab.analysis.dynamics import Dynamics
+from srmlab.figures.style import (
+    BLACK,
+    BLUE,
+    COLUMN,
+    GREY,
+    LINES,
+    ORANGE,
+    PAGE,
+    SHARE_MAP,
+    VERMILION,
+    error_band,
+    new_figure,
+    styled,
+)
+
+Curve = tuple[np.ndarray, np.ndarray]  # steps, losses
+
+
+@styled
+def depth_curve(result: Depth) -> Figure:
+    """Above: loss against depth. Below: agreement with the trained depth, and where predictions settle."""
+    figure = new_figure(COLUMN, 2.9)
+    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
+    error_band(top, result.depths, result.loss, result.loss_se, BLUE)
+    top.plot(result.depths, result.loss, color=BLUE, marker="o", markersize=2.5)
+    top.set_ylabel("loss (nats)")
+    whisker = {"elinewidth": 0.6, "ecolor": BLACK}
+    bottom.bar(
+        result.depths,
+        result.settled,
+        yerr=np.where(result.settled > 0, np.nan_to_num(result.settled_se), np.nan),
+        error_kw=whisker,
+        color=ORANGE,
+        width=0.7,
+        label="settles here",
+    )
+    error_band(bottom, result.depths, result.agreement, result.agreement_se, BLACK)
+    bottom.plot(
+        result.depths,
+        result.agreement,
+        color=BLACK,
+        marker=".",
+        markersize=3,
+        label="agrees with trained depth",
+    )
+    bottom.set_ylabel("share of tokens")
+    bottom.set_ylim(0, 1.03)
+    bottom.set_xlabel(f"depth ({result.unit})")
+    bottom.legend(loc="lower left", bbox_to_anchor=(0, 0.98), ncols=2, borderpad=0.2)
+    for axes in (top, bottom):
+        axes.axvline(result.trained, color=GREY, linestyle=(0, (3, 2)), linewidth=0.8)
+        axes.grid(axis="y")
+        axes.set_axisbelow(True)
+    place = {"xycoords": ("data", "axes fraction"), "xytext": (3, -2), "textcoords": "offset points"}
+    top.annotate("trained", (result.trained, 1), **place, fontsize=6, color=GREY, va="top")
+    return figure
+
+
+@styled
+def training_curves(runs: Mapping[str, Curve], window: int | None = None) -> Figure:
+    """Training loss against steps on a log axis, smoothed by a rolling mean; each step faintly behind.
+
+    The window is 2 % of a run's steps if none is given: the paper's 200 for its 10,000.
+    """
+    figure = new_figure(COLUMN, 2.5)
+    axes = figure.subplots()
+    for i, (name, (steps, losses)) in enumerate(runs.items()):
+        color, width = LINES[i % len(LINES)], window or rolling_window(len(losses))
+        axes.plot(np.maximum(steps, 1), losses, color=color, alpha=0.25, linewidth=0.5)
+        label = f"{name}, mean of {width} steps"
+        axes.plot(np.maximum(steps, 1), rolling_mean(losses, width), color=color, label=label)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    if axes.get_xlim()[1] < 2000:
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.set_xlabel("step")
+    axes.set_ylabel("training loss (nats)")
+    axes.grid(which="major")
+    axes.set_axisbelow(True)
+    axes.legend(ncols=min(2, max(1, len(runs))), loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    return figure
+
+
+@styled
+def dynamics_curves(result: Dynamics) -> Figure:
+    """Over training steps: loss, outgoing frequency and impact by stream, and the drift's profile over
+    layers."""
+    figure = new_figure(PAGE, 3.6)
+    grid = figure.subplots(2, 2)
+    steps = result.steps
+    loss, hubs, impact, drift = grid.ravel()
+    error_band(loss, steps, result.loss, result.loss_se, BLUE)
+    loss.plot(steps, result.loss, color=BLUE, marker=".")
+    loss.set_ylabel("loss (nats)")
+    for axes, values, errors, title in (
+        (hubs, result.outgoing, result.outgoing_se, "outgoing frequency"),
+        (impact, result.ablation, result.ablation_se, "ablation KL (nats)"),
+    ):
+        axes.set_ylabel(title)
+        if not np.isfinite(values).all():
+            axes.text(0.5, 0.5, "no learned connection", transform=axes.transAxes, ha="center")
+            continue
+        strongest = int(values[-1].argmax())
+        axes.plot(steps, values, color=GREY, linewidth=0.7, alpha=0.7)
+        error_band(axes, steps, values[:, strongest], errors[:, strongest], VERMILION)
+        axes.plot(
+            steps,
+            values[:, strongest],
+            color=VERMILION,
+            marker=".",
+            label=f"S{strongest}, strongest at the end",
+        )
+        axes.legend(loc="lower right", bbox_to_anchor=(1, 0.97), borderpad=0)
+    profile = result.profile
+    image = drift.imshow(profile.T, aspect="auto", origin="lower", cmap=SHARE_MAP, vmin=0)
+    drift.set_xticks(range(len(steps)), [str(step) for step in steps], rotation=45 if len(steps) > 6 else 0)
+    drift.set_yticks(range(profile.shape[1]), [f"{t}→{t + 1}" for t in range(profile.shape[1])])
+    drift.set_ylabel("transition")
+    if result.boundary:
+        drift.axhline(result.boundary - 1, color="white", linestyle=":", linewidth=1.0)
+    bar = figure.colorbar(image, ax=drift, pad=0.02)
+    bar.set_label("cosine drift")
+    for axes in grid.ravel():
+        axes.set_xlabel("training step")
+    return figure
+
+
+def rolling_window(steps: int) -> int:
+    """2 % of the steps, of 5 to 200."""
+    return min(200, max(5, steps // 50))
+
+
+def rolling_mean(values: np.ndarray, window: int) -> np.ndarray:
+    """The mean of the last `window` values, of fewer at the start."""
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    ends = np.arange(1, len(values) + 1)
+    starts = np.maximum(0, ends - window)
+    return (sums[ends] - sums[starts]) / (ends - starts)
+
+
+def read_losses(metrics: str | Path) -> Curve:
+    """Steps and training losses from a metrics.jsonl (lines without a training loss, such as evaluations, are
+    passed over)."""
+    steps, losses = [], []
+    for line in Path(metrics).read_text().splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:  # the last line of a run that is being written
+            continue
+        if isinstance(row.get("loss"), int | float) and isinstance(row.get("step"), int):
+            steps.append(row["step"])
+            losses.append(float(row["loss"]))
+    return np.array(steps, dtype=int), np.array(losses)

@@ -1,0 +1,75 @@
+"""Causal attention over tokens, with rotary positions: what every block of every stream uses.
+
+q, k and v are [N, H, T, K], with N = streams × batch folded together: `scaled_dot_product_attention` takes
+the fast path on four axes only.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from srmlab.models.decoding import KeyValues
+
+
+class Rotary:
+    """RoPE in the rotate-half form: position p turns the pair (j, j + K/2) of a head by the angle
+    p·theta^(-2j/K).
+
+    Not a module: a table that `model.to(bfloat16)` rounded, or `to_empty` emptied, would silently spoil
+    every position.
+    """
+
+    def __init__(self, head_dim: int, context: int, theta: float) -> None:
+        pair = torch.arange(0, head_dim, 2, device="cpu", dtype=torch.float64)
+        position = torch.arange(context, device="cpu", dtype=torch.float64)
+        angle = torch.outer(position, theta ** (-pair / head_dim))  # [context, K/2]
+        self.table = torch.stack((angle.cos(), angle.sin()))
+        # The usual one is there from the start: a table first made inside a compiled call has it compiled
+        # twice.
+        self.ready = {(self.table.device, torch.float32): self.table.float()}
+
+    def __call__(self, start: int, length: int, like: Tensor) -> tuple[Tensor, Tensor]:
+        """cos and sin [T, K/2] for the positions start … start + length − 1, in fp32 or wider, on `like`'s
+        device.
+        """
+        key = like.device, torch.promote_types(like.dtype, torch.float32)
+        if key not in self.ready:
+            with torch.inference_mode(False):  # a table first needed for generating serves training too
+                self.ready[key] = self.table.to(*key)
+        cos, sin = self.ready[key][:, start : start + length]
+        return cos, sin
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn the heads [..., T, K] by their positions."""
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+
+
+def causal_attention(
+    qkv: Tensor,
+    heads: int,
+    rotary: tuple[Tensor, Tensor] | None,
+    past: KeyValues | None = None,
+    mask: Tensor | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Attend: qkv [N, T, 3·H·K] → [N, T, H·K]. With `past`, the tokens follow those already in the cache.
+
+    `mask` [N, 1, T, T], True where a token may look, replaces the causal mask (to keep documents apart).
+    """
+    N, T, _ = qkv.shape
+    q, k, v = qkv.view(N, T, 3, heads, -1).permute(2, 0, 3, 1, 4).unbind(0)  # each [N, H, T, K]
+    if rotary is not None:
+        q, k = rotate(q, *rotary), rotate(k, *rotary)
+    if past is not None:
+        k, v = past.append(k, v)
+        if T > 1 and k.shape[2] > T:
+            total = k.shape[2]
+            mask = torch.ones(T, total, dtype=torch.bool, device=q.device).tril(total - T)
+    out = F.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=mask is None and T > 1
+    )
+    return out.transpose(1, 2).reshape(N, T, -1)

@@ -1,0 +1,290 @@
+"""Sites: named places in the computation, where a value can be read, kept or replaced.
+
+The layer's weights are shared by all its calls, so a hook on a weight-bearing module would see many calls
+and keep the last. A `Site` stands for one place in one call: an identity module with its own name, called
+exactly once in a forward pass. `layers.3.steps.1.out` is the state after the second step of the fourth
+layer, whatever weights made it.
+
+    >>> import torch, srmlab
+    >>> model = srmlab.build(srmlab.preset("srm-nano"))
+    >>> tokens = torch.arange(8)[None]
+    >>> logits, cache = model.run_with_cache(tokens, names_filter="layers.3.out")
+    >>> cache["layers.3.out"].shape                     # [batch, token, stream, dim]
+    torch.Size([1, 8, 8, 32])
+    >>> def silence(z, hook):
+    ...     z = z.clone()
+    ...     z[:, :, 5] = 0                                # stream 5
+    ...     return z
+    >>> changed = model.run_with_hooks(tokens, fwd_hooks=[("layers.3.out", silence)])
+
+Several sites at once: in `layers.*.out` the star stands for one part of the name, so these are the eight
+layers' results; `**` stands for any number of parts: `**.out`.
+
+Mechanism. The model's code hands every named value to a tap: `z = tap("out", z)`. When nobody listens
+anywhere the tap is `SILENT`, which gives the value straight back, so a silent model pays nothing and
+compiles to one graph without a trace of the sites. When somebody listens (a hook of ours, a plain
+`register_forward_hook`, or a tool such as nnsight that replaces a module's `forward`), the pass runs
+uncompiled and each listened site is called with its value in the paper's order: [batch, token, stream,
+dim]. That holds for `model.compile()` and for `torch.compile(model)`; with `fullgraph=True` there is no way
+out of the graph, and a pass with listeners is refused.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from srmlab.errors import UserError, nearest
+
+Layout = Literal["plain", "streams"]
+HookFunction = Callable[[Tensor, "HookPoint"], Tensor | None]
+NamesFilter = str | Iterable[str] | re.Pattern[str] | Callable[[str], bool] | None
+
+
+class UnknownSite(UserError):
+    """A site name that this model does not have. The message names the nearest one."""
+
+
+@dataclass(frozen=True)
+class HookPoint:
+    """What a hook function is told about where it is."""
+
+    name: str
+
+
+class Site(nn.Module):
+    """One named place. An identity; watching it means hooking it."""
+
+    def __init__(self, layout: Layout = "plain") -> None:
+        super().__init__()
+        self.layout: Layout = layout
+        # The hooks' own dicts under a second name: under the first, torch.compile does not look at them
+        # again.
+        self.listeners = (
+            self._forward_hooks,
+            self._forward_pre_hooks,
+            self._backward_hooks,
+            self._backward_pre_hooks,
+        )
+
+    def forward(self, value: Tensor) -> Tensor:
+        return value
+
+    @property
+    def listening(self) -> bool:
+        # Counted, not asked for truth: torch.compile guards the length of a dict, but not whether it is
+        # empty.
+        return sum(map(len, self.listeners)) > 0 or "forward" in self.__dict__
+
+
+class SiteGroup(nn.Module):
+    """Sites that share the beginning of their names: `model.layers[3].steps[1].out`."""
+
+    def __getitem__(self, index: int) -> nn.Module:
+        return list(self.children())[index]
+
+
+class Tap:
+    """Where a module hands over its named values. This one is silent: nobody listens."""
+
+    def __call__(self, name: str, value: Tensor) -> Tensor:  # noqa: ARG002
+        return value
+
+    def wants(self, *names: str) -> bool:  # noqa: ARG002
+        """Whether a value that costs extra has to be computed."""
+        return False
+
+    def at(self, prefix: str) -> Tap:  # noqa: ARG002
+        """The tap of a part of the model, whose names start with `prefix`."""
+        return self
+
+
+SILENT = Tap()
+
+
+class LiveTap(Tap):
+    """A tap with somebody listening at some of its sites."""
+
+    def __init__(
+        self, sites: Mapping[str, Site], prefix: str = "", passed: list[Tensor] | None = None
+    ) -> None:
+        self.sites = sites
+        self.prefix = prefix
+        self.passed = [] if passed is None else passed  # what the last listened site gave back
+
+    def __call__(self, name: str, value: Tensor) -> Tensor:
+        site = self.sites[self.prefix + name]
+        if not site.listening:
+            return value
+        if self.passed and value is self.passed[0]:  # the last site's own value, which may have been kept:
+            value = value.clone()  # a hook that changes it in place must not reach back
+        shown = value.permute(1, 2, 0, 3) if site.layout == "streams" else value
+        given = site(shown)
+        if given.shape != shown.shape:
+            raise UserError(
+                f"a hook at {self.prefix + name} returned shape {tuple(given.shape)}; "
+                f"the site's value has shape {tuple(shown.shape)}"
+            )
+        # What was shown goes on, even unchanged: the gradient of a cached value is then the site's.
+        given = given.to(value.dtype)
+        given = given.permute(2, 0, 1, 3).contiguous() if site.layout == "streams" else given
+        self.passed[:] = [given]
+        return given
+
+    def wants(self, *names: str) -> bool:
+        return any(self.sites[self.prefix + name].listening for name in names)
+
+    def at(self, prefix: str) -> Tap:
+        return LiveTap(self.sites, f"{self.prefix}{prefix}.", self.passed)
+
+
+def callable_of(module: nn.Module, tap: Tap, *, compiled: bool = True) -> Callable[..., Any]:
+    """What to call for `module`: itself, or when somebody listens its uncompiled call, so that late hooks
+    take effect.
+    """
+    return module if compiled and tap is SILENT else module._call_impl
+
+
+@torch.compiler.disable(
+    reason="somebody listens at a site, and hooks run uncompiled. Use model.compile(), which hooks go well "
+    "with, or torch.compile without fullgraph, or call the model that was compiled."
+)
+def uncompiled(function: Callable[..., Tensor], *args, **kwargs) -> Tensor:
+    """Call a function outside of any compiled graph, so that hooks added after compiling take effect."""
+    return function(*args, **kwargs)
+
+
+class Instrumented(nn.Module):
+    """A model with sites: TransformerLens' verbs on a recurrent computation."""
+
+    def add_site(self, name: str, layout: Layout = "plain") -> None:
+        """Put a site at a dotted name, making the modules on the way as needed."""
+        *path, leaf = name.split(".")
+        parent: nn.Module = self
+        for part in path:
+            if part not in parent._modules:
+                parent.add_module(part, SiteGroup())
+            child = parent._modules[part]
+            assert child is not None
+            parent = child
+        site = Site(layout)
+        parent.add_module(leaf, site)
+        self.sites[name] = site
+
+    @property
+    def sites(self) -> dict[str, Site]:
+        """Every site by name, in the order of the computation."""
+        return self.__dict__.setdefault("_sites", {})  # a plain dict: not a second path to the modules
+
+    @property
+    def site_names(self) -> list[str]:
+        return list(self.sites)
+
+    def tap(self) -> Tap:
+        """The tap for one forward pass: live if anybody listens anywhere."""
+        return LiveTap(self.sites) if self.listening else SILENT
+
+    @property
+    def listening(self) -> bool:
+        return any(site.listening for site in self.sites.values())
+
+    def select_sites(self, names_filter: NamesFilter = None) -> list[str]:
+        """The site names a filter selects: None (all), a name or glob (`*` is one part of a name, `**` any
+        number of them), several of those, a regular expression found in the name, or a predicate on names.
+        """
+        names = self.site_names
+        if names_filter is None:
+            return names
+        if callable(names_filter):
+            return [name for name in names if names_filter(name)]
+        if isinstance(names_filter, re.Pattern):
+            return [name for name in names if names_filter.search(name)]
+        patterns = [names_filter] if isinstance(names_filter, str) else list(names_filter)
+        if not all(isinstance(pattern, str) for pattern in patterns):
+            raise UserError("a filter of sites is a name, a glob, several of them, or a function of a name")
+        chosen: set[str] = set()
+        for pattern in patterns:
+            if pattern in self.sites:  # most are plain names
+                chosen.add(pattern)
+                continue
+            matches = [name for name in names if _fits(name.split("."), pattern.split("."))]
+            if not matches:
+                raise UnknownSite(f"no site is called {pattern!r}{_hint(pattern, names)}")
+            chosen.update(matches)
+        return [name for name in names if name in chosen]
+
+    @contextmanager
+    def hooks(self, fwd_hooks: Iterable[tuple[NamesFilter, HookFunction]]) -> Iterator[Instrumented]:
+        """While open, call `fn(value, hook)` at every selected site; what it returns, if anything, replaces
+        the value.
+        """
+        handles = []
+        try:
+            for names_filter, function in fwd_hooks:
+                for name in self.select_sites(names_filter):
+                    handles.append(
+                        self.sites[name].register_forward_hook(_as_torch_hook(function, HookPoint(name)))
+                    )
+            yield self
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def run_with_hooks(self, tokens: Tensor, fwd_hooks: Iterable[tuple[NamesFilter, HookFunction]]) -> Tensor:
+        """One forward pass with hooks; its logits."""
+        with self.hooks(fwd_hooks):
+            return self(tokens)
+
+    def run_with_cache(
+        self,
+        tokens: Tensor,
+        names_filter: NamesFilter = None,
+        *,
+        device: torch.device | str | None = None,
+        detach: bool = True,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """One forward pass and the values at the selected sites, by name, each in the paper's order of axes.
+
+        A cached value is the one that was used: hooks that are open at the same time and replace a value
+        come first.
+        """
+        cache: dict[str, Tensor] = {}
+
+        def keep(value: Tensor, hook: HookPoint) -> None:
+            value = value.detach() if detach else value
+            cache[hook.name] = value.to(device) if device is not None else value
+
+        with self.hooks([(self.select_sites(names_filter), keep)]):
+            return self(tokens), cache
+
+
+def _fits(name: list[str], pattern: list[str]) -> bool:
+    """Whether the parts of a name are those of a glob."""
+    if not pattern:
+        return not name
+    if pattern[0] == "**":
+        return any(_fits(name[i:], pattern[1:]) for i in range(len(name) + 1))
+    return bool(name) and fnmatch.fnmatchcase(name[0], pattern[0]) and _fits(name[1:], pattern[1:])
+
+
+def _hint(pattern: str, names: list[str]) -> str:
+    if fnmatch.filter(names, pattern):
+        return "; * is one part of a name, ** any number of them"
+    kind = "connection.pattern"
+    if pattern.endswith(kind) and not any(name.endswith(kind) for name in names):
+        return '; only a model with connection = "attention" has patterns'
+    return nearest(pattern, names) or "; model.site_names lists them all"
+
+
+def _as_torch_hook(function: HookFunction, point: HookPoint):
+    def torch_hook(_module: nn.Module, _inputs: tuple, output: Tensor) -> Tensor | None:
+        return function(output, point)
+
+    return torch_hook

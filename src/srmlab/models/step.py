@@ -1,0 +1,50 @@
+"""The step function: a transformer block of its own for every stream, all of them applied at once.
+
+    out = RMSNorm(u + Attention(u) + MLP(u))
+
+Attention over tokens and MLP run in parallel on the same input u, and one norm comes after (post-norm, as
+in HRM). Streams do not meet here: only the connection function carries anything from one to another.
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from srmlab.models.attention import causal_attention
+from srmlab.models.config import SRMConfig
+from srmlab.models.decoding import KeyValues
+from srmlab.models.sites import SILENT, Tap
+from srmlab.models.streams import RMSNorm, StreamLinear
+
+
+class Step(nn.Module):
+    def __init__(self, config: SRMConfig) -> None:
+        super().__init__()
+        S, D, inner = config.streams, config.stream_dim, config.token_heads * config.head_dim
+        self.heads = config.token_heads
+        self.qkv = StreamLinear(S, D, 3 * inner)
+        self.attn_out = StreamLinear(S, inner, D)
+        self.mlp_up = StreamLinear(S, D, config.mlp_dim)
+        self.mlp_down = StreamLinear(S, config.mlp_dim, D)
+        self.norm = RMSNorm(config.norm_eps, (S, D) if config.norm_affine else None)
+
+    def forward(
+        self,
+        z: Tensor,
+        update: Tensor | None,
+        rotary: tuple[Tensor, Tensor],
+        past: KeyValues | None = None,
+        mask: Tensor | None = None,
+        tap: Tap = SILENT,
+    ) -> Tensor:
+        """z [S, B, T, D], and the layer's update y to be added to it first → the next state [S, B, T, D]."""
+        u = tap("in", z if update is None else z + update)
+        S, B, T, _ = u.shape
+        heads = causal_attention(self.qkv(u).flatten(0, 1), self.heads, rotary, past, mask).view(S, B, T, -1)
+        hidden = F.gelu(self.mlp_up(u))
+        if tap.wants("attn", "mlp"):
+            total = u + tap("attn", self.attn_out(heads)) + tap("mlp", self.mlp_down(hidden))
+        else:
+            total = self.mlp_down(hidden, add_to=self.attn_out(heads, add_to=u))
+        return tap("out", self.norm(total))

@@ -1,0 +1,192 @@
+"""How good a model is on text it has not seen: loss, perplexity and bits per byte, each with its standard
+error.
+
+The tokens of a window share their context, so they are no independent samples; windows nearly are. Standard
+errors are therefore those of a mean over windows. Perplexity and bits per byte are functions of sums over
+windows, and get theirs by the delta method.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from srmlab.data import Tokenizer, Tokens, document_ids, evaluation_batches, num_windows
+from srmlab.errors import UserError
+from srmlab.models import SRM, HookPoint, LanguageModel
+from srmlab.models.loss import CHUNK, IGNORE
+from srmlab.training.distributed import World
+
+
+@dataclass(frozen=True)
+class Estimate:
+    mean: float
+    standard_error: float
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """`srmlab evaluate`'s answer."""
+
+    loss: Estimate  # nats per token
+    perplexity: Estimate
+    bits_per_byte: Estimate | None  # None without a tokenizer
+    tokens: int
+    windows: int
+    text_bytes: int | None
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@contextlib.contextmanager
+def evaluating(model: LanguageModel) -> Iterator[None]:
+    """eval() and no gradient, and afterwards as it was."""
+    was = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(was)
+
+
+def evaluate(
+    model: LanguageModel,
+    tokens: Tokens,
+    *,
+    tokenizer: Tokenizer | None = None,
+    context: int | None = None,
+    batch_size: int = 8,
+    limit_tokens: int | None = None,
+    document_mask: bool = False,
+    marks: tuple[int, ...] | None = None,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Evaluation:
+    """Loss over (the first `limit_tokens` of) `tokens`, in consecutive windows; of answers, with `marks`."""
+    context = context or model.config.context
+    losses: list[float] = []  # the sum of each window
+    counts: list[int] = []  # its targets
+    sizes: list[int] = []  # their bytes of text
+    with evaluating(model):
+        for inputs, targets in evaluation_batches(tokens, context, batch_size, limit_tokens, marks):
+            documents = document_ids(inputs, tokens.end_of_text).to(model.device) if document_mask else None
+            per_token = token_losses(model, inputs.to(model.device), targets.to(model.device), documents)
+            losses += per_token.double().sum(-1).tolist()
+            counts += (targets != IGNORE).sum(-1).tolist()
+            if tokenizer is not None:
+                sizes += [tokenizer.num_bytes(row[row != IGNORE].numpy()) for row in targets]
+            progress(inputs.numel())
+    if marks is None:
+        per_window = np.array(losses) / context
+        loss = Estimate(float(per_window.mean()), _standard_error(per_window))
+    elif sum(counts):
+        loss = _ratio(np.array(losses), np.array(counts))
+    else:
+        raise UserError(
+            f"no window of {context} tokens holds a question and its answer: lengthen the context"
+        )
+    perplexity = Estimate(math.exp(min(loss.mean, 700)), math.exp(min(loss.mean, 700)) * loss.standard_error)
+    return Evaluation(
+        loss=loss,
+        perplexity=perplexity,
+        bits_per_byte=_ratio(np.array(losses) / math.log(2), np.array(sizes)) if sizes else None,
+        tokens=sum(counts),
+        windows=len(losses),
+        text_bytes=sum(sizes) if sizes else None,
+    )
+
+
+def token_losses(
+    model: LanguageModel, tokens: Tensor, targets: Tensor, documents: Tensor | None = None
+) -> Tensor:
+    """Cross-entropy of every token [B, T] in nats, 0 where none counts; all logits are never held at once."""
+    hidden = model.hidden(tokens, documents=documents).flatten(0, 1)
+    rows = zip(hidden.split(CHUNK), targets.flatten().split(CHUNK), strict=True)
+    parts = [
+        F.cross_entropy((h @ model.unembedding.T).float(), target, reduction="none") for h, target in rows
+    ]
+    return torch.cat(parts).view_as(targets)
+
+
+def validation_loss(
+    model: LanguageModel,
+    tokens: Tokens,
+    world: World,
+    *,
+    context: int,
+    batch_size: int,
+    limit_tokens: int,
+    document_mask: bool = False,
+    marks: tuple[int, ...] | None = None,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> float | None:
+    """The mean loss over all processes, batch by batch in turn; None if interrupted.
+
+    Every process makes the same number of calls, as a sharded model needs: one that has run out gets a batch
+    that does not count.
+    """
+    batches = evaluation_batches(tokens, context, batch_size, limit_tokens, marks)
+    total = count = 0.0
+    with evaluating(model):
+        for turn in zip_longest(*[batches] * world.size):
+            if interrupted():
+                return None
+            inputs, targets = turn[world.rank] or (turn[0][0], torch.full_like(turn[0][1], IGNORE))
+            documents = document_ids(inputs, tokens.end_of_text).to(world.device) if document_mask else None
+            loss = model(inputs.to(world.device), targets.to(world.device), documents=documents)
+            counted = int((targets != IGNORE).sum())
+            total, count = total + float(loss) * counted, count + counted
+    total, count = world.total(total, count)
+    return total / count
+
+
+def state_norms(model: LanguageModel, tokens: Tensor) -> dict[str, list[float]]:
+    """The mean norm of the last layer's state and connection for every stream (else of the output)."""
+    norms: dict[str, list[float]] = {}
+
+    def keep(value: Tensor, hook: HookPoint) -> None:
+        norms[hook.name] = value.float().norm(dim=-1).mean((0, 1)).reshape(-1).tolist()
+
+    if isinstance(model, SRM):
+        last = model.config.depth - 1
+        sites = [f"layers.{last}.connection.out", f"layers.{last}.out"]
+    else:
+        sites = ["output.embedding"]
+    with evaluating(model), model.hooks([(sites, keep)]):
+        model(tokens.to(model.device), tokens.to(model.device))
+    return norms
+
+
+def can_evaluate(tokens: Tokens, context: int) -> bool:
+    return num_windows(tokens, context) > 0
+
+
+def check_vocabulary(model_vocab: int, data_vocab: int, data: object, *, trained: bool = False) -> None:
+    """The model must have the data's ids; one that is trained already cannot get others."""
+    if model_vocab != data_vocab:
+        change = "" if trained else f"set --model.vocab-size {data_vocab}, or "
+        raise UserError(
+            f"vocab_size = {model_vocab}: {data} has {data_vocab} ids; "
+            f"{change}prepare the data with the model's tokenizer"
+        )
+
+
+def _standard_error(values: np.ndarray) -> float:
+    return float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
+
+
+def _ratio(numerators: np.ndarray, denominators: np.ndarray) -> Estimate:
+    """sum / sum over windows, and its standard error by the delta method."""
+    ratio = numerators.sum() / denominators.sum()
+    residuals = (numerators - ratio * denominators) / denominators.mean()
+    return Estimate(float(ratio), _standard_error(residuals))

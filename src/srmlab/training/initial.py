@@ -1,0 +1,100 @@
+"""The weights a run begins with, if they are those of another: `srmlab train --init-from runs/nano`.
+
+Weights and fixed states are taken, nothing else: the optimizer, its schedule, the order of the data and the
+generator of random step orders begin anew. `run.json` keeps where the weights were and their checksum. A
+checkpoint is written before the first step, and from then on the source may change or go. A run that was
+stopped even before that begins again from the same weights, or not at all.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from srmlab.data import TokenData, load_tokenizer
+from srmlab.errors import UserError
+from srmlab.models import ModelConfig, build, config_from_dict
+from srmlab.training.checkpoint import CheckpointError, model_tensors, read_json, verify_files, weights_folder
+from srmlab.training.distributed import World
+from srmlab.training.evaluation import check_vocabulary
+from srmlab.training.files import SUMS, digest
+from srmlab.training.run import InitialWeights, RunDirectory
+
+
+def model_of(path: str | Path) -> ModelConfig:
+    """The config of the model in a run, a checkpoint or an export. No weight is read."""
+    path, run = Path(path), RunDirectory(path)
+    if (path / "config.json").is_file():
+        content = read_json(path / "config.json")
+        if not isinstance(content.get("model"), dict):
+            raise CheckpointError(f"{path / 'config.json'} is damaged: it describes no model")
+        return config_from_dict(content["model"])
+    if run.exists():
+        return run.read().model
+    what = "is no run, checkpoint or export" if path.exists() else "does not exist"
+    raise UserError(f"{path} {what}: give the folder of a run, a checkpoint or an export")
+
+
+def find_weights(path: str | Path, model: ModelConfig, data: TokenData) -> InitialWeights:
+    """The checked weights in a run (its last good checkpoint), a checkpoint or an export; they must fit."""
+    path = Path(path)
+    source = model_of(path)
+    folder = weights_folder(path)
+    if folder == path:  # a run's checkpoint has been checked when it was chosen
+        verify_files(path)
+    refuse_misfit(path, source, model)
+    check_vocabulary(source.vocab_size, data.vocab_size, data.path, trained=True)
+    refuse_other_tokens(folder, data)
+    return InitialWeights(folder.absolute(), digest(folder / SUMS))
+
+
+def refuse_misfit(path: Path, source: ModelConfig, model: ModelConfig) -> None:
+    """Every weight must have its place. What has none may differ, as the depth: its layer is shared."""
+    theirs, ours = shapes(source), shapes(model)
+    fix = "leave the preset out, and change only what has no weights, as --model.depth"
+    for name in [*ours, *theirs]:
+        if ours.get(name) != theirs.get(name):
+            there, here = theirs.get(name, "missing"), ours.get(name, "missing")
+            raise UserError(f"{path} does not fit the model ({name} is {there} there, {here} here): {fix}")
+    before, after = getattr(source, "z0", None), getattr(model, "z0", None)
+    if before != after:  # the state would be loaded, and be another than the config says
+        raise UserError(f"{path} does not fit the model (z0 is {before!r} there, {after!r} here): {fix}")
+
+
+def shapes(config: ModelConfig) -> dict[str, list[int]]:
+    tensors = model_tensors(build(config, device="meta"))
+    return {name: list(tensor.shape) for name, tensor in tensors.items()}
+
+
+def refuse_other_tokens(folder: Path, data: TokenData) -> None:
+    """As many ids are not enough: they must stand for the same bytes."""
+    saved = folder / "tokenizer"
+    if saved.is_dir() and load_tokenizer(saved).fingerprint != data.tokenizer.fingerprint:
+        raise UserError(
+            f"{data.path} was prepared with another tokenizer than {folder}: "
+            f"prepare it with --tokenizer {saved}"
+        )
+
+
+def refuse_changed(weights: InitialWeights) -> None:
+    """Before a run without a checkpoint begins again."""
+    path = weights.path
+    fix = "bring it back, or start a new run (this one has no checkpoint yet)"
+    if not path.is_dir():
+        raise UserError(f"{path}, whose weights the run was begun from, is gone: {fix}")
+    verify_files(path)
+    if digest(path / SUMS) != weights.sha256:
+        raise UserError(f"{path}, whose weights the run was begun from, has changed: {fix}")
+
+
+def begin(
+    path: str | Path, run: RunDirectory, model: ModelConfig, data: TokenData, world: World, *, again: bool
+) -> InitialWeights:
+    """What to write into `run.json`; of a run that goes on, what is there: its source may be gone."""
+    if again:
+        saved, given = run.read().init_from, Path(path).absolute()
+        return saved if saved and saved.path.is_relative_to(given) else InitialWeights(given, "")
+    found: InitialWeights | None = None
+    with world.only_main() as mine:
+        if mine:
+            found = find_weights(path, model, data)
+    return world.share(found)

@@ -1,0 +1,23 @@
+"""Activation checkpointing: forget what happens inside a step function, and compute it again in the
+backward pass.
+
+A pass through n layers of m steps then keeps the n·m states between the steps, but not the activations
+inside them (the MLP's alone are six times as wide). Each step function is recomputed as one; names, hooks
+and sites of the model stay as they are.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from srmlab.training.distributed import UNITS
+
+
+def recompute_activations(model: nn.Module) -> None:
+    """Make every step function, connection and block of `model` recompute its inside in the backward pass."""
+    for module in model.modules():
+        if isinstance(module, UNITS):
+            module.forward = partial(checkpoint, module.forward, use_reentrant=False)
