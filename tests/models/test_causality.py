@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import GPT2_TINY, ONE_OF_EACH, SMALL, SRM_TINY, VOCAB, small, some_tokens
 
-from srmlab.models import build
+from srmlab.models import Pass, build
 
 T = 8
 
@@ -116,9 +116,10 @@ def test_a_step_carries_nothing_between_streams():
     x = torch.randn(4, 2, T, CUT.stream_dim, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     other = x.clone()
     other[1] += 1
-    rotary = model.rotary(0, T, like=x)
+    here = Pass()
+    here.rotary = model.rotary(0, T, like=x)
     with torch.no_grad():
-        before, after = (model.layer.steps[0](v, None, rotary) for v in (x, other))
+        before, after = (model.layer.steps[0](v, None, here) for v in (x, other))
     assert [torch.equal(a, b) for a, b in zip(after, before, strict=True)] == [True, False, True, True]
 
 
@@ -128,7 +129,7 @@ def test_the_connection_carries_nothing_between_tokens():
     other = z.clone()
     other[:, 0, 3] += 1
     with torch.no_grad():
-        before, after = model.layer.connection(z), model.layer.connection(other)
+        before, after = model.layer.connection(z, Pass()), model.layer.connection(other, Pass())
     changed = [[not torch.allclose(after[:, b, t], before[:, b, t]) for t in range(T)] for b in range(2)]
     assert changed == [[t == 3 for t in range(T)], [False] * T]
 
@@ -136,7 +137,11 @@ def test_the_connection_carries_nothing_between_tokens():
 def test_in_the_connection_every_stream_reads_every_stream():
     model = small(CUT)
     z = torch.randn(4, 1, 1, CUT.stream_dim, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    reach = torch.autograd.functional.jacobian(model.layer.connection, z).abs().sum((1, 2, 3, 5, 6, 7))
+    reach = (
+        torch.autograd.functional.jacobian(lambda z: model.layer.connection(z, Pass()), z)
+        .abs()
+        .sum((1, 2, 3, 5, 6, 7))
+    )
     assert (reach > 0).all()
 
 

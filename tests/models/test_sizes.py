@@ -10,7 +10,7 @@ from small_models import ONE_OF_EACH, SMALL, small, some_tokens
 from torch.utils.flop_counter import FlopCounterMode
 
 from srmlab.models import PRESETS, SWEEP_PRESETS, build, preset
-from srmlab.models.presets import SWEEP_STREAMS
+from srmlab.models.srm import SWEEP_STREAMS
 
 V_TIMES_E = 25_731_584
 

@@ -275,7 +275,7 @@ class RerunAblation(AblationSums):
         for group in self.groups:
             replacement = partial(self.replacement, batch=batch)
             with self.model.hooks([(self.points, replacing(list(group), replacement))]):
-                hidden = self.model.hidden(batch.tokens, documents=batch.documents)
+                hidden = self.model.output_embedding(batch.tokens, documents=batch.documents)
                 changed.append(hidden.float() - embedding.float())
         self.add(batch, embedding, torch.stack(changed))
 

@@ -150,6 +150,6 @@ def attribute(
         readout = Readout(model)
         kept: list[Tensor] = []
         with model.hooks([(point, lambda value, _: kept.append(value))]):
-            model.hidden(tokens, documents=documents)
+            model.output_embedding(tokens, documents=documents)
         parts = readout.parts(stream_major(kept[0]))
         return torch.linalg.vecdot(parts, readout.unembedding[targets]).permute(1, 2, 0)

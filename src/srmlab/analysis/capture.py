@@ -341,7 +341,7 @@ def numbered(batches: Batches, device: torch.device) -> Iterator[Batch]:
 def observe(model: LanguageModel, batch: Batch) -> tuple[Tensor, Tensor | None]:
     """One pass: the embedding [B, T, E], and the logits [B, T, V] if somebody listens there."""
     tap = model.tap()
-    embedding = model.hidden(batch.tokens, documents=batch.documents, tap=tap)
+    embedding = model.output_embedding(batch.tokens, documents=batch.documents, tap=tap)
     return embedding, tap("logits", embedding @ model.unembedding.T) if tap.wants("logits") else None
 
 

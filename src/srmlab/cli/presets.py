@@ -9,7 +9,7 @@ from typing import Any
 
 import srmlab
 from srmlab.models import PRESETS, SWEEP_PRESETS, GPT2Config, HRMConfig, ModelConfig, SRMConfig
-from srmlab.models.presets import SWEEP_STREAMS
+from srmlab.models.srm import SWEEP_STREAMS
 
 PAPER_PARAMETERS = {  # as the paper prints them
     "srm-base": "68M",

@@ -169,7 +169,7 @@ class Search:
         points = self.dictionary.config.points
         states: list[Tensor] = []
         with self.model.hooks([(points, lambda value, _: states.append(value))]):
-            self.model.hidden(batch.tokens, documents=batch.documents)
+            self.model.output_embedding(batch.tokens, documents=batch.documents)
         for row, sequence in enumerate(batch.tokens):
             codes = self.dictionary.encode(states[0][row])  # [T, S, F]
             for later in states[1:]:

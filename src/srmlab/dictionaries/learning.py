@@ -117,7 +117,7 @@ def states_of(model: SRM, batch: Batch, points: Sequence[str]) -> Tensor:
     with evaluating(model), torch.no_grad():
         model.check_tokens(batch.tokens, documents=batch.documents)
         with model.hooks([(points, lambda value, _: found.append(stream_major(value).flatten(1, 2)))]):
-            model.hidden(batch.tokens, documents=batch.documents)
+            model.output_embedding(batch.tokens, documents=batch.documents)
     return torch.cat(found, dim=1).transpose(0, 1)
 
 

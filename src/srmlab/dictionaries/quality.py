@@ -230,7 +230,7 @@ class QualitySums(Accumulator):
     def _changed(self, batch: Batch, embedding: Tensor, streams: list[int], replace: Replace) -> Tensor:  # noqa: ARG002
         """[B] The losses with some streams replaced at every point: the model is run again."""
         with self.model.hooks([(self.points, replacing(streams, replace))]):
-            return self._loss(batch, self.model.hidden(batch.tokens, documents=batch.documents))
+            return self._loss(batch, self.model.output_embedding(batch.tokens, documents=batch.documents))
 
     def _read_out(self, batch: Batch, embedding: Tensor, streams: list[int], replace: Replace) -> Tensor:
         """The same for the final state, which the output function reads: it is linear, so no second run."""

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from srmlab.models.decoding import KeyValues
+from srmlab.models.forward import Pass
 
 
 class Rotary:
@@ -48,23 +48,18 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
 
 
-def causal_attention(
-    qkv: Tensor,
-    heads: int,
-    rotary: tuple[Tensor, Tensor] | None,
-    past: KeyValues | None = None,
-    mask: Tensor | None = None,
-    dropout: float = 0.0,
-) -> Tensor:
-    """Attend: qkv [N, T, 3·H·K] → [N, T, H·K]. With `past`, the tokens follow those already in the cache.
+def causal_attention(qkv: Tensor, heads: int, here: Pass, dropout: float = 0.0) -> Tensor:
+    """Attend: qkv [N, T, 3·H·K] → [N, T, H·K]. Cached tokens come before these.
 
-    `mask` [N, 1, T, T], True where a token may look, replaces the causal mask (to keep documents apart).
+    `here.rotary` turns queries and keys by their positions; `here.mask` [N, 1, T, T], True where a token
+    may look, replaces the causal mask (to keep documents apart).
     """
     N, T, _ = qkv.shape
     q, k, v = qkv.view(N, T, 3, heads, -1).permute(2, 0, 3, 1, 4).unbind(0)  # each [N, H, T, K]
-    if rotary is not None:
-        q, k = rotate(q, *rotary), rotate(k, *rotary)
-    if past is not None:
+    if here.rotary is not None:
+        q, k = rotate(q, *here.rotary), rotate(k, *here.rotary)
+    mask = here.mask
+    if (past := here.past()) is not None:
         k, v = past.append(k, v)
         if T > 1 and k.shape[2] > T:
             total = k.shape[2]

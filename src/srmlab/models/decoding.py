@@ -2,8 +2,8 @@
 
 In a recurrent model one set of weights attends many times in a pass (SRM-base: 8 layers × 6 steps, and the
 post-step). Each call has its own keys and values, so the cache is a list with one `KeyValues` per call, in
-the order of the calls, holding all streams. Nothing else needs remembering: the states z are rebuilt for
-the new tokens only.
+the order of the calls, holding all streams; the first pass makes it as long as it needs. Nothing else needs
+remembering: the states z are rebuilt for the new tokens only.
 
     >>> import torch, srmlab
     >>> model = srmlab.build(srmlab.preset("srm-nano")).eval()
@@ -13,6 +13,7 @@ the new tokens only.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Literal
 
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor
 
 from srmlab.errors import UserError
+from srmlab.models.mode import evaluating
 
 if TYPE_CHECKING:
     from srmlab.models.model import LanguageModel
@@ -53,17 +55,24 @@ class KeyValues:
 class DecodingCache:
     """What a model remembers of the tokens it has read: one `KeyValues` per attention call of a pass."""
 
-    def __init__(self, calls: int, capacity: int) -> None:
+    def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self.slots = [KeyValues(capacity) for _ in range(calls)]
+        self.slots: list[KeyValues] = []
 
     @property
     def length(self) -> int:
         """How many tokens have been read."""
-        return self.slots[0].length
+        return self.slots[0].length if self.slots else 0
 
     def __iter__(self) -> Iterator[KeyValues]:
         return iter(self.slots)
+
+    def calls(self) -> Iterator[KeyValues]:
+        """A slot for every attention call of one pass, in their order."""
+        for i in itertools.count():
+            if i == len(self.slots):
+                self.slots.append(KeyValues(self.capacity))
+            yield self.slots[i]
 
     def room_for(self, tokens: int) -> None:
         if self.length + tokens > self.capacity:
@@ -122,9 +131,7 @@ def generate(
         generator.seed()
     else:
         generator.manual_seed(seed)
-    was_training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         sequence = tokens
         finished = torch.zeros(tokens.shape[0], dtype=torch.bool, device=tokens.device)
         cache: DecodingCache | None = None
@@ -149,8 +156,6 @@ def generate(
             if stop_token is not None and bool(finished.all()):
                 break
         return sequence
-    finally:
-        model.train(was_training)
 
 
 def check_sampling(

@@ -15,6 +15,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -22,10 +24,63 @@ from torch import Tensor, nn
 
 from srmlab.errors import UserError
 from srmlab.models.attention import causal_attention
-from srmlab.models.config import GPT2Config
-from srmlab.models.decoding import DecodingCache, KeyValues
-from srmlab.models.model import Flops, LanguageModel, document_mask, expect_recompiles
-from srmlab.models.sites import SILENT, Tap, callable_of
+from srmlab.models.config import NANO, ModelConfig, Sizes, require
+from srmlab.models.forward import Pass
+from srmlab.models.model import Call, Flops, LanguageModel, Point
+from srmlab.models.registry import register
+
+
+@dataclass(frozen=True, kw_only=True)
+class GPT2Config(ModelConfig):
+    """GPT-2, with Hugging Face's default sizes."""
+
+    architecture: ClassVar[str] = "gpt2"
+
+    dim: int = 768
+    blocks: int = 12
+    heads: int = 12
+    mlp_dim: int = 3072
+    dropout: float = 0.1  # embedding, attention and residual dropout, in training only
+    norm_eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_positive("dim", "blocks", "heads", "mlp_dim")
+        require(self.dim % self.heads == 0, "heads", self.heads, f"must divide dim = {self.dim}")
+        require(0.0 <= self.dropout < 1.0, "dropout", self.dropout, "must be in [0, 1)")
+        require(self.norm_eps > 0, "norm_eps", self.norm_eps, "must be positive")
+
+    @property
+    def sizes(self) -> Sizes:
+        return Sizes(
+            width=self.dim, heads=self.heads, layers=self.blocks, mlp=self.mlp_dim, depth=str(self.blocks)
+        )
+
+    @property
+    def shape(self) -> str:
+        return f"{self.blocks} blocks × {self.dim}"
+
+    @property
+    def drawing(self) -> str:
+        return "\n".join(
+            [
+                f"h    tokens → embedding {self.dim}, plus {self.context} learned positions",
+                f"{self.blocks} blocks, each with its own weights",
+                f"     h = h + attention(LayerNorm(h))   {self.heads} heads of {self.dim // self.heads}",
+                f"     h = h + MLP(LayerNorm(h))         {self.mlp_dim}, GELU",
+                f"out  LayerNorm(h) → logits {self.vocab_size}" + (" (tied)" if self.tied else ""),
+            ]
+        )
+
+
+def gpt2() -> GPT2Config:
+    """Hugging Face's default GPT2LMHeadModel, 124M."""
+    return GPT2Config()
+
+
+def gpt2_nano() -> GPT2Config:
+    """GPT-2 at nano size, without dropout."""
+    return GPT2Config(**NANO, dim=128, blocks=6, heads=4, mlp_dim=512, dropout=0.0)
 
 
 class Block(nn.Module):
@@ -41,18 +96,22 @@ class Block(nn.Module):
         self.mlp_up = nn.Linear(config.dim, config.mlp_dim)
         self.mlp_down = nn.Linear(config.mlp_dim, config.dim)
 
-    def forward(
-        self, h: Tensor, past: KeyValues | None = None, mask: Tensor | None = None, tap: Tap = SILENT
-    ) -> Tensor:
+    def forward(self, h: Tensor, here: Pass) -> Tensor:
         dropout = self.dropout if self.training else 0.0
-        heads = causal_attention(self.qkv(self.norm_1(h)), self.heads, None, past, mask, dropout)
-        h = h + tap("attn", F.dropout(self.attn_out(heads), dropout))
+        heads = causal_attention(self.qkv(self.norm_1(h)), self.heads, here, dropout)
+        h = h + here("attn", F.dropout(self.attn_out(heads), dropout))
         hidden = F.gelu(self.mlp_up(self.norm_2(h)), approximate="tanh")
-        h = h + tap("mlp", F.dropout(self.mlp_down(hidden), dropout))
-        return tap("out", h)
+        h = h + here("mlp", F.dropout(self.mlp_down(hidden), dropout))
+        return here("out", h)
 
 
+@register
 class GPT2(LanguageModel[GPT2Config]):
+    presets: ClassVar = {"gpt2": gpt2, "gpt2-nano": gpt2_nano}
+    units = (Block,)
+    level_name = "blocks"
+    parts: ClassVar = {"blocks.*": "block {i}", "norm": "final norm", "head": "unembedding"}
+
     def __init__(self, config: GPT2Config) -> None:
         super().__init__()
         self.config = config
@@ -61,41 +120,38 @@ class GPT2(LanguageModel[GPT2Config]):
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.blocks))
         self.norm = nn.LayerNorm(config.dim, config.norm_eps)
         self.head = None if config.tied else nn.Linear(config.dim, config.vocab_size, bias=False)
-        self._add_sites()
-        self.initialize()
+        self.ready()
 
-    def hidden(
-        self,
-        tokens: Tensor,
-        *,
-        cache: DecodingCache | None = None,
-        documents: Tensor | None = None,
-        tap: Tap | None = None,
-    ) -> Tensor:
-        tap = self.tap() if tap is None else tap
-        slots = iter(cache) if cache else None
-        mask = None if documents is None else document_mask(documents)
-        start = cache.length if cache else 0
-        positions = torch.arange(start, start + tokens.shape[1], device=tokens.device)
+    def hidden(self, tokens: Tensor, here: Pass) -> Tensor:
+        positions = torch.arange(here.start, here.start + tokens.shape[1], device=tokens.device)
         h = self.embedding(tokens) + self.positions(positions)
-        h = tap("input.embedding", F.dropout(h, self.config.dropout, self.training))
+        h = here("input.embedding", F.dropout(h, self.config.dropout, self.training))
         for b, block in enumerate(self.blocks):
-            call = callable_of(block, tap, compiled=cache is None)
-            h = call(h, next(slots) if slots else None, mask, tap.at(f"blocks.{b}"))
-        return tap("output.embedding", self.norm(h))
+            h = here.call(f"blocks.{b}", block, h)
+        return here("output.embedding", self.norm(h))
 
     @property
     def unembedding(self) -> Tensor:
         return self.embedding.weight if self.head is None else self.head.weight
 
-    @property
-    def attention_calls(self) -> int:
-        return self.config.blocks
+    # --- what it says of itself ----------------------------------------------------------------------------
 
-    def compile(self, **options) -> None:
-        expect_recompiles()
-        for block in self.blocks:
-            block.compile(**options)
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """The residual stream after every block."""
+        return tuple(Point(f"blocks.{b}.out", (f"blocks.{b}.out",)) for b in range(self.config.blocks))
+
+    def read_stream(self, state: Tensor, stream: int) -> Tensor:  # noqa: ARG002
+        return self.norm(state)
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """What attention and MLP add to the residual stream."""
+        return tuple(
+            Call(f"blocks.{b}.{kind}", None, kind, b)
+            for b in range(self.config.blocks)
+            for kind in ("attn", "mlp")
+        )
 
     def flops_per_token(self, context: int) -> Flops:
         c = self.config
@@ -105,8 +161,6 @@ class GPT2(LanguageModel[GPT2Config]):
 
     @torch.no_grad()
     def initialize(self) -> None:
-        if self.embedding.weight.is_meta:
-            return
         generator = torch.Generator(device=self.embedding.weight.device).manual_seed(self.config.init_seed)
         for name, parameter in self.named_parameters():
             if "norm" in name:
@@ -121,14 +175,6 @@ class GPT2(LanguageModel[GPT2Config]):
     def load_huggingface(self, state: Mapping[str, Tensor]) -> None:
         """Take the weights of a `GPT2LMHeadModel` (or of its `transformer`) with the same sizes."""
         self.load_state_dict(_from_huggingface(state, tied=self.config.tied))
-
-    def _add_sites(self) -> None:
-        self.add_site("input.embedding")
-        for b in range(self.config.blocks):
-            for kind in ("attn", "mlp", "out"):
-                self.add_site(f"blocks.{b}.{kind}")
-        self.add_site("output.embedding")
-        self.add_site("logits")
 
 
 _HUGGINGFACE = {

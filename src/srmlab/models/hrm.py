@@ -18,17 +18,140 @@ Sites (h and l count cycles, b blocks):
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from srmlab.models.attention import Rotary, causal_attention
-from srmlab.models.config import HRMConfig
-from srmlab.models.decoding import DecodingCache, KeyValues
-from srmlab.models.model import Flops, LanguageModel, document_mask, expect_recompiles
-from srmlab.models.sites import SILENT, Tap, callable_of
+from srmlab.models.config import NANO, ModelConfig, Sizes, require
+from srmlab.models.forward import Pass, gradient
+from srmlab.models.model import Call, Flops, LanguageModel, Point
+from srmlab.models.registry import register
 from srmlab.models.streams import RMSNorm, init_linear_
+
+
+@dataclass(frozen=True, kw_only=True)
+class HRMConfig(ModelConfig):
+    """The Hierarchical Reasoning Model for language, and the Tiny Recursive Model as one setting of it.
+
+    Two nets of post-norm blocks take turns: z_L = L(z_L + z_H + x) `low_cycles` times, then z_H = H(z_H +
+    z_L); all that `high_cycles` times. With `gradient = "last-call"` (HRM) only the last call of each net
+    is differentiated, with "last-cycle" (TRM) the whole last high cycle. With `shared_net` (TRM) one net
+    plays both parts.
+    """
+
+    architecture: ClassVar[str] = "hrm"
+
+    dim: int = 768
+    heads: int = 12
+    head_dim: int = 64
+    mlp_dim: int = 3072
+    low_blocks: int = 6
+    high_blocks: int = 4
+    low_cycles: int = 4
+    high_cycles: int = 3
+    shared_net: bool = False
+    gradient: Literal["last-call", "last-cycle"] = "last-call"
+    embedding_scale: bool = True
+    rope_theta: float = 10_000.0
+    norm_eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_positive("dim", "heads", "head_dim", "mlp_dim")
+        self.require_positive("low_blocks", "high_blocks", "low_cycles", "high_cycles")
+        self.require_attention(self.head_dim, self.rope_theta, self.norm_eps)
+        require(
+            not self.shared_net or self.low_blocks == self.high_blocks,
+            "shared_net",
+            self.shared_net,
+            f"one net has one depth; set low_blocks = high_blocks (they are {self.low_blocks} and "
+            f"{self.high_blocks})",
+        )
+
+    @property
+    def nets(self) -> str:
+        return f"LH{self.low_blocks}" if self.shared_net else f"L{self.low_blocks} H{self.high_blocks}"
+
+    @property
+    def sizes(self) -> Sizes:
+        return Sizes(
+            width=self.dim,
+            heads=self.heads,
+            layers=self.high_cycles * (self.low_cycles * self.low_blocks + self.high_blocks),
+            streams=2,
+            mlp=self.mlp_dim,
+            order=self.nets,
+            depth=f"{self.high_cycles}×{self.low_cycles}",
+        )
+
+    @property
+    def shape(self) -> str:
+        nets = (
+            f"one net of {self.low_blocks}"
+            if self.shared_net
+            else f"L {self.low_blocks} + H {self.high_blocks}"
+        )
+        return f"{nets} blocks × {self.dim}, {self.high_cycles} × {self.low_cycles} cycles"
+
+    @property
+    def drawing(self) -> str:
+        low, high = ("net", "net") if self.shared_net else ("L", "H")
+        gradient = (
+            "the last call of L and the last of H"
+            if self.gradient == "last-call"
+            else "the whole last high cycle"
+        )
+        return "\n".join(
+            [
+                f"x    tokens → embedding {self.dim}",
+                "z_L, z_H   fixed random states, the same for every token",
+                f"{self.high_cycles} high cycles; gradient through {gradient}",
+                f"     z_L = {low}(z_L + z_H + x)   {self.low_cycles} times; {self.low_blocks} blocks",
+                f"     z_H = {high}(z_H + z_L)       once; {self.high_blocks} blocks",
+                f"out  z_H → logits {self.vocab_size}" + (" (tied)" if self.tied else ""),
+                "",
+                f"{'One net plays both parts. ' if self.shared_net else ''}A block, post-norm:",
+                f"     h = RMSNorm(h + attention(h))   over tokens, {self.heads} heads of {self.head_dim}",
+                f"     h = RMSNorm(h + MLP(h))         {self.mlp_dim}, GELU",
+            ]
+        )
+
+    def at_depth(self, depth: int, gradient_depth: int | None = None) -> HRMConfig:  # noqa: ARG002
+        return self.replace(high_cycles=depth)
+
+
+def hrm() -> HRMConfig:
+    """The paper's HRM for language, 109M."""
+    return HRMConfig()
+
+
+def trm() -> HRMConfig:
+    """The Tiny Recursive Model at the same width: one net of two blocks plays both parts."""
+    return HRMConfig(low_blocks=2, high_blocks=2, low_cycles=6, shared_net=True, gradient="last-cycle")
+
+
+def hrm_nano() -> HRMConfig:
+    """HRM at nano size."""
+    return HRMConfig(
+        **NANO,
+        dim=128,
+        heads=4,
+        head_dim=32,
+        mlp_dim=512,
+        low_blocks=3,
+        high_blocks=2,
+        low_cycles=4,
+        high_cycles=3,
+    )
+
+
+def trm_nano() -> HRMConfig:
+    """TRM at nano size."""
+    return trm().replace(**NANO, dim=128, heads=4, head_dim=32, mlp_dim=512)
 
 
 class Block(nn.Module):
@@ -44,23 +167,22 @@ class Block(nn.Module):
         self.mlp_down = nn.Linear(config.mlp_dim, config.dim, bias=False)
         self.norm = RMSNorm(config.norm_eps)
 
-    def forward(
-        self,
-        h: Tensor,
-        rotary: tuple[Tensor, Tensor],
-        past: KeyValues | None = None,
-        mask: Tensor | None = None,
-        tap: Tap = SILENT,
-    ) -> Tensor:
-        attended = causal_attention(self.qkv(h), self.heads, rotary, past, mask)
-        h = self.norm(h + tap("attn", self.attn_out(attended)))
-        h = self.norm(h + tap("mlp", self.mlp_down(F.gelu(self.mlp_up(h)))))
-        return tap("out", h)
+    def forward(self, h: Tensor, here: Pass) -> Tensor:
+        attended = causal_attention(self.qkv(h), self.heads, here)
+        h = self.norm(h + here("attn", self.attn_out(attended)))
+        h = self.norm(h + here("mlp", self.mlp_down(F.gelu(self.mlp_up(h)))))
+        return here("out", h)
 
 
+@register
 class HRM(LanguageModel[HRMConfig]):
     low0: Tensor
     high0: Tensor
+
+    presets: ClassVar = {"hrm": hrm, "trm": trm, "hrm-nano": hrm_nano, "trm-nano": trm_nano}
+    units = (Block,)
+    level_name = "high cycles"
+    parts: ClassVar = {"low.*": "L block {i}", "high.*": "H block {i}", "head": "unembedding"}
 
     def __init__(self, config: HRMConfig) -> None:
         super().__init__()
@@ -74,60 +196,68 @@ class HRM(LanguageModel[HRMConfig]):
         self.rotary = Rotary(config.head_dim, config.context, config.rope_theta)
         self.register_buffer("low0", torch.zeros(config.dim))
         self.register_buffer("high0", torch.zeros(config.dim))
-        self._add_sites()
-        self.initialize()
+        self.ready()
 
-    def hidden(
-        self,
-        tokens: Tensor,
-        *,
-        cache: DecodingCache | None = None,
-        documents: Tensor | None = None,
-        tap: Tap | None = None,
-    ) -> Tensor:
+    def hidden(self, tokens: Tensor, here: Pass) -> Tensor:
         config = self.config
-        tap = self.tap() if tap is None else tap
-        slots = iter(cache) if cache else None
-        mask = None if documents is None else document_mask(documents)
-
-        def run(net: nn.ModuleList, h: Tensor, name: str) -> Tensor:
-            h = tap(f"{name}.in", h)
-            for b, block in enumerate(net):
-                call = callable_of(block, tap, compiled=cache is None)
-                h = call(h, rotary, next(slots) if slots else None, mask, tap.at(f"{name}.blocks.{b}"))
-            return tap(f"{name}.out", h)
-
-        def in_gradient(cycle: int, last_call: bool) -> bool:
-            last_cycle = cycle == config.high_cycles - 1
-            return torch.is_grad_enabled() and last_cycle and (last_call or config.gradient == "last-cycle")
-
         x = self.embedding(tokens) * (math.sqrt(config.dim) if config.embedding_scale else 1.0)
-        x = tap("input.embedding", x)
-        rotary = self.rotary(cache.length if cache else 0, tokens.shape[1], like=x)
+        x = here("input.embedding", x)
+        here.rotary = self.rotary(here.start, tokens.shape[1], like=x)
         z_low, z_high = self.low0.expand_as(x), self.high0.expand_as(x)
         for h in range(config.high_cycles):
+            last_cycle = h == config.high_cycles - 1
             for l in range(config.low_cycles):
-                with torch.set_grad_enabled(in_gradient(h, l == config.low_cycles - 1)):
-                    z_low = run(self.low, z_low + z_high + x, f"cycles.{h}.low.{l}")
-            with torch.set_grad_enabled(in_gradient(h, True)):
-                z_high = run(self.high, z_high + z_low, f"cycles.{h}.high")
-        return tap("output.embedding", z_high)
+                last_call = l == config.low_cycles - 1
+                with gradient(last_cycle and (last_call or config.gradient == "last-cycle")):
+                    z_low = run(self.low, z_low + z_high + x, here.at(f"cycles.{h}.low.{l}"))
+            with gradient(last_cycle):
+                z_high = run(self.high, z_high + z_low, here.at(f"cycles.{h}.high"))
+        return here("output.embedding", z_high)
 
     @property
     def unembedding(self) -> Tensor:
         return self.embedding.weight if self.head is None else self.head.weight
 
-    @property
-    def attention_calls(self) -> int:
-        c = self.config
-        return c.high_cycles * (c.low_cycles * c.low_blocks + c.high_blocks)
+    # --- what it says of itself ----------------------------------------------------------------------------
 
-    def compile(self, **options) -> None:
-        """Compile the blocks, each once for all cycles."""
-        expect_recompiles()
-        for module in self.modules():
-            if isinstance(module, Block):
-                module.compile(**options)
+    @property
+    def streams(self) -> tuple[str, ...]:
+        return ("L", "H")  # the output reads H
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """After every high cycle."""
+        last = self.config.low_cycles - 1
+        return tuple(
+            Point(f"cycles.{h}", (f"cycles.{h}.low.{last}.out", f"cycles.{h}.high.out"))
+            for h in range(self.config.high_cycles)
+        )
+
+    @property
+    def gradient_from(self) -> int | None:
+        return self.config.high_cycles - 1 or None
+
+    recurrent = True
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """Every call of L moves z_L, every call of H moves z_H."""
+        found: list[Call] = []
+        low: str | Tensor = self.low0
+        high: str | Tensor = self.high0
+        for h in range(self.config.high_cycles):
+            for l in range(self.config.low_cycles):
+                site = f"cycles.{h}.low.{l}.out"
+                found.append(Call(site, low, "low", h))
+                low = site
+            site = f"cycles.{h}.high.out"
+            found.append(Call(site, high, "high", h))
+            high = site
+        return tuple(found)
+
+    @property
+    def weights_with_two_names(self) -> dict[str, str]:
+        return {r"high\.": r"low\."} if self.config.shared_net else {}
 
     def flops_per_token(self, context: int) -> Flops:
         c = self.config
@@ -141,8 +271,6 @@ class HRM(LanguageModel[HRMConfig]):
 
     @torch.no_grad()
     def initialize(self) -> None:
-        if self.low0.is_meta:
-            return
         generator = torch.Generator(device=self.low0.device).manual_seed(self.config.init_seed)
         init_linear_(self.embedding.weight, self.config.dim, generator)
         for module in self.modules():
@@ -151,19 +279,10 @@ class HRM(LanguageModel[HRMConfig]):
         for state in (self.low0, self.high0):
             nn.init.trunc_normal_(state, std=1.0, a=-2.0, b=2.0, generator=generator)
 
-    def _add_sites(self) -> None:
-        def add_net(name: str, blocks: int) -> None:
-            self.add_site(f"{name}.in")
-            for b in range(blocks):
-                for kind in ("attn", "mlp", "out"):
-                    self.add_site(f"{name}.blocks.{b}.{kind}")
-            self.add_site(f"{name}.out")
 
-        config = self.config
-        self.add_site("input.embedding")
-        for h in range(config.high_cycles):
-            for l in range(config.low_cycles):
-                add_net(f"cycles.{h}.low.{l}", config.low_blocks)
-            add_net(f"cycles.{h}.high", config.high_blocks)
-        self.add_site("output.embedding")
-        self.add_site("logits")
+def run(net: nn.ModuleList, h: Tensor, here: Pass) -> Tensor:
+    """The blocks of a net one after the other."""
+    h = here("in", h)
+    for b, block in enumerate(net):
+        h = here.call(f"blocks.{b}", block, h)
+    return here("out", h)

@@ -1,4 +1,4 @@
-"""What SRM, HRM and GPT-2 have in common on the outside.
+"""The contract every architecture keeps: what a model says of itself, so that nobody else asks which it is.
 
     model(tokens)                 logits [B, T, V]
     model(tokens, targets)        mean cross-entropy in nats, without ever holding all logits
@@ -7,22 +7,37 @@
     model.flops_per_token(512)    arithmetic of a forward pass and of a training step
 
 and the verbs of `Instrumented`: sites, hooks and caches.
+
+An architecture is a config (a frozen `ModelConfig`) and a class with `@register`, in one file. It must have
+
+    hidden(tokens, here)          the computation; named values go through `here` (see `forward`)
+    embedding, unembedding        the table of the tokens, and the matrix [V, E] behind the logits
+    flops_per_token(context)      its arithmetic
+    initialize()                  weights and buffers from the config's seed
+    units                         the modules that are compiled, recomputed and sharded as one
+    points                        where in depth its state can be read, and how (`read_out`)
+
+and may say more: other streams than one (`streams`, `exchanges`), what its calls contribute (`calls`), that
+it can be run at another depth (`config.at_depth`). Sites and the slots of the decoding cache are found by
+running the computation once on the meta device. `docs/extending.md` builds one from scratch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 import torch._dynamo
-from torch import Tensor
+from torch import Tensor, nn
 
 from srmlab.errors import UserError
 from srmlab.models.config import ModelConfig
 from srmlab.models.decoding import DecodingCache
+from srmlab.models.forward import Pass
 from srmlab.models.loss import chunked_cross_entropy, cross_entropy
-from srmlab.models.sites import SILENT, Instrumented, Tap, uncompiled
+from srmlab.models.sites import SILENT, Instrumented, Recorder, Tap, uncompiled
 
 Config = TypeVar("Config", bound=ModelConfig)
 
@@ -37,28 +52,66 @@ class Flops:
     training: int  # forward, and backward through what is differentiated
 
 
+@dataclass(frozen=True)
+class Point:
+    """A place in depth where the state of all streams can be read."""
+
+    name: str
+    sites: tuple[str, ...]  # one with all streams [B, T, S, D], or one a stream [B, T, D]
+    needs: tuple[str, ...] = ()  # further sites that `finish` reads
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a part of the model, which moves a state: what it contributes is after − before."""
+
+    site: str  # the state after it
+    before: str | Tensor | None  # the state before it: a site or a constant; None: the site is the difference
+    group: str  # calls of one group contribute together
+    level: int  # where in depth
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What moves between the streams at one level of depth: sites."""
+
+    pattern: str | None  # [B, T, H, target, source] how much each stream reads of each, if that is explicit
+    message: str  # [B, T, S, D] what each stream is given
+    update: str  # [B, T, S, D] what it makes of that and of the tokens
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a pass on the meta device shows of an architecture."""
+
+    sites: tuple[str, ...]
+    attention_calls: int
+    cached_values: int  # keys and values kept of every token while decoding
+
+
 class LanguageModel(Instrumented, Generic[Config]):
     config: Config
 
-    def hidden(
-        self,
-        tokens: Tensor,
-        *,
-        cache: DecodingCache | None = None,
-        documents: Tensor | None = None,
-        tap: Tap | None = None,
-    ) -> Tensor:
+    # --- what every architecture has -----------------------------------------------------------------------
+
+    presets: ClassVar[Mapping[str, Callable[..., ModelConfig]]] = {}
+    sweep_presets: ClassVar[Mapping[str, Callable[..., ModelConfig]]] = {}  # listed only when asked for
+    preset_families: ClassVar[Mapping[str, Callable[..., ModelConfig]]] = {}  # presets with arguments
+    units: ClassVar[tuple[type[nn.Module], ...]] = ()
+    level_name: ClassVar[str] = "layers"  # what its depth is counted in
+    parts: ClassVar[
+        Mapping[str, str]
+    ] = {}  # weights by the beginning of their names → a label; `*`: a number
+
+    def hidden(self, tokens: Tensor, here: Pass) -> Tensor:
         """The embedding [B, T, E] that the unembedding turns into logits."""
         raise NotImplementedError
+
+    embedding: nn.Embedding  # of the tokens
 
     @property
     def unembedding(self) -> Tensor:
         """The matrix [V, E] behind the logits."""
-        raise NotImplementedError
-
-    @property
-    def attention_calls(self) -> int:
-        """How often a forward pass attends over tokens: the slots of a decoding cache."""
         raise NotImplementedError
 
     def flops_per_token(self, context: int) -> Flops:
@@ -69,6 +122,126 @@ class LanguageModel(Instrumented, Generic[Config]):
         device).
         """
         raise NotImplementedError
+
+    # --- depth: where the state can be read, and how -------------------------------------------------------
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """In order of depth. The last is what the output reads; the first `depth` are the levels."""
+        raise NotImplementedError
+
+    @property
+    def depth(self) -> int:
+        """How many levels there are: layers, cycles or blocks."""
+        return len(self.points)
+
+    @property
+    def gradient_from(self) -> int | None:
+        """The first level that is trained with gradient, if that is not all of them."""
+        return None
+
+    recurrent: ClassVar[bool] = False  # whether levels share weights, so that it can run deeper than trained
+
+    def at_depth(self, depth: int, gradient_depth: int | None = None) -> Self:
+        """A model of another depth on the same weights: nothing is copied, and nothing of this one changes.
+
+        `gradient_depth` is how many of its levels have a gradient, by default as many as here.
+        """
+        with torch.device("meta"):
+            other = type(self)(self.config.at_depth(depth, gradient_depth))
+        other.load_state_dict(self.state_dict(keep_vars=True), assign=True)
+        return other.eval()
+
+    def state_at(self, point: Point, values: Mapping[str, Tensor]) -> Tensor:
+        """[B, T, S, D] The streams at a point, from the values of its sites."""
+        found = [values[site] for site in point.sites]
+        return found[0] if found[0].ndim == 4 else torch.stack(found, dim=2)
+
+    def finish(self, point: Point, values: Mapping[str, Tensor], documents: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        """[B, T, S, D] The state that the output would read if the model stopped after a level."""
+        return self.state_at(point, values)
+
+    def read_out(self, state: Tensor) -> Tensor:
+        """A state [..., S, D] → the embedding [..., E] that the unembedding reads."""
+        return self.read_stream(state[..., -1, :], len(self.streams) - 1)
+
+    def read_stream(self, state: Tensor, stream: int) -> Tensor:  # noqa: ARG002
+        """One stream alone [..., D] → the embedding [..., E]. If `streams_add_up`, one term of `read_out`."""
+        return state
+
+    # --- streams: how many, and what moves between them ----------------------------------------------------
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        return ("residual",)
+
+    streams_add_up: ClassVar[bool] = False  # whether `read_out` is the sum of `read_stream` over the streams
+
+    @property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """One for every level at which streams exchange something; none if they never do."""
+        return ()
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """The calls that move the state, in their order; none if that is not defined."""
+        return ()
+
+    @property
+    def input_site(self) -> str | None:
+        """The site of the token input that every level sees again, if there is one."""
+        return None
+
+    @property
+    def watched_sites(self) -> tuple[str, ...]:
+        """What the log of a training run keeps the norms of."""
+        return ("output.embedding",)
+
+    # --- training ------------------------------------------------------------------------------------------
+
+    @property
+    def generators(self) -> dict[str, torch.Generator]:
+        """Random generators that training draws from: part of the training state."""
+        return {}
+
+    @property
+    def uses_all_weights(self) -> bool:
+        """Whether every training step has a gradient for every weight."""
+        return True
+
+    @property
+    def weights_with_two_names(self) -> dict[str, str]:
+        """Names of weights that are stored under another name."""
+        return {}
+
+    # --- from here on the same for all ---------------------------------------------------------------------
+
+    def ready(self) -> None:
+        """The last line of every `__init__`: finds the sites, then fills the weights."""
+        for name in self.recording.sites:
+            self.add_site(name)
+        if not self.unembedding.is_meta:
+            self.initialize()
+
+    @property
+    def recording(self) -> Recording:
+        return recording(type(self), self.config)
+
+    @property
+    def attention_calls(self) -> int:
+        """How often a forward pass attends over tokens: the slots of a decoding cache."""
+        return self.recording.attention_calls
+
+    def output_embedding(
+        self,
+        tokens: Tensor,
+        *,
+        cache: DecodingCache | None = None,
+        documents: Tensor | None = None,
+        tap: Tap | None = None,
+    ) -> Tensor:
+        """The embedding [B, T, E] that the unembedding turns into logits."""
+        return self.hidden(tokens, Pass(self.tap() if tap is None else tap, cache, documents))
 
     def forward(
         self,
@@ -86,7 +259,7 @@ class LanguageModel(Instrumented, Generic[Config]):
             return uncompiled(self.forward, tokens, targets, cache=cache, documents=documents)
         self.check_tokens(tokens, cache, documents, targets)
         tap = self.tap()
-        hidden = self.hidden(tokens, cache=cache, documents=documents, tap=tap)
+        hidden = self.output_embedding(tokens, cache=cache, documents=documents, tap=tap)
         if targets is None:
             return tap("logits", hidden @ self.unembedding.T)
         if tap.wants("logits"):
@@ -99,14 +272,21 @@ class LanguageModel(Instrumented, Generic[Config]):
         tap = self.tap()
         if tap is not SILENT:  # a listener at "logits" expects every position
             return self(tokens, cache=cache)[:, -1]
-        return self.hidden(tokens, cache=cache, tap=tap)[:, -1] @ self.unembedding.T
+        return self.output_embedding(tokens, cache=cache, tap=tap)[:, -1] @ self.unembedding.T
 
     def new_cache(self, capacity: int | None = None) -> DecodingCache:
         """An empty cache for decoding, by default as long as the context."""
         context = self.config.context
         if capacity is not None and not 1 <= capacity <= context:
             raise UserError(f"capacity = {capacity}: must be between 1 and the context of {context}")
-        return DecodingCache(self.attention_calls, context if capacity is None else capacity)
+        return DecodingCache(context if capacity is None else capacity)
+
+    def compile(self, **options: Any) -> None:
+        """Compile the units, each once for all its calls: far quicker than one graph of everything."""
+        torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, RECOMPILE_LIMIT)
+        for module in self.modules():
+            if isinstance(module, self.units):
+                module.compile(**options)
 
     def num_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())
@@ -144,14 +324,33 @@ class LanguageModel(Instrumented, Generic[Config]):
             )
 
 
-def expect_recompiles(limit: int = 64) -> None:
-    """Let one function be compiled often enough: with and without gradient, for the first layer, for every
-    batch shape and for every model of the process. Past torch's own limit of 8 it would run uncompiled.
-    """
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, limit)
+# One function is compiled with and without gradient, for the first layer, for every batch shape and for
+# every model of the process. Past torch's own limit of 8 it would run uncompiled.
+RECOMPILE_LIMIT = 64
+
+_RECORDINGS: dict[tuple[type[LanguageModel], ModelConfig], Recording] = {}
 
 
-def document_mask(documents: Tensor) -> Tensor:
-    """[B, T] document ids → [B, 1, T, T], True where a token may look: earlier, and in the same document."""
-    same = documents[:, :, None] == documents[:, None, :]
-    return same.tril()[:, None]
+def recording(kind: type[LanguageModel], config: ModelConfig) -> Recording:
+    """One pass over one token on the meta device, where nothing is computed; kept for every config."""
+    key = kind, config
+    if key not in _RECORDINGS:
+        _RECORDINGS[key] = Recording((), 0, 0)  # for the model that is built here
+        try:
+            _RECORDINGS[key] = _record(kind, config)
+        except BaseException:
+            del _RECORDINGS[key]
+            raise
+    return _RECORDINGS[key]
+
+
+@torch.no_grad()
+def _record(kind: type[LanguageModel], config: ModelConfig) -> Recording:
+    names: list[str] = []
+    cache = DecodingCache(capacity=1)
+    with torch.device("meta"):
+        model = kind(config).eval()  # pyright: ignore[reportCallIssue]
+        model.tap = lambda: Recorder(names)
+        model(torch.zeros(1, 1, dtype=torch.long), cache=cache)
+    values = sum(kept.numel() for slot in cache for kept in (slot.keys, slot.values) if kept is not None)
+    return Recording(tuple(names), len(cache.slots), values)

@@ -20,13 +20,15 @@ layer, whatever weights made it.
 Several sites at once: in `layers.*.out` the star stands for one part of the name, so these are the eight
 layers' results; `**` stands for any number of parts: `**.out`.
 
-Mechanism. The model's code hands every named value to a tap: `z = tap("out", z)`. When nobody listens
-anywhere the tap is `SILENT`, which gives the value straight back, so a silent model pays nothing and
-compiles to one graph without a trace of the sites. When somebody listens (a hook of ours, a plain
-`register_forward_hook`, or a tool such as nnsight that replaces a module's `forward`), the pass runs
-uncompiled and each listened site is called with its value in the paper's order: [batch, token, stream,
-dim]. That holds for `model.compile()` and for `torch.compile(model)`; with `fullgraph=True` there is no way
-out of the graph, and a pass with listeners is refused.
+Mechanism. The model's code hands every named value to a tap where it is computed: `z = here("out", z)`.
+Nothing else lists the sites: when a model is built its forward pass is run once on the meta device with a
+tap that records the names (`Recorder`). When nobody listens anywhere the tap is `SILENT`, which gives the
+value straight back, so a silent model pays nothing and compiles to one graph without a trace of the sites.
+When somebody listens (a hook of ours, a plain `register_forward_hook`, or a tool such as nnsight that
+replaces a module's `forward`), the pass runs uncompiled and each listened site is called with its value in
+the paper's order: [batch, token, stream, dim]. That holds for `model.compile()` and for
+`torch.compile(model)`; with `fullgraph=True` there is no way out of the graph, and a pass with listeners is
+refused.
 """
 
 from __future__ import annotations
@@ -36,14 +38,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from srmlab.errors import UserError, nearest
 
-Layout = Literal["plain", "streams"]
 HookFunction = Callable[[Tensor, "HookPoint"], Tensor | None]
 NamesFilter = str | Iterable[str] | re.Pattern[str] | Callable[[str], bool] | None
 
@@ -54,7 +54,7 @@ class UnknownSite(UserError):
 
 @dataclass(frozen=True)
 class HookPoint:
-    """What a hook function is told about where it is."""
+    """Where a hook function is called."""
 
     name: str
 
@@ -62,9 +62,8 @@ class HookPoint:
 class Site(nn.Module):
     """One named place. An identity; watching it means hooking it."""
 
-    def __init__(self, layout: Layout = "plain") -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.layout: Layout = layout
         # The hooks' own dicts under a second name: under the first, torch.compile does not look at them
         # again.
         self.listeners = (
@@ -95,6 +94,11 @@ class Tap:
     """Where a module hands over its named values. This one is silent: nobody listens."""
 
     def __call__(self, name: str, value: Tensor) -> Tensor:  # noqa: ARG002
+        """A value in the order of axes in which it is shown."""
+        return value
+
+    def streams(self, name: str, value: Tensor) -> Tensor:  # noqa: ARG002
+        """A value [S, B, T, D], as the models hold their streams; shown as [B, T, S, D]."""
         return value
 
     def wants(self, *names: str) -> bool:  # noqa: ARG002
@@ -109,6 +113,27 @@ class Tap:
 SILENT = Tap()
 
 
+class Recorder(Tap):
+    """Writes down the names that a pass hands over, in their order, and computes everything optional."""
+
+    def __init__(self, names: list[str], prefix: str = "") -> None:
+        self.names, self.prefix = names, prefix
+
+    def __call__(self, name: str, value: Tensor) -> Tensor:
+        assert self.prefix + name not in self.names, f"{self.prefix + name} is handed over twice in a pass"
+        self.names.append(self.prefix + name)
+        return value
+
+    def streams(self, name: str, value: Tensor) -> Tensor:
+        return self(name, value)
+
+    def wants(self, *names: str) -> bool:  # noqa: ARG002
+        return True
+
+    def at(self, prefix: str) -> Tap:
+        return Recorder(self.names, f"{self.prefix}{prefix}.")
+
+
 class LiveTap(Tap):
     """A tap with somebody listening at some of its sites."""
 
@@ -121,35 +146,36 @@ class LiveTap(Tap):
 
     def __call__(self, name: str, value: Tensor) -> Tensor:
         site = self.sites[self.prefix + name]
+        return self._show(site, name, self._own(value)) if site.listening else value
+
+    def streams(self, name: str, value: Tensor) -> Tensor:
+        site = self.sites[self.prefix + name]
         if not site.listening:
             return value
-        if self.passed and value is self.passed[0]:  # the last site's own value, which may have been kept:
-            value = value.clone()  # a hook that changes it in place must not reach back
-        shown = value.permute(1, 2, 0, 3) if site.layout == "streams" else value
+        given = self._show(site, name, self._own(value).permute(1, 2, 0, 3))
+        self.passed[:] = [given.permute(2, 0, 1, 3).contiguous()]
+        return self.passed[0]
+
+    def _own(self, value: Tensor) -> Tensor:
+        """The last site's own value may have been kept: a hook that changes it in place must not reach it."""
+        return value.clone() if self.passed and value is self.passed[0] else value
+
+    def _show(self, site: Site, name: str, shown: Tensor) -> Tensor:
         given = site(shown)
         if given.shape != shown.shape:
             raise UserError(
                 f"a hook at {self.prefix + name} returned shape {tuple(given.shape)}; "
                 f"the site's value has shape {tuple(shown.shape)}"
             )
-        # What was shown goes on, even unchanged: the gradient of a cached value is then the site's.
-        given = given.to(value.dtype)
-        given = given.permute(2, 0, 1, 3).contiguous() if site.layout == "streams" else given
-        self.passed[:] = [given]
-        return given
+        # What was shown is used, even unchanged: the gradient of a cached value is then the site's.
+        self.passed[:] = [given.to(shown.dtype)]
+        return self.passed[0]
 
     def wants(self, *names: str) -> bool:
         return any(self.sites[self.prefix + name].listening for name in names)
 
     def at(self, prefix: str) -> Tap:
         return LiveTap(self.sites, f"{self.prefix}{prefix}.", self.passed)
-
-
-def callable_of(module: nn.Module, tap: Tap, *, compiled: bool = True) -> Callable[..., Any]:
-    """What to call for `module`: itself, or when somebody listens its uncompiled call, so that late hooks
-    take effect.
-    """
-    return module if compiled and tap is SILENT else module._call_impl
 
 
 @torch.compiler.disable(
@@ -164,7 +190,7 @@ def uncompiled(function: Callable[..., Tensor], *args, **kwargs) -> Tensor:
 class Instrumented(nn.Module):
     """A model with sites: TransformerLens' verbs on a recurrent computation."""
 
-    def add_site(self, name: str, layout: Layout = "plain") -> None:
+    def add_site(self, name: str) -> None:
         """Put a site at a dotted name, making the modules on the way as needed."""
         *path, leaf = name.split(".")
         parent: nn.Module = self
@@ -174,7 +200,7 @@ class Instrumented(nn.Module):
             child = parent._modules[part]
             assert child is not None
             parent = child
-        site = Site(layout)
+        site = Site()
         parent.add_module(leaf, site)
         self.sites[name] = site
 

@@ -19,20 +19,236 @@ Axes:  S stream   B batch   T token   D stream dim   E embedding   V vocabulary
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from srmlab.models.attention import Rotary
-from srmlab.models.config import SRMConfig
-from srmlab.models.connection import Connection
-from srmlab.models.decoding import DecodingCache
+from srmlab.models.config import NANO, ConfigError, ModelConfig, Sizes, require
+from srmlab.models.connection import CONNECTIONS, Connection
+from srmlab.models.forward import Pass, gradient
 from srmlab.models.layer import Layer
-from srmlab.models.model import Flops, LanguageModel, document_mask, expect_recompiles
-from srmlab.models.ordering import LayerOrder
-from srmlab.models.sites import SILENT, Tap, callable_of
+from srmlab.models.model import Call, Exchange, Flops, LanguageModel, Point
+from srmlab.models.ordering import LETTERS, LayerOrder, StepOrder
+from srmlab.models.registry import register
 from srmlab.models.step import Step
 from srmlab.models.streams import RMSNorm, StreamLinear, init_linear_
+
+Z0 = Literal["fixed", "learned", "zero", "input"]
+PostInput = Literal["state", "state+update"]
+SweepSet = Literal["parameter", "width", "stream"]
+SWEEP_STREAMS = (1, 2, 4, 8, 16, 32, 64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SRMConfig(ModelConfig):
+    """The Stream Recursion Model. The defaults are the paper's SRM-med."""
+
+    architecture: ClassVar[str] = "srm"
+
+    # the input and output functions
+    embedding_dim: int = 512  # E, the intermediate embedding
+    embedding_scale: bool = True  # multiply the embedding by sqrt(E), so that x starts with unit variance
+
+    # the streams
+    streams: int = 8  # S
+    stream_dim: int = 512  # D
+    z0: Z0 = "fixed"  # the state before the first layer
+
+    # the layer function
+    connection: str = "attention"  # how streams meet: one of CONNECTIONS; "addition" is HRM's way
+    stream_heads: int = 4  # heads of the connection function
+    step_functions: int = 3  # m, named A, B, C …
+    order: str = "ABC"  # the steps of a layer; "random:6" draws six step functions anew for every layer
+    order_seed: int = 0  # for random orders
+    depth: int = 8  # n, how often the one layer is applied
+    gradient_depth: int = 4  # l, gradient flows through the last l layers only
+
+    # the step functions
+    token_heads: int = 8
+    head_dim: int = 64  # of token-wise and stream-wise heads alike
+    mlp_dim: int = 3072
+    rope_theta: float = 10_000.0
+    norm_eps: float = 1e-5
+    norm_affine: bool = False  # a learned weight per stream and dimension in every norm
+
+    # whole extra step functions after the input function and before the output function
+    pre_steps: int = 0
+    post_steps: int = 0
+    post_input: PostInput = "state"  # what a post-step reads: z, or z + y with the last layer's update y
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_positive("embedding_dim", "streams", "stream_dim", "stream_heads", "step_functions")
+        self.require_positive("depth", "token_heads", "head_dim", "mlp_dim")
+        kinds = " or ".join(map(repr, CONNECTIONS))
+        require(self.connection in CONNECTIONS, "connection", self.connection, f"must be {kinds}")
+        for name in ("pre_steps", "post_steps"):
+            require(getattr(self, name) >= 0, name, getattr(self, name), "must be 0 or more")
+        self.require_attention(self.head_dim, self.rope_theta, self.norm_eps)
+        require(
+            1 <= self.gradient_depth <= self.depth,
+            "gradient_depth",
+            self.gradient_depth,
+            f"must be between 1 and depth = {self.depth}",
+        )
+        require(
+            self.z0 != "learned" or self.gradient_depth == self.depth,
+            "z0",
+            self.z0,
+            f"a learned z_0 gets no gradient through {self.gradient_depth} of {self.depth} layers; "
+            f'set gradient_depth = {self.depth}, or z0 = "fixed"',
+        )
+        try:
+            StepOrder.parse(self.order, self.step_functions)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+
+    @property
+    def step_order(self) -> StepOrder:
+        return StepOrder.parse(self.order, self.step_functions)
+
+    @property
+    def calls_per_layer(self) -> int:
+        """How many steps one layer takes (the paper's layer steps)."""
+        return self.step_order.length
+
+    @property
+    def width(self) -> int:
+        """The size of all streams together, S·D."""
+        return self.streams * self.stream_dim
+
+    @property
+    def sizes(self) -> Sizes:
+        order = f"{self.pre_steps}+{self.order}" if self.pre_steps else self.order
+        return Sizes(
+            width=self.width,
+            heads=self.streams * self.token_heads,
+            layers=self.depth,
+            streams=self.streams,
+            stream_width=self.stream_dim,
+            mlp=self.mlp_dim,
+            order=f"{order}+{self.post_steps}" if self.post_steps else order,
+            depth=f"{self.depth}/{self.gradient_depth}",
+        )
+
+    @property
+    def shape(self) -> str:
+        extra = "".join(
+            f" +{count} {kind}-step"
+            for kind, count in (("pre", self.pre_steps), ("post", self.post_steps))
+            if count
+        )
+        return (
+            f"{self.streams} streams × {self.stream_dim}, MLP {self.mlp_dim}, {self.order}{extra}, "
+            f"{self.depth} layers ({self.gradient_depth} in the gradient)"
+        )
+
+    @property
+    def drawing(self) -> str:
+        calls = self.step_order.calls
+        letters = [LETTERS[i] for i in calls] if calls else ["?"] * self.calls_per_layer
+        names = ", ".join(LETTERS[: self.step_functions])
+        heads = f"{self.stream_heads} heads of {self.head_dim} across the streams of a token"
+        learned = CONNECTIONS[self.connection].has_pattern
+        z0 = {"fixed": "a fixed random state", "learned": "a learned state", "zero": "zero", "input": "x"}
+        gradient = "all" if self.gradient_depth == self.depth else f"the last {self.gradient_depth}"
+        return "\n".join(
+            [
+                f"x    tokens → embedding {self.embedding_dim} → {self.streams} streams × {self.stream_dim}",
+                *(f"     x = P{i}(x)" for i in range(self.pre_steps)),
+                f"z₀   {z0[self.z0]}",
+                f"{self.depth} times one layer; gradient through {gradient}",
+                f"     c = {CONNECTIONS[self.connection].formula:<22}{heads if learned else ''}".rstrip(),
+                "     y = RMSNorm(c + x)",
+                *(f"     z = {letter}(z + y)" for letter in letters),
+                *([f"     ? is one of {names}, drawn for every step of every layer"] if not calls else []),
+                *(
+                    f"     z = Q{i}({'z' if self.post_input == 'state' else 'z + y'})"
+                    for i in range(self.post_steps)
+                ),
+                f"out  z → embedding {self.embedding_dim} → logits {self.vocab_size}"
+                + (" (tied)" if self.tied else ""),
+                "",
+                "Every stream has a block of its own in each step function:",
+                "     RMSNorm(u + attention(u) + MLP(u))",
+                f"     attention over tokens {self.token_heads} × {self.head_dim}, MLP {self.mlp_dim}, GELU",
+            ]
+        )
+
+    def at_depth(self, depth: int, gradient_depth: int | None = None) -> SRMConfig:
+        usual = depth if self.z0 == "learned" else min(self.gradient_depth, depth)
+        return self.replace(depth=depth, gradient_depth=usual if gradient_depth is None else gradient_depth)
+
+    def seeded(self, seed: int) -> SRMConfig:
+        return self.replace(init_seed=seed, order_seed=seed)
+
+
+def srm_base() -> SRMConfig:
+    """The paper's 68M model: many narrow streams."""
+    return SRMConfig(
+        streams=32, stream_dim=128, mlp_dim=768, token_heads=2, stream_heads=4, order="ABCABC", post_steps=1
+    )
+
+
+def srm_med() -> SRMConfig:
+    """The paper's 134M model: few wide streams."""
+    return SRMConfig(streams=8, stream_dim=512, mlp_dim=3072, token_heads=8, stream_heads=4, order="ABC")
+
+
+def srm_large() -> SRMConfig:
+    """The paper's 454M model."""
+    return SRMConfig(
+        streams=16,
+        stream_dim=512,
+        mlp_dim=3072,
+        token_heads=8,
+        stream_heads=8,
+        step_functions=6,
+        order="ABCDEF",
+    )
+
+
+def srm_nano() -> SRMConfig:
+    """Eight streams that learn to write words in five minutes on two cores."""
+    return SRMConfig(
+        **NANO,
+        embedding_dim=128,
+        streams=8,
+        stream_dim=32,
+        mlp_dim=128,
+        token_heads=1,
+        stream_heads=2,
+        head_dim=32,
+    )
+
+
+def srm_sweep(set: SweepSet, streams: int, stream_dim: int | None = None) -> SRMConfig:
+    """One cell of the paper's stream-size sweep (its figure "num streams"), untied as its table counts.
+
+    parameter  S·D = 4096, MLP 768, 2 heads: the parameter count is the same at every S
+    width      S·D = 4096, S·heads = 64, S·MLP = 24576: the model's width is the same at every S
+    stream     D, MLP 768 and 2 heads are the same at every S. The paper's text says D = 256, but its
+               parameter counts are those of D = 128, the default here; stream_dim=256 for the text's
+    """
+    if set not in get_args(SweepSet):
+        raise ConfigError(f"set = {set!r}: must be one of {', '.join(get_args(SweepSet))}")
+    if streams not in SWEEP_STREAMS:
+        raise ConfigError(f"streams = {streams}: the sweep has {', '.join(map(str, SWEEP_STREAMS))}")
+    width = set == "width"
+    return SRMConfig(
+        streams=streams,
+        stream_dim=stream_dim or (128 if set == "stream" else 4096 // streams),
+        mlp_dim=24576 // streams if width else 768,
+        token_heads=64 // streams if width else 2,
+        stream_heads=4,
+        order="ABCABC",
+        tied=False,
+    )
 
 
 class InputFunction(nn.Module):
@@ -63,8 +279,34 @@ class OutputFunction(nn.Module):
         return self.from_streams(z.permute(1, 2, 0, 3).flatten(2))
 
 
+@register
 class SRM(LanguageModel[SRMConfig]):
     z0: Tensor
+
+    presets: ClassVar = {
+        "srm-base": srm_base,
+        "srm-med": srm_med,
+        "srm-large": srm_large,
+        "srm-nano": srm_nano,
+    }
+    preset_families: ClassVar = {"srm-sweep": srm_sweep}
+    sweep_presets: ClassVar = {
+        f"srm-sweep-{kind}-{s}": partial(srm_sweep, kind, s)
+        for kind in get_args(SweepSet)
+        for s in SWEEP_STREAMS
+    }
+    units = (Step, Connection)
+    parts: ClassVar = {
+        "input_function.embedding": "embedding",
+        "input_function.to_streams": "to streams",
+        "pre.*": "pre-step {i}",
+        "layer.connection": "connection",
+        "layer.norm": "update norm",
+        "layer.steps.*": "step {letter}",
+        "post.*": "post-step {i}",
+        "output_function.from_streams": "from streams",
+        "output_function.unembedding": "unembedding",
+    }
 
     def __init__(self, config: SRMConfig) -> None:
         super().__init__()
@@ -80,62 +322,38 @@ class SRM(LanguageModel[SRMConfig]):
             self.z0 = nn.Parameter(z0)
         else:
             self.register_buffer("z0", z0)
-        self.order_generator = torch.Generator()  # draws random step orders in training
-        self._add_sites()
-        self.initialize()
+        self.order_generator = torch.Generator(device="cpu")  # draws random step orders in training
+        self.order_generator.manual_seed(config.order_seed)
+        self.evaluation_orders = config.step_order.draw(
+            config.depth, torch.Generator(device="cpu").manual_seed(config.order_seed)
+        )
+        self.ready()
 
-    def hidden(
-        self,
-        tokens: Tensor,
-        *,
-        cache: DecodingCache | None = None,
-        documents: Tensor | None = None,
-        tap: Tap | None = None,
-    ) -> Tensor:
+    def hidden(self, tokens: Tensor, here: Pass) -> Tensor:
         config = self.config
-        tap = self.tap() if tap is None else tap
-        slots = iter(cache) if cache else None
-        mask = None
-        if documents is not None:  # the same for all streams, which are folded into the batch
-            mask = document_mask(documents).repeat(config.streams, 1, 1, 1)
-
-        def call_step(step: nn.Module, z: Tensor, update: Tensor | None, name: str) -> Tensor:
-            call = callable_of(step, tap, compiled=cache is None)
-            return call(z, update, rotary, next(slots) if slots else None, mask, tap.at(name))
-
-        def call_layer(z: Tensor, t: int) -> tuple[Tensor, Tensor]:
-            past = [next(slots) for _ in orders[t]] if slots else None
-            return self.layer(z, x, orders[t], rotary, past, mask, tap.at(f"layers.{t}"))
-
-        # The input function
-        x = tap("input.streams", self.input_function(tokens))
-        rotary = self.rotary(cache.length if cache else 0, tokens.shape[1], like=x)
+        x = here.streams("input.streams", self.input_function(tokens))
+        here.rotary = self.rotary(here.start, tokens.shape[1], like=x)
+        here.fold_streams(config.streams)
         for i, step in enumerate(self.pre):
-            x = call_step(step, x, None, f"pre.{i}")
+            x = here.call(f"pre.{i}", step, x, None)
 
-        # n layers, the last l of them with gradient
-        orders = self.draw_orders()
-        z = self.first_state(x, tap)
-        y = x
-        with torch.no_grad():
-            for t in range(config.depth - config.gradient_depth):
-                z, y = call_layer(z, t)
-        for t in range(config.depth - config.gradient_depth, config.depth):
-            z, y = call_layer(z, t)
+        z, y = self.first_state(x, here), x
+        for t, order in enumerate(self.draw_orders()):
+            with gradient(t >= config.depth - config.gradient_depth):
+                z, y = here.call(f"layers.{t}", self.layer, z, x, order)
 
-        # The output function
         for i, step in enumerate(self.post):
-            z = call_step(step, z, y if config.post_input == "state+update" else None, f"post.{i}")
-        return tap("output.embedding", self.output_function(z))
+            z = here.call(f"post.{i}", step, z, y if config.post_input == "state+update" else None)
+        return here("output.embedding", self.output_function(z))
 
-    def first_state(self, x: Tensor, tap: Tap = SILENT) -> Tensor:
+    def first_state(self, x: Tensor, here: Pass | None = None) -> Tensor:
         """z_0: [S, 1, 1, D], one state for all tokens (spelled out for each when somebody looks), or x
         itself.
         """
         if self.config.z0 == "input":
             return x
         z = self.z0[:, None, None, :]
-        return z if tap is SILENT else z.expand_as(x)
+        return z if here is None or here.silent else z.expand_as(x)
 
     def draw_orders(self) -> tuple[LayerOrder, ...]:
         """The step order of every layer for one pass."""
@@ -145,34 +363,114 @@ class SRM(LanguageModel[SRMConfig]):
         return self.evaluation_orders
 
     @property
-    def unembedding(self) -> Tensor:
-        if self.config.tied:
-            return self.input_function.embedding.weight
-        return self.output_function.unembedding.weight
+    def embedding(self) -> nn.Embedding:
+        return self.input_function.embedding
 
     @property
-    def attention_calls(self) -> int:
-        return (
-            self.config.pre_steps + self.config.depth * self.config.calls_per_layer + self.config.post_steps
+    def unembedding(self) -> Tensor:
+        return self.embedding.weight if self.config.tied else self.output_function.unembedding.weight
+
+    # --- what it says of itself ----------------------------------------------------------------------------
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        return tuple(f"S{s}" for s in range(self.config.streams))
+
+    streams_add_up = True
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """After every layer, and after every post-step."""
+        config = self.config
+        reads_update = config.post_steps and config.post_input == "state+update"
+        layers = [
+            Point(f"layers.{t}.out", (f"layers.{t}.out",), (f"layers.{t}.update",) if reads_update else ())
+            for t in range(config.depth)
+        ]
+        post = [Point(f"post.{i}.out", (f"post.{i}.out",)) for i in range(config.post_steps)]
+        return (*layers, *post)
+
+    @property
+    def depth(self) -> int:
+        return self.config.depth
+
+    @property
+    def gradient_from(self) -> int | None:
+        return self.config.depth - self.config.gradient_depth or None
+
+    recurrent = True
+
+    def finish(self, point: Point, values: Mapping[str, Tensor], documents: Tensor | None = None) -> Tensor:
+        """Through the post-steps. A step keeps to its stream, so to keep one stream and run them is to run
+        them and keep it.
+        """
+        z = self.state_at(point, values).permute(2, 0, 1, 3)
+        update = values[point.needs[0]].permute(2, 0, 1, 3) if point.needs else None
+        here = Pass(documents=documents)
+        here.rotary = self.rotary(0, z.shape[2], like=z)
+        here.fold_streams(len(z))
+        for step in self.post:
+            z = step(z, update, here)
+        return z.permute(1, 2, 0, 3)
+
+    def read_out(self, state: Tensor) -> Tensor:
+        return self.output_function.from_streams(state.flatten(-2))
+
+    def read_stream(self, state: Tensor, stream: int) -> Tensor:
+        return state @ self.stream_readout[stream]
+
+    @property
+    def stream_readout(self) -> Tensor:
+        """[S, D, E] The output function by stream."""
+        weight = self.output_function.from_streams.weight  # [E, S·D]
+        return weight.view(-1, self.config.streams, self.config.stream_dim).permute(1, 2, 0)
+
+    @property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        has_pattern = CONNECTIONS[self.config.connection].has_pattern
+        return tuple(
+            Exchange(
+                pattern=f"layers.{t}.connection.pattern" if has_pattern else None,
+                message=f"layers.{t}.connection.out",
+                update=f"layers.{t}.update",
+            )
+            for t in range(self.config.depth)
         )
 
-    def compile(self, **options) -> None:
-        """Compile the step and connection functions, each once for all layers: far quicker than one graph
-        of everything.
-        """
-        expect_recompiles()
-        for module in self.modules():
-            if isinstance(module, Step | Connection):
-                module.compile(**options)
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        found: list[Call] = []
+        before: str | Tensor = self.input_site if self.config.z0 == "input" else self.z0
+        for t, order in enumerate(self.evaluation_orders):
+            for i, step in enumerate(order):
+                site = f"layers.{t}.steps.{i}.out"
+                found.append(Call(site, before, LETTERS[step], t))
+                before = site
+        return tuple(found)
+
+    @property
+    def input_site(self) -> str:
+        return f"pre.{self.config.pre_steps - 1}.out" if self.config.pre_steps else "input.streams"
+
+    @property
+    def watched_sites(self) -> tuple[str, ...]:
+        last = self.config.depth - 1
+        return self.exchanges[last].message, f"layers.{last}.out"
+
+    @property
+    def generators(self) -> dict[str, torch.Generator]:
+        return {"order_generator": self.order_generator}
+
+    @property
+    def uses_all_weights(self) -> bool:
+        return not self.config.step_order.random  # a draw may leave a step function out
 
     def flops_per_token(self, context: int) -> Flops:
         c = self.config
         S, D, inner = c.streams, c.stream_dim, c.token_heads * c.head_dim
         attended = (context + 1) / 2  # the mean number of tokens a causal query sees
         step = S * (4 * D * inner + 2 * D * c.mlp_dim + 2 * inner * attended)
-        heads = c.stream_heads * c.head_dim if c.connection == "attention" else 0
-        connection = 4 * S * D * heads + 2 * S * S * heads
-        layer = connection + c.calls_per_layer * step
+        layer = self.layer.connection.multiply_adds() + c.calls_per_layer * step
         outside = (
             (c.pre_steps + c.post_steps) * step
             + 2 * c.embedding_dim * c.width
@@ -185,12 +483,7 @@ class SRM(LanguageModel[SRMConfig]):
     @torch.no_grad()
     def initialize(self) -> None:
         config = self.config
-        self.evaluation_orders = config.step_order.draw(
-            config.depth, torch.Generator().manual_seed(config.order_seed)
-        )
         self.order_generator.manual_seed(config.order_seed)
-        if self.z0.is_meta:
-            return
         generator = torch.Generator(device=self.z0.device).manual_seed(config.init_seed)
         init_linear_(self.input_function.embedding.weight, config.embedding_dim, generator)
         for module in self.modules():
@@ -204,25 +497,3 @@ class SRM(LanguageModel[SRMConfig]):
             nn.init.trunc_normal_(self.z0, std=1.0, a=-2.0, b=2.0, generator=generator)
         else:
             self.z0.zero_()
-
-    def _add_sites(self) -> None:
-        def add_step(name: str) -> None:
-            for kind in ("in", "attn", "mlp", "out"):
-                self.add_site(f"{name}.{kind}", "streams")
-
-        config = self.config
-        self.add_site("input.streams", "streams")
-        for i in range(config.pre_steps):
-            add_step(f"pre.{i}")
-        for t in range(config.depth):
-            if config.connection == "attention":
-                self.add_site(f"layers.{t}.connection.pattern")
-            self.add_site(f"layers.{t}.connection.out", "streams")
-            self.add_site(f"layers.{t}.update", "streams")
-            for i in range(config.calls_per_layer):
-                add_step(f"layers.{t}.steps.{i}")
-            self.add_site(f"layers.{t}.out", "streams")
-        for i in range(config.post_steps):
-            add_step(f"post.{i}")
-        self.add_site("output.embedding")
-        self.add_site("logits")

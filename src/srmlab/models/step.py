@@ -8,14 +8,17 @@ in HRM). Streams do not meet here: only the connection function carries anything
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from srmlab.models.attention import causal_attention
-from srmlab.models.config import SRMConfig
-from srmlab.models.decoding import KeyValues
-from srmlab.models.sites import SILENT, Tap
+from srmlab.models.forward import Pass
 from srmlab.models.streams import RMSNorm, StreamLinear
+
+if TYPE_CHECKING:
+    from srmlab.models.srm import SRMConfig
 
 
 class Step(nn.Module):
@@ -29,22 +32,15 @@ class Step(nn.Module):
         self.mlp_down = StreamLinear(S, config.mlp_dim, D)
         self.norm = RMSNorm(config.norm_eps, (S, D) if config.norm_affine else None)
 
-    def forward(
-        self,
-        z: Tensor,
-        update: Tensor | None,
-        rotary: tuple[Tensor, Tensor],
-        past: KeyValues | None = None,
-        mask: Tensor | None = None,
-        tap: Tap = SILENT,
-    ) -> Tensor:
+    def forward(self, z: Tensor, update: Tensor | None, here: Pass) -> Tensor:
         """z [S, B, T, D], and the layer's update y to be added to it first → the next state [S, B, T, D]."""
-        u = tap("in", z if update is None else z + update)
+        u = here.streams("in", z if update is None else z + update)
         S, B, T, _ = u.shape
-        heads = causal_attention(self.qkv(u).flatten(0, 1), self.heads, rotary, past, mask).view(S, B, T, -1)
+        heads = causal_attention(self.qkv(u).flatten(0, 1), self.heads, here).view(S, B, T, -1)
         hidden = F.gelu(self.mlp_up(u))
-        if tap.wants("attn", "mlp"):
-            total = u + tap("attn", self.attn_out(heads)) + tap("mlp", self.mlp_down(hidden))
+        if here.wants("attn", "mlp"):
+            attended = here.streams("attn", self.attn_out(heads))
+            total = u + attended + here.streams("mlp", self.mlp_down(hidden))
         else:
             total = self.mlp_down(hidden, add_to=self.attn_out(heads, add_to=u))
-        return tap("out", self.norm(total))
+        return here.streams("out", self.norm(total))

@@ -105,7 +105,7 @@ def _solved_batch(model: LanguageModel, rows: list[tuple[list[int], list[int]]],
         inputs[row, : len(tokens) - 1] = tokens[:-1]
         targets[row, len(before) - 1 : len(tokens) - 1] = tokens[len(before) :]
     asked = targets >= 0
-    hidden = model.hidden(inputs.to(model.device))[asked.to(model.device)]  # [answer tokens, E]
+    hidden = model.output_embedding(inputs.to(model.device))[asked.to(model.device)]  # [answer tokens, E]
     chosen = (hidden @ model.unembedding.T).argmax(-1).cpu()
     right = torch.ones_like(asked)
     right[asked] = chosen == targets[asked]

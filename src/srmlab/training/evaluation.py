@@ -110,7 +110,7 @@ def token_losses(
     model: LanguageModel, tokens: Tensor, targets: Tensor, documents: Tensor | None = None
 ) -> Tensor:
     """Cross-entropy of every token [B, T] in nats, 0 where none counts; all logits are never held at once."""
-    hidden = model.hidden(tokens, documents=documents).flatten(0, 1)
+    hidden = model.output_embedding(tokens, documents=documents).flatten(0, 1)
     rows = zip(hidden.split(CHUNK), targets.flatten().split(CHUNK), strict=True)
     parts = [
         F.cross_entropy((h @ model.unembedding.T).float(), target, reduction="none") for h, target in rows
