@@ -243,9 +243,7 @@ def test_greedy_text_is_ours(ours, theirs, tokens, use_cache):
 def test_after_the_prompt_only_the_new_token_is_read(ours, theirs, tokens, monkeypatch):
     read = []
     hidden = ours.hidden
-    monkeypatch.setattr(
-        ours, "hidden", lambda t, **options: (read.append(t.shape[1]), hidden(t, **options))[1]
-    )
+    monkeypatch.setattr(ours, "hidden", lambda t, here: (read.append(t.shape[1]), hidden(t, here))[1])
     theirs.generate(tokens, max_new_tokens=4, do_sample=False)
     assert read == [tokens.shape[1], 1, 1, 1]
 

@@ -31,7 +31,6 @@ from srmlab.analysis.result import Array, Axes, Evidence, Result, derived, requi
 from srmlab.analysis.routing import streams_of
 from srmlab.errors import UserError
 from srmlab.models import SRM, LanguageModel
-from srmlab.models.model import document_mask
 
 SPOOL_LIMIT = 4 * 2**30  # bytes of states kept on disk between two readings; beyond, the model runs twice
 
@@ -61,29 +60,22 @@ class Finished:
     """
 
     def __init__(self, model: SRM) -> None:
-        config = model.config
         self.model = model
-        self.outs = [f"layers.{l}.out" for l in range(config.depth)]
-        self.points = tuple(f"{out}+post" for out in self.outs)
-        self.sites = list(self.outs)
-        if config.post_steps and config.post_input == "state+update":
-            self.sites += [f"layers.{l}.update" for l in range(config.depth)]
-        self.update: Tensor | None = None
+        self.levels = {point.sites[0]: point for point in model.points[: model.depth]}
+        self.points = tuple(f"{point.name}+post" for point in self.levels.values())
+        self.sites = [site for point in self.levels.values() for site in (*point.needs, *point.sites)]
+        self.values: dict[str, Tensor] = {}
 
     def see(self, name: str, value: Tensor, documents: Tensor | None) -> tuple[str, Tensor] | None:
         """The point and its state [S, B, T, D]; None at an update, which the post-steps after it read. They
         attend within `documents` [B, T], if there are any."""
-        z = value.permute(2, 0, 1, 3)
-        if name not in self.outs:
-            self.update = z
+        self.values[name] = value
+        if name not in self.levels:
             return None
-        if not self.model.post:
-            return f"{name}+post", z
-        rotary = self.model.rotary(0, z.shape[2], like=z)
-        mask = None if documents is None else document_mask(documents).repeat(len(z), 1, 1, 1)
-        for step in self.model.post:
-            z = step(z, self.update, rotary, mask=mask)
-        return f"{name}+post", z
+        point = self.levels[name]
+        state = self.model.finish(point, self.values, documents)
+        self.values.clear()
+        return f"{point.name}+post", state.permute(2, 0, 1, 3)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

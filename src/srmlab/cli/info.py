@@ -1,6 +1,6 @@
 """`srmlab info NAME`: one model in full, with a drawing of its layer.
 
-`describe` is the answer as plain data (what `--json` prints), `drawing` the picture.
+`describe` is the answer as plain data (what `--json` prints).
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, get_type_hints
 
@@ -17,7 +18,7 @@ from torch import Tensor
 import srmlab
 from srmlab.cli.presets import PAPER_PARAMETERS
 from srmlab.errors import UserError
-from srmlab.models import GPT2Config, HRMConfig, LanguageModel, ModelConfig, SRMConfig
+from srmlab.models import LanguageModel, ModelConfig
 from srmlab.models.ordering import LETTERS
 
 WIDTH = 80  # columns of everything printed here
@@ -25,7 +26,7 @@ WIDTH = 80  # columns of everything printed here
 
 @dataclass
 class Command:
-    """Tell one model in full: a drawing, its config, parameters part by part, arithmetic, memory, sites.
+    """Describe one model in full: computation, config, parameters part by part, arithmetic, memory, sites.
 
     Example:
         srmlab info srm-base
@@ -71,11 +72,11 @@ def _read(text: str, kind: Any) -> Any:
 
 
 def describe(config: ModelConfig, name: str) -> dict[str, Any]:
-    """What `srmlab info` tells, as plain data. `name` is the preset that the config comes from."""
+    """What `srmlab info` shows, as plain data. `name` is the preset that the config comes from."""
     model = srmlab.build(config, device="meta")
     flops = model.flops_per_token(config.context)
     parameters = model.num_parameters()
-    cached = cached_values_per_token(model)
+    cached = model.recording.cached_values
     as_named = config == srmlab.preset(name)
     return {
         "name": name,
@@ -94,20 +95,6 @@ def describe(config: ModelConfig, name: str) -> dict[str, Any]:
     }
 
 
-def cached_values_per_token(model: LanguageModel) -> int:
-    """How many numbers a decoding cache keeps of one token: keys and values of every attention call."""
-    match model.config:
-        case SRMConfig() as c:
-            width = c.streams * c.token_heads * c.head_dim
-        case HRMConfig() as c:
-            width = c.heads * c.head_dim
-        case GPT2Config() as c:
-            width = c.dim
-        case _:
-            raise AssertionError(model.config)
-    return 2 * model.attention_calls * width
-
-
 # Parameters, part by part
 
 
@@ -115,7 +102,7 @@ def parts(model: LanguageModel) -> list[dict[str, Any]]:
     """Every parameter once, gathered by the part of the architecture that it belongs to."""
     gathered: dict[str, list[tuple[str, Tensor]]] = {}
     for name, parameter in model.named_parameters():
-        part, weight = part_of(name)
+        part, weight = part_of(name, model.parts)
         gathered.setdefault(part, []).append((weight, parameter))
     total = model.num_parameters()
     return [
@@ -129,34 +116,20 @@ def parts(model: LanguageModel) -> list[dict[str, Any]]:
     ]
 
 
-def part_of(parameter: str) -> tuple[str, str]:
+def part_of(parameter: str, labels: Mapping[str, str]) -> tuple[str, str]:
     """A parameter's part, and its name in there: layer.steps.1.qkv.weight → step B, qkv.weight"""
-    patterns = [  # the first that matches
-        (r"input_function\.(embedding)\.", lambda found: found),
-        (r"input_function\.(to_streams)\.", lambda _: "to streams"),
-        (r"pre\.(\d+)\.", lambda i: f"pre-step {i}"),
-        (r"layer\.(connection)\.", lambda found: found),
-        (r"layer\.(norm)\.", lambda _: "update norm"),
-        (r"layer\.steps\.(\d+)\.", lambda i: f"step {LETTERS[int(i)]}"),
-        (r"post\.(\d+)\.", lambda i: f"post-step {i}"),
-        (r"output_function\.(from_streams)\.", lambda _: "from streams"),
-        (r"output_function\.(unembedding)\.", lambda found: found),
-        (r"low\.(\d+)\.", lambda b: f"L block {b}"),
-        (r"high\.(\d+)\.", lambda b: f"H block {b}"),
-        (r"blocks\.(\d+)\.", lambda b: f"block {b}"),
-        (r"(head)\.", lambda _: "unembedding"),
-        (r"(norm)\.", lambda _: "final norm"),
-        (r"(\w+)\.?", lambda found: found),  # embedding, positions, z0
-    ]
-    for pattern, part in patterns:
-        if found := re.match(pattern, parameter):
-            return part(found[1]), parameter[found.end() :] or parameter
-    raise AssertionError(parameter)
+    for start, label in labels.items():
+        if found := re.match(start.replace(".", r"\.").replace("*", r"(\d+)") + r"\.", parameter):
+            i = int(found[1]) if found.groups() else 0
+            return label.format(i=i, letter=LETTERS[i % len(LETTERS)]), parameter[found.end() :]
+    part, _, weight = parameter.partition(".")
+    return part, weight or parameter
 
 
 # Sites
 
-_INDEX = {"layers": "l", "steps": "i", "pre": "i", "post": "i", "cycles": "h", "low": "l", "blocks": "b"}
+
+INDEX = {"steps": "i", "pre": "i", "post": "i", "cycles": "h"}  # others by their first letter
 
 
 def site_scheme(names: list[str]) -> dict[str, int]:
@@ -164,7 +137,9 @@ def site_scheme(names: list[str]) -> dict[str, int]:
     leaves: dict[str, list[str]] = {}
     counts: Counter[str] = Counter()
     for name in names:
-        generic = re.sub(r"(\w+)\.\d+", lambda found: f"{found[1]}.{{{_INDEX[found[1]]}}}", name)
+        generic = re.sub(
+            r"(\w+)\.\d+", lambda found: f"{found[1]}.{{{INDEX.get(found[1], found[1][0])}}}", name
+        )
         stem, _, leaf = generic.rpartition(".")
         counts[stem] += 1
         if leaf not in leaves.setdefault(stem, []):
@@ -180,7 +155,7 @@ def report(config: ModelConfig, answer: dict[str, Any]) -> str:
     return "\n\n".join(
         (
             _heading(answer),
-            drawing(config),
+            config.drawing,
             _config_section(config, answer),
             _parts_section(answer),
             _numbers_section(answer),
@@ -272,179 +247,3 @@ def _si(number: float, unit: str) -> str:
         if number >= size:
             return f"{number / size:.3g} {prefix}{unit}"
     return f"{number:g} {unit}"
-
-
-# The drawings
-
-
-def drawing(config: ModelConfig) -> str:
-    """The model in text, at most 80 columns wide."""
-    match config:
-        case SRMConfig():
-            return _draw_srm(config)
-        case HRMConfig():
-            return _draw_hrm(config)
-        case GPT2Config():
-            return _draw_gpt2(config)
-    raise AssertionError(config)
-
-
-def _frame(title: str, lines: list[str], width: int = WIDTH) -> list[str]:
-    top = f"╭─ {title} ".ljust(width - 1, "─") + "╮"
-    return [top, *(f"│{line:<{width - 2}}│" for line in lines), "╰" + "─" * (width - 2) + "╯"]
-
-
-def _draw_connection(c: SRMConfig, lanes: Lanes) -> list[str]:
-    joined = {"between": "═══════…═══════", "joint": "═"}
-    first = {
-        "attention": ("c = connection(z)", "●", joined, f"{c.stream_heads} heads"),
-        "addition": ("c = sum of the others", "●", joined, "no weights"),
-        "none": ("c = 0", "│", {}, "no weights"),
-    }
-    left, cells, between, right = first[c.connection]
-    return [
-        lanes.row(left, cells, **between, right=right),
-        lanes.row("y = RMSNorm(c + x)", "│", right=f"of {c.head_dim}" if c.connection == "attention" else ""),
-    ]
-
-
-def _draw_srm(c: SRMConfig) -> str:
-    """Streams are lanes, the connection joins them, the steps stand on each: read from top to bottom."""
-    calls = c.step_order.calls
-    letters = [LETTERS[i] for i in calls] if calls else ["?"] * c.calls_per_layer
-    lanes = Lanes(c.streams)
-    layer = [
-        lanes.row(cells=list(map(str, lanes.labels)), between="…", right="stream"),
-        lanes.row(cells="│"),
-        *_draw_connection(c, lanes),
-        lanes.row(cells="┌─┴─┐"),
-    ]
-    for i, letter in enumerate(letters):
-        if i:
-            layer.append(lanes.row(cells="├───┤"))
-        layer.append(lanes.row(f"z = {letter}(z + y)", f"│ {letter} │", between="…"))
-    layer += [lanes.row(cells="└─┬─┘"), lanes.row(cells="│")]
-
-    times = "once" if c.depth == 1 else f"{c.depth} times"
-    gradient = "all" if c.gradient_depth == c.depth else f"the last {c.gradient_depth}"
-    z0 = {"fixed": "a fixed random state", "learned": "a learned state", "zero": "zero", "input": "x"}[c.z0]
-    names = ", ".join(LETTERS[: c.step_functions])
-    embedding = f"embedding {c.vocab_size} → {c.embedding_dim}"
-    lines = [f"x    tokens ─▶ {embedding} ─▶ to streams → {c.streams} × {c.stream_dim}"]
-    if c.pre_steps:
-        lines.append(f"pre  x = P(x), {_extra_steps(c.pre_steps)}")
-    lines.append(f"z₀   {z0}" + (", the same for every token" if c.z0 in ("fixed", "learned") else ""))
-    lines += _frame(f"one layer, applied {times}; gradient through {gradient}", layer)
-    if calls is None:
-        lines.append(f"?    one of {names}, drawn anew for every step of every layer")
-    if c.post_steps:
-        reads = "z" if c.post_input == "state" else "z + y"
-        lines.append(f"post z = P({reads}), {_extra_steps(c.post_steps)}")
-    lines += [
-        f"out  z ─▶ from streams → {c.embedding_dim} ─▶ unembedding → {c.vocab_size}"
-        + (" (tied)" if c.tied else ""),
-        "",
-        f"Each of {names}: for every stream a block of its own"
-        if c.step_functions > 1
-        else "A: for every stream a block of its own",
-        *_parallel_block(
-            f"attention over tokens, {c.token_heads} × {c.head_dim}",
-            f"MLP {c.stream_dim} → {c.mlp_dim} → {c.stream_dim}, GELU",
-        ),
-    ]
-    return "\n".join(lines)
-
-
-class Lanes:
-    """The streams as columns of text: all of them up to four, else the first three and the last."""
-
-    def __init__(self, streams: int) -> None:
-        self.gap = streams > 4
-        self.labels = [0, 1, 2, streams - 1] if self.gap else list(range(streams))
-        self.columns = [29, 39, 49, 65] if self.gap else [29 + 10 * i for i in range(streams)]
-
-    def row(
-        self,
-        left: str = "",
-        cells: str | list[str] = "",
-        between: str = "",
-        joint: str = " ",
-        right: str = "",
-    ) -> str:
-        """A cell on every lane, `between` in the gap of lanes left out, `joint` from lane to lane."""
-        canvas = list(" " * (WIDTH - 2))
-
-        def put(start: int, text: str) -> None:
-            canvas[start : start + len(text)] = text
-
-        put(2, left)
-        put(self.columns[0], joint * (self.columns[-1] - self.columns[0]))
-        if self.gap:
-            put(57 - len(between) // 2, between)
-        for i, column in enumerate(self.columns):
-            cell = cells if isinstance(cells, str) else cells[i]
-            put(column - len(cell) // 2, cell)
-        put(self.columns[-1] + 4, right)
-        return "".join(canvas)
-
-
-def _extra_steps(count: int) -> str:
-    return (
-        "an extra step function with weights of its own"
-        if count == 1
-        else f"{count} extra step functions, each with its own weights"
-    )
-
-
-def _parallel_block(attention: str, mlp: str) -> list[str]:
-    """Attention and MLP side by side on the same input, one norm after."""
-    width = max(len(attention), len(mlp)) + 3
-    return [
-        f"     ┌─▶ {(attention + ' ').ljust(width, '─')}┐",
-        f"u ───┼─{'─' * (width + 2)}┼─▶ + ─▶ RMSNorm ─▶ z",
-        f"     └─▶ {(mlp + ' ').ljust(width, '─')}┘",
-    ]
-
-
-def _draw_hrm(c: HRMConfig) -> str:
-    low, high = ("net", "net") if c.shared_net else ("L", "H")
-    low_call = f"  z_L  ◀─  {f'{low}(z_L + z_H + x)':<24}{c.low_blocks} blocks"
-    inner = [
-        "",
-        *(f"  {line}" for line in _frame(f"low cycle, {c.low_cycles} times", [low_call], width=60)),
-        "",
-        f"     z_H  ◀─  {f'{high}(z_H + z_L)':<24}{c.high_blocks} blocks",
-        "",
-    ]
-    gradient = (
-        "the last call of L and the last of H" if c.gradient == "last-call" else "the whole last high cycle"
-    )
-    shared = "One net plays both parts. " if c.shared_net else ""
-    return "\n".join(
-        (
-            f"x    tokens ─▶ embedding {c.vocab_size} → {c.dim}",
-            "z_L, z_H start as fixed random states, the same for every token",
-            *_frame(f"high cycle, {c.high_cycles} times; gradient through {gradient}", inner),
-            f"out  z_H ─▶ unembedding {c.dim} → {c.vocab_size}" + (" (tied)" if c.tied else ""),
-            "",
-            f"{shared}A block, post-norm:",
-            f"  h = RMSNorm(h + attention(h))   over tokens, {c.heads} × {c.head_dim}",
-            f"  h = RMSNorm(h + MLP(h))         {c.dim} → {c.mlp_dim} → {c.dim}, GELU",
-        )
-    )
-
-
-def _draw_gpt2(c: GPT2Config) -> str:
-    inner = [
-        "",
-        f"  h = h + attention(LayerNorm(h))   over tokens, {c.heads} × {c.dim // c.heads}",
-        f"  h = h + MLP(LayerNorm(h))         {c.dim} → {c.mlp_dim} → {c.dim}, GELU",
-        "",
-    ]
-    return "\n".join(
-        (
-            f"h    tokens ─▶ embedding {c.vocab_size} → {c.dim}, and {c.context} learned positions",
-            *_frame(f"{c.blocks} blocks, each with its own weights", inner),
-            f"out  h ─▶ LayerNorm ─▶ unembedding {c.dim} → {c.vocab_size}" + (" (tied)" if c.tied else ""),
-        )
-    )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import srmlab
-from srmlab.models import PRESETS, SWEEP_PRESETS, GPT2Config, HRMConfig, ModelConfig, SRMConfig
+from srmlab.models import PRESETS, SWEEP_PRESETS, ModelConfig
 from srmlab.models.srm import SWEEP_STREAMS
 
 PAPER_PARAMETERS = {  # as the paper prints them
@@ -80,7 +80,7 @@ def describe(name: str) -> dict[str, Any]:
     return {
         "name": name,
         "architecture": config.architecture,
-        "shape": shape(config),
+        "shape": config.shape,
         "parameters": model.num_parameters(),
         "paper": PAPER_PARAMETERS.get(name),
         "forward_flops_per_token": flops.forward,
@@ -88,31 +88,6 @@ def describe(name: str) -> dict[str, Any]:
         "context": config.context,
         "config": dataclasses.asdict(config),
     }
-
-
-def shape(config: ModelConfig) -> str:
-    """The sizes in one phrase."""
-    match config:
-        case SRMConfig():
-            extra = "".join(
-                f" +{count} {kind}-step"
-                for kind, count in (("pre", config.pre_steps), ("post", config.post_steps))
-                if count
-            )
-            return (
-                f"{config.streams} streams × {config.stream_dim}, MLP {config.mlp_dim}, {config.order}{extra}"
-                f", {config.depth} layers ({config.gradient_depth} in the gradient)"
-            )
-        case HRMConfig():
-            nets = (
-                f"one net of {config.low_blocks}"
-                if config.shared_net
-                else f"L {config.low_blocks} + H {config.high_blocks}"
-            )
-            return f"{nets} blocks × {config.dim}, {config.high_cycles} × {config.low_cycles} cycles"
-        case GPT2Config():
-            return f"{config.blocks} blocks × {config.dim}"
-    raise AssertionError(config)
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -138,26 +113,6 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def _sizes(config: ModelConfig) -> tuple[str, ...]:
     """The columns streams, dim, MLP, order and layers."""
-    match config:
-        case SRMConfig():
-            order = config.order
-            order = f"{config.pre_steps}+{order}" if config.pre_steps else order
-            order = f"{order}+{config.post_steps}" if config.post_steps else order
-            layers = f"{config.depth}/{config.gradient_depth}"
-            return str(config.streams), str(config.stream_dim), str(config.mlp_dim), order, layers
-        case HRMConfig():
-            nets = (
-                f"LH{config.low_blocks}"
-                if config.shared_net
-                else f"L{config.low_blocks} H{config.high_blocks}"
-            )
-            return (
-                "2",
-                str(config.dim),
-                str(config.mlp_dim),
-                nets,
-                f"{config.high_cycles}×{config.low_cycles}",
-            )
-        case GPT2Config():
-            return "1", str(config.dim), str(config.mlp_dim), "–", str(config.blocks)
-    raise AssertionError(config)
+    sizes = config.sizes
+    width = sizes.stream_width or sizes.width
+    return str(sizes.streams), str(width), str(sizes.mlp), sizes.order, sizes.depth

@@ -143,12 +143,11 @@ class Command:
     def models(self, model: LanguageModel) -> dict[int, LanguageModel]:
         """The model at every depth asked for, all on the same weights."""
         from srmlab.analysis.depth import at_depth, trained_depth
-        from srmlab.models import GPT2
 
         trained = trained_depth(model)
         if low := [depth for depth in self.depth if depth < 1]:
             raise UserError(f"--depth {low[0]}: must be at least 1")
-        usual = (trained,) if isinstance(model, GPT2) else (*powers_of_two(2 * trained), trained, 2 * trained)
+        usual = (trained,) if not model.recurrent else (*powers_of_two(2 * trained), trained, 2 * trained)
         depths = sorted(set(self.depth or usual))
         return {depth: model if depth == trained else at_depth(model, depth) for depth in depths}
 

@@ -16,6 +16,7 @@ from srmlab.errors import UserError, nearest
 from srmlab.experiments.experiment import Cell, Experiment, Scale
 from srmlab.experiments.results import SweepResult, holds
 from srmlab.models import GPT2Config, HRMConfig, ModelConfig, SRMConfig, build, preset
+from srmlab.models.srm import srm_base
 from srmlab.training.config import TrainConfig
 from srmlab.training.recipes import recipe
 
@@ -87,9 +88,7 @@ def sweep_model(scale: Scale) -> SRMConfig:
     """The SRM that one thing is changed in."""
     if scale == "mini":
         return mini_med()
-    base = preset("srm-base")
-    assert isinstance(base, SRMConfig)
-    return base.replace(post_steps=0)
+    return srm_base().replace(post_steps=0)
 
 
 def sweep_training(scale: Scale) -> TrainConfig:

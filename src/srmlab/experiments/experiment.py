@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from srmlab.models import ModelConfig, SRMConfig
+from srmlab.models import ModelConfig
 from srmlab.training.config import TrainConfig
 from srmlab.training.run import identity
 
@@ -37,10 +37,7 @@ class Cell:
 
     def seeded(self, seed: int) -> Cell:
         """The same cell with other initial weights, other random orders and another order of the data."""
-        model = self.model.replace(init_seed=seed)
-        if isinstance(model, SRMConfig):
-            model = model.replace(order_seed=seed)
-        return replace(self, model=model, training=self.training.replace(seed=seed))
+        return replace(self, model=self.model.seeded(seed), training=self.training.replace(seed=seed))
 
     @property
     def folder(self) -> str:

@@ -35,16 +35,7 @@ from torch import Tensor, nn
 
 from srmlab.data.tokenizers import END_OF_TEXT, Tokenizer
 from srmlab.errors import UserError
-from srmlab.models import (
-    SRM,
-    GPT2Config,
-    HRMConfig,
-    LanguageModel,
-    ModelConfig,
-    SRMConfig,
-    build,
-    config_from_dict,
-)
+from srmlab.models import LanguageModel, ModelConfig, SRMConfig, build, config_from_dict
 from srmlab.models.decoding import DecodingCache
 
 try:
@@ -102,22 +93,12 @@ class SRMHFConfig(PreTrainedConfig):
 
 def standard_fields(config: ModelConfig) -> dict[str, Any]:
     """What other tools read from a config, in their names."""
-    match config:
-        case SRMConfig():
-            width, heads, layers = config.width, config.streams * config.token_heads, config.depth
-        case HRMConfig():
-            width, heads = config.dim, config.heads
-            layers = config.high_cycles * (config.low_cycles * config.low_blocks + config.high_blocks)
-        case GPT2Config():
-            width, heads, layers = config.dim, config.heads, config.blocks
-        case _:
-            raise AssertionError(config)
     return {
         "vocab_size": config.vocab_size,
         "max_position_embeddings": config.context,
-        "hidden_size": width,
-        "num_attention_heads": heads,
-        "num_hidden_layers": layers,
+        "hidden_size": config.sizes.width,
+        "num_attention_heads": config.sizes.heads,
+        "num_hidden_layers": config.sizes.layers,
         "tie_word_embeddings": config.tied,
         "auto_map": {
             "AutoConfig": f"{STUB_NAME}.SRMHFConfig",
@@ -229,8 +210,8 @@ class SRMForCausalLM(PreTrainedModel, GenerationMixin):
     def __init__(self, config: SRMHFConfig, model: LanguageModel | None = None) -> None:
         super().__init__(config)
         self.model = build(config.ours, device=torch.get_default_device()) if model is None else model
-        if getattr(config.ours, "shared_net", False):  # one net under two names; the files hold it once
-            self._tied_weights_keys = {r"model\.high\.": r"model\.low\."}
+        if twice := self.model.weights_with_two_names:  # the files hold them once
+            self._tied_weights_keys = {rf"model\.{a}": rf"model\.{b}" for a, b in twice.items()}
         self.post_init()
 
     @classmethod
@@ -341,9 +322,7 @@ class SRMForCausalLM(PreTrainedModel, GenerationMixin):
         """Nothing: `build` has drawn them from the config's seed."""
 
     def get_input_embeddings(self) -> nn.Module:
-        return self.model.get_submodule(
-            "input_function.embedding" if isinstance(self.model, SRM) else "embedding"
-        )
+        return self.model.embedding
 
     def get_output_embeddings(self) -> nn.Module | None:
         """The unembedding, when it has weights of its own."""

@@ -363,7 +363,7 @@ class SRM(LanguageModel[SRMConfig]):
         return self.evaluation_orders
 
     @property
-    def embedding(self) -> nn.Embedding:
+    def embedding(self) -> nn.Embedding:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.input_function.embedding
 
     @property

@@ -8,7 +8,7 @@ A `World` is this process's place among the others. The global batch of a step i
 the same step. Whatever they must decide together (stop? is the loss finite?) they decide on reduced
 numbers, so they always agree.
 
-FSDP2 shards every step function, connection and block, and the rest as one root. The layer is called n
+FSDP2 shards every unit of the model (a step function, say), and the rest as one root. The layer is called n
 times a pass with the same weights: they are therefore gathered once and kept until the backward pass is
 over, not gathered anew for every call.
 """
@@ -32,14 +32,8 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.nn.parallel import DistributedDataParallel
 
 from srmlab.errors import UserError
-from srmlab.models import SRM, LanguageModel
-from srmlab.models import gpt2 as gpt2_model
-from srmlab.models import hrm as hrm_model
-from srmlab.models.connection import Connection
-from srmlab.models.step import Step
+from srmlab.models import LanguageModel
 from srmlab.training.config import Strategy, TrainConfig
-
-UNITS = (Step, Connection, hrm_model.Block, gpt2_model.Block)  # what is sharded, and recomputed, as one
 
 
 @dataclass(frozen=True)
@@ -153,7 +147,6 @@ def device_of(name: str, local_rank: int = 0) -> torch.device:
 def distribute(model: LanguageModel, world: World) -> nn.Module:
     """What to call for a forward pass: the model, or DDP's or FSDP2's form of it. Names stay the model's."""
     if world.strategy == "ddp":
-        random_order = isinstance(model, SRM) and model.config.step_order.random
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # broadcast_buffers has another name from 2.13 on
             return DistributedDataParallel(
@@ -161,7 +154,7 @@ def distribute(model: LanguageModel, world: World) -> nn.Module:
                 device_ids=[world.device] if world.device.type == "cuda" else None,
                 broadcast_buffers=False,  # they are functions of the config
                 gradient_as_bucket_view=True,
-                find_unused_parameters=random_order,  # a draw may leave a step function out
+                find_unused_parameters=not model.uses_all_weights,
             )
     if world.strategy == "fsdp":
         mesh = init_device_mesh(world.device.type, (world.size,))
@@ -173,7 +166,7 @@ def distribute(model: LanguageModel, world: World) -> nn.Module:
             return Shard(even[0] if even else 0)
 
         for module in list(model.modules()):
-            if isinstance(module, UNITS):
+            if isinstance(module, model.units):
                 fully_shard(module, mesh=mesh, reshard_after_forward=False, shard_placement_fn=placement)
         fully_shard(model, mesh=mesh, reshard_after_forward=False, shard_placement_fn=placement)
     return model

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from srmlab.data import Tokenizer, Tokens, document_ids, evaluation_batches, num_windows
 from srmlab.errors import UserError
-from srmlab.models import SRM, HookPoint, LanguageModel
+from srmlab.models import HookPoint, LanguageModel
 from srmlab.models.loss import CHUNK, IGNORE
 from srmlab.training.distributed import World
 
@@ -151,18 +151,13 @@ def validation_loss(
 
 
 def state_norms(model: LanguageModel, tokens: Tensor) -> dict[str, list[float]]:
-    """The mean norm of the last layer's state and connection for every stream (else of the output)."""
+    """The mean norm at the sites that the model wants watched, for every stream."""
     norms: dict[str, list[float]] = {}
 
     def keep(value: Tensor, hook: HookPoint) -> None:
         norms[hook.name] = value.float().norm(dim=-1).mean((0, 1)).reshape(-1).tolist()
 
-    if isinstance(model, SRM):
-        last = model.config.depth - 1
-        sites = [f"layers.{last}.connection.out", f"layers.{last}.out"]
-    else:
-        sites = ["output.embedding"]
-    with evaluating(model), model.hooks([(sites, keep)]):
+    with evaluating(model), model.hooks([(model.watched_sites, keep)]):
         model(tokens.to(model.device), tokens.to(model.device))
     return norms
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from srmlab.training.distributed import UNITS
+from srmlab.models import LanguageModel
 
 
-def recompute_activations(model: nn.Module) -> None:
-    """Make every step function, connection and block of `model` recompute its inside in the backward pass."""
+def recompute_activations(model: LanguageModel) -> None:
+    """Make every unit of `model` recompute its inside in the backward pass."""
     for module in model.modules():
-        if isinstance(module, UNITS):
+        if isinstance(module, model.units):
             module.forward = partial(checkpoint, module.forward, use_reentrant=False)
