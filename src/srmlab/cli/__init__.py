@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import inspect
 import io
+import os
 import re
 import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn
 
 from srmlab.errors import Notice, UserError, nearest
@@ -24,7 +27,7 @@ from srmlab.errors import Notice, UserError, nearest
 COMMANDS = {  # name → one line for `srmlab --help`; the module is srmlab.cli.<name>
     "demo": "the whole path once, small: text, training, analyses, a report",
     "presets": "list the models by name: sizes, exact parameters, arithmetic",
-    "info": "tell one model in full, with a drawing of its layer",
+    "info": "describe one model in full: computation, parameters, sites",
     "prepare": "turn text into token shards: a corpus by name, or your own files",
     "train": "train a model on prepared tokens",
     "resume": "go on with a stopped run, as if it had never stopped",
@@ -39,6 +42,7 @@ COMMANDS = {  # name → one line for `srmlab --help`; the module is srmlab.cli.
     "sweep": "run the paper's experiments, or show what came out of them",
     "export": "write a model for Hugging Face tools, or for srmlab.load",
     "bench": "time the models beside Hugging Face GPT-2 and the pseudocode",
+    "completion": "print a completion script for bash, zsh or fish",
 }
 
 
@@ -54,9 +58,11 @@ def main(argv: list[str] | None = None) -> NoReturn:
         sys.exit(0)
     warnings.showwarning = partial(show_warning, argv[0], warnings.showwarning)
     try:
+        argv = import_extensions(argv)
         run(argv[0], argv[1:])
     except UserError as error:
-        print(f"srmlab {argv[0]}: {error}", file=sys.stderr)
+        name = "srmlab" if argv[:1] == ["--import"] else f"srmlab {argv[0]}"
+        print(f"{name}: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
@@ -64,6 +70,40 @@ def main(argv: list[str] | None = None) -> NoReturn:
         sys.stderr.close()
         sys.exit(0)
     sys.exit(0)
+
+
+def import_extensions(argv: list[str]) -> list[str]:
+    """Import the files of `--import FILE`, before the command, and of SRMLAB_IMPORT; the rest of the line.
+
+    Such a file enters architectures, connections, analyses or tasks of one's own (docs/extending.md).
+    """
+    files = [file for file in os.environ.get("SRMLAB_IMPORT", "").split(os.pathsep) if file]
+    while argv and argv[0] == "--import":
+        if len(argv) < 2:
+            raise UserError("give a Python file: srmlab --import my_model.py train …")
+        files.append(argv[1])
+        argv = argv[2:]
+    for file in files:
+        import_file(Path(file))
+    if not argv:
+        raise UserError("no command after --import; `srmlab --help` lists them")
+    return argv
+
+
+def import_file(path: Path) -> None:
+    if not path.is_file():
+        raise UserError(f"--import {path}: no such file")
+    found = importlib.util.spec_from_file_location(path.stem, path)
+    if found is None or found.loader is None:
+        raise UserError(f"--import {path}: not a Python file")
+    module = importlib.util.module_from_spec(found)
+    sys.modules[path.stem] = module
+    try:
+        found.loader.exec_module(module)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"--import {path} fails ({type(error).__name__}: {error}): mend the file") from error
 
 
 def show_warning(
@@ -125,7 +165,7 @@ def overview() -> str:
     lines = [
         "srmlab: the Stream Recursion Model, and the instrument for looking inside it",
         "",
-        "usage: srmlab COMMAND [options]",
+        "usage: srmlab [--import FILE] COMMAND [options]",
         "",
     ]
     lines += [f"  {name:<{width}}{summary}" for name, summary in COMMANDS.items()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from srmlab.models.attention import Rotary, causal_attention
 from srmlab.models.config import ConfigError, ModelConfig, Sizes
 from srmlab.models.connection import Connection, connection
 from srmlab.models.decoding import DecodingCache, generate
@@ -22,6 +23,7 @@ from srmlab.models.registry import (
     register,
 )
 from srmlab.models.sites import HookPoint, Site, UnknownSite
+from srmlab.models.streams import RMSNorm, StreamLinear, init_linear_
 
 __all__ = [
     "ARCHITECTURES",
@@ -43,15 +45,20 @@ __all__ = [
     "ModelConfig",
     "Pass",
     "Point",
+    "RMSNorm",
+    "Rotary",
     "SRMConfig",
     "Site",
     "Sizes",
+    "StreamLinear",
     "UnknownSite",
     "build",
+    "causal_attention",
     "config_from_dict",
     "connection",
     "evaluating",
     "generate",
+    "init_linear_",
     "preset",
     "register",
 ]
