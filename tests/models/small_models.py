@@ -5,7 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from srmlab.models import GPT2Config, HRMConfig, LanguageModel, ModelConfig, SRMConfig, build
+from srmlab.models import (
+    GPT2Config,
+    HRMConfig,
+    LanguageModel,
+    ModelConfig,
+    SRMConfig,
+    TransformerConfig,
+    build,
+)
 
 VOCAB, CONTEXT = 13, 16
 
@@ -35,6 +43,9 @@ HRM_TINY = HRMConfig(
     high_cycles=2,
 )
 TRM_TINY = HRM_TINY.replace(high_blocks=2, shared_net=True, gradient="last-cycle")
+TRANSFORMER_TINY = TransformerConfig(
+    vocab_size=VOCAB, context=CONTEXT, dim=8, blocks=3, heads=2, head_dim=4, mlp_dim=12
+)
 GPT2_TINY = GPT2Config(vocab_size=VOCAB, context=CONTEXT, dim=8, blocks=3, heads=2, mlp_dim=12, dropout=0.0)
 
 SMALL: dict[str, ModelConfig] = {
@@ -46,11 +57,19 @@ SMALL: dict[str, ModelConfig] = {
     "srm from x": SRM_TINY.replace(z0="input", norm_affine=True, order="ABCCBA"),
     "srm with addition": SRM_TINY.replace(connection="addition", z0="input"),
     "srm with one stream": SRM_TINY.replace(streams=1, order="A", step_functions=1),
+    "srm with a gate": SRM_TINY.replace(connection="gate", update="norm(c) + x"),
+    "srm with translation": SRM_TINY.replace(connection="translation"),
+    "srm with mixing": SRM_TINY.replace(connection="mixing", update="c + norm(x)"),
     "hrm": HRM_TINY,
+    "hrm with x in both": HRM_TINY.replace(x_enters="both"),
+    "hrm with one stream": HRM_TINY.replace(high_blocks=0),
     "trm": TRM_TINY,
     "gpt2": GPT2_TINY,
+    "transformer": TRANSFORMER_TINY,
 }
-ONE_OF_EACH: dict[str, ModelConfig] = {name: SMALL[name] for name in ("srm", "hrm", "trm", "gpt2")}
+ONE_OF_EACH: dict[str, ModelConfig] = {
+    name: SMALL[name] for name in ("srm", "hrm", "trm", "gpt2", "transformer")
+}
 
 
 def small(config: ModelConfig, dtype: torch.dtype = torch.float64) -> LanguageModel:

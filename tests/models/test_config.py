@@ -67,7 +67,7 @@ REFUSED = [
     (SRM_TINY, {"zzz": 4}, "zzz: not a field of SRMConfig; its fields are vocab_size, context"),
     (HRM_TINY, {"head_dim": 3}, "head_dim = 3: must be even for RoPE; use 4"),
     (HRM_TINY, {"low_cycles": 0}, "low_cycles = 0: must be at least 1"),
-    (HRM_TINY, {"high_blocks": 0}, "high_blocks = 0: must be at least 1"),
+    (HRM_TINY, {"high_blocks": -1}, "high_blocks = -1: must be 0 (a single stream) or more"),
     (HRM_TINY, {"shared_net": True}, "one net has one depth; set low_blocks = high_blocks"),
     (HRM_TINY, {"gradient": "all"}, "gradient = 'all': must be 'last-call' or 'last-cycle'"),
     (GPT2_TINY, {"heads": 3}, "heads = 3: must divide dim = 8"),

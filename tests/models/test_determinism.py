@@ -7,7 +7,16 @@ import pickle
 
 import pytest
 import torch
-from small_models import ONE_OF_EACH, SMALL, SRM_TINY, gradients, small, some_tokens
+from small_models import (
+    GPT2_TINY,
+    ONE_OF_EACH,
+    SMALL,
+    SRM_TINY,
+    TRANSFORMER_TINY,
+    gradients,
+    small,
+    some_tokens,
+)
 
 from srmlab.models import build, generate
 
@@ -129,12 +138,35 @@ def test_a_model_that_has_generated_can_still_be_trained(name):
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
-@pytest.mark.parametrize("name", [name for name in SMALL if name != "gpt2"])
+def test_gpt2s_weights_can_start_scaled_to_its_width():
+    fixed, scaled = (build(GPT2_TINY.replace(init=init)) for init in ("0.02", "width"))
+    ratio = (768 / GPT2_TINY.dim) ** 0.5
+    for name, p in fixed.named_parameters():
+        torch.testing.assert_close(scaled.get_parameter(name), p * (ratio if p.ndim == 2 else 1))
+
+
+def test_what_a_transformer_adds_to_its_stream_starts_smaller_by_the_root_of_how_often():
+    model = build(TRANSFORMER_TINY)
+    for name, p in model.blocks.named_parameters():
+        scale = (2 * TRANSFORMER_TINY.blocks) ** -0.5 if "attn_out" in name or "mlp_down" in name else 1
+        assert 0.6 * scale < p.std() * p.shape[1] ** 0.5 < 1.1 * scale
+
+
+def test_connections_with_weights_of_their_own_start_neutral():
+    gates = build(SMALL["srm with translation"]).layer.connection.gates
+    assert torch.equal(gates, torch.zeros_like(gates))
+    matrix = build(SMALL["srm with mixing"]).layer.connection.matrix
+    torch.testing.assert_close(matrix, (1 - torch.eye(3)) / 2**0.5)
+
+
+@pytest.mark.parametrize("name", [name for name in SMALL if name not in ("gpt2", "transformer")])
 def test_weights_start_as_a_truncated_normal_of_their_fan_in(name):
     model = build(SMALL[name])
     for parameter_name, p in model.named_parameters():
         if "norm" in parameter_name:
             assert torch.equal(p, torch.ones_like(p))
+        elif parameter_name.endswith(("connection.gates", "connection.matrix")):
+            continue
         else:
             fan_in = p.shape[1] if p.ndim == 3 or "embedding" not in parameter_name else p.shape[-1]
             assert p.abs().max() <= 2 / fan_in**0.5 + 1e-6

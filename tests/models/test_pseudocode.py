@@ -10,6 +10,8 @@ from small_models import HRM_TINY, SMALL, SRM_TINY, TRM_TINY, gradients, small, 
 
 from oracle import hierarchy, pseudocode
 from srmlab.models import HRMConfig, SRMConfig
+from srmlab.models.connection import CONNECTIONS
+from srmlab.models.layer import UPDATES
 from srmlab.models.ordering import LETTERS
 
 TOLERANCE = {"rtol": 1e-10, "atol": 1e-10}
@@ -34,7 +36,7 @@ def srm_configs(draw) -> SRMConfig:
         streams=draw(st.integers(1, 4)),
         stream_dim=draw(st.integers(1, 6)),
         z0=draw(z0),
-        connection=draw(st.sampled_from(["attention", "attention", "addition", "none"])),
+        connection=draw(st.sampled_from(["attention", *CONNECTIONS])),
         stream_heads=draw(st.integers(1, 3)),
         step_functions=functions,
         order=draw(st.one_of(words, st.integers(1, 4).map("random:{}".format))),
@@ -50,12 +52,13 @@ def srm_configs(draw) -> SRMConfig:
         pre_steps=draw(st.integers(0, 2)),
         post_steps=draw(st.integers(0, 2)),
         post_input=draw(st.sampled_from(["state", "state+update"])),
+        update=draw(st.sampled_from(["norm(c + x)", *UPDATES])),
     )
 
 
 @st.composite
 def hrm_configs(draw) -> HRMConfig:
-    low, high, shared = draw(st.integers(1, 2)), draw(st.integers(1, 2)), draw(st.booleans())
+    low, high, shared = draw(st.integers(1, 2)), draw(st.integers(0, 2)), draw(st.booleans())
     return HRM_TINY.replace(
         tied=draw(st.booleans()),
         init_seed=draw(st.integers(0, 99)),
@@ -69,6 +72,7 @@ def hrm_configs(draw) -> HRMConfig:
         high_cycles=draw(st.integers(1, 3)),
         shared_net=shared,
         gradient=draw(st.sampled_from(["last-call", "last-cycle"])),
+        x_enters=draw(st.sampled_from(["low", "both"])),
         embedding_scale=draw(st.booleans()),
     )
 

@@ -18,9 +18,10 @@ NANO = [name for name in PRESETS if name.endswith("nano")]
 def expected_count(config) -> int:
     if config.architecture == "srm":
         steps = config.pre_steps + config.post_steps + config.depth * config.calls_per_layer
-        return 3 + 4 * steps + (4 if config.connection == "attention" else 3) * config.depth
+        has_pattern = config.connection in ("attention", "gate", "translation")
+        return 3 + 4 * steps + (4 if has_pattern else 3) * config.depth
     if config.architecture == "hrm":
-        nets = config.high_cycles * (config.low_cycles + 1)
+        nets = config.high_cycles * (config.low_cycles + (config.high_blocks > 0))
         blocks = config.high_cycles * (config.low_cycles * config.low_blocks + config.high_blocks)
         return 3 + 2 * nets + 3 * blocks
     return 3 + 3 * config.blocks

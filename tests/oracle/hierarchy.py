@@ -81,9 +81,14 @@ class Hierarchy(nn.Module):
             for l in range(config.low_cycles):
                 with_gradient = (h, l) == last or (config.gradient == "last-cycle" and h == last[0])
                 with torch.set_grad_enabled(with_gradient):
-                    z_low = self.net(self.low, z_low + z_high + x, values, f"cycles.{h}.low.{l}")
+                    into_low = z_low + x if config.high_blocks == 0 else z_low + z_high + x
+                    z_low = self.net(self.low, into_low, values, f"cycles.{h}.low.{l}")
+            if config.high_blocks == 0:
+                z_high = z_low
+                continue
             with torch.set_grad_enabled(h == last[0]):
-                z_high = self.net(self.high, z_high + z_low, values, f"cycles.{h}.high")
+                into_high = z_high + z_low + x if config.x_enters == "both" else z_high + z_low
+                z_high = self.net(self.high, into_high, values, f"cycles.{h}.high")
         values["output.embedding"] = z_high
         unembedding = self.embedding.weight if self.head is None else self.head.weight
         values["logits"] = z_high @ unembedding.T

@@ -180,6 +180,73 @@ class NoConnection(nn.Module):
         return values[f"{name}.out"]
 
 
+class GateOnly(nn.Module):
+    """Attention's pattern, averaged over heads, mixes the states themselves."""
+
+    def __init__(self, config: SRMConfig) -> None:
+        super().__init__()
+        S, D, H, K = config.streams, config.stream_dim, config.stream_heads, config.head_dim
+        self.heads, self.head_dim = H, K
+        self.qk = nn.Parameter(torch.empty(S, D, 2 * H * K))
+
+    def forward(self, z: Tensor, values: Values, name: str) -> Tensor:
+        S, H, K = z.shape[2], self.heads, self.head_dim
+        patterns = []
+        for h in range(H):
+            q = [z[:, :, s] @ self.qk[s][:, h * K : (h + 1) * K] for s in range(S)]
+            k = [z[:, :, s] @ self.qk[s][:, (H + h) * K : (H + h + 1) * K] for s in range(S)]
+            scores = torch.stack([torch.stack([(a * b).sum(-1) for b in k], -1) for a in q], -2)
+            patterns.append(softmax(scores / math.sqrt(K)))  # [B, T, target, source]
+        values[f"{name}.pattern"] = torch.stack(patterns, dim=2)
+        mean = torch.stack(patterns).mean(0)
+        given = [
+            torch.stack([mean[:, :, s, r, None] * z[:, :, r] for r in range(S)]).sum(0) for s in range(S)
+        ]
+        values[f"{name}.out"] = torch.stack(given, dim=2)
+        return values[f"{name}.out"]
+
+
+class TranslationOnly(nn.Module):
+    """A learned pattern that is the same for every token; values and outputs as in attention."""
+
+    def __init__(self, config: SRMConfig) -> None:
+        super().__init__()
+        S, D, H, K = config.streams, config.stream_dim, config.stream_heads, config.head_dim
+        self.heads, self.head_dim = H, K
+        self.gates = nn.Parameter(torch.empty(H, S, S))
+        self.value, self.out = nn.Parameter(torch.empty(S, D, H * K)), nn.Parameter(torch.empty(S, H * K, D))
+
+    def forward(self, z: Tensor, values: Values, name: str) -> Tensor:
+        (B, T, S, _), H, K = z.shape, self.heads, self.head_dim
+        pattern = softmax(self.gates)
+        values[f"{name}.pattern"] = pattern.expand(B, T, H, S, S)
+        given = []
+        for s in range(S):
+            total = torch.zeros_like(z[:, :, s])
+            for h in range(H):
+                part = slice(h * K, (h + 1) * K)
+                for r in range(S):
+                    value = z[:, :, r] @ self.value[r][:, part]
+                    total = total + pattern[h, s, r] * (value @ self.out[s][part])
+            given.append(total)
+        values[f"{name}.out"] = torch.stack(given, dim=2)
+        return values[f"{name}.out"]
+
+
+class Mixing(nn.Module):
+    """A learned matrix between the streams."""
+
+    def __init__(self, config: SRMConfig) -> None:
+        super().__init__()
+        self.matrix = nn.Parameter(torch.empty(config.streams, config.streams))
+
+    def forward(self, z: Tensor, values: Values, name: str) -> Tensor:
+        S = z.shape[2]
+        given = [torch.stack([self.matrix[s, r] * z[:, :, r] for r in range(S)]).sum(0) for s in range(S)]
+        values[f"{name}.out"] = torch.stack(given, dim=2)
+        return values[f"{name}.out"]
+
+
 class Layer(nn.Module):
     """The paper's srm_layer."""
 
@@ -187,17 +254,25 @@ class Layer(nn.Module):
         super().__init__()
         self.connection = {
             "attention": lambda: StreamwiseAttention(config),
+            "gate": lambda: GateOnly(config),
+            "translation": lambda: TranslationOnly(config),
+            "mixing": lambda: Mixing(config),
             "addition": Addition,
             "none": NoConnection,
         }[config.connection]()
         self.norm = RMSNorm(config)
+        self.update = config.update
         self.steps = nn.ModuleList(Step(config) for _ in range(config.step_functions))
 
     def forward(
         self, x: Tensor, z: Tensor, order: Sequence[int], values: Values, name: str
     ) -> tuple[Tensor, Tensor]:
         c = self.connection(z, values, f"{name}.connection")
-        y = self.norm(c + x)
+        if self.update == "norm(c + x)":
+            y = self.norm(c + x)
+        else:
+            left, right = self.update.split(" + ")
+            y = (self.norm(c) if left == "norm(c)" else c) + (self.norm(x) if right == "norm(x)" else x)
         values[f"{name}.update"] = y
         for i, step_idx in enumerate(order):
             z = self.steps[step_idx](z + y, values, f"{name}.steps.{i}")
@@ -303,6 +378,8 @@ def as_oracle(fast: Mapping[str, Tensor], config: SRMConfig) -> dict[str, Tensor
         owner, _, leaf = name.removesuffix(".weight").rpartition(".")
         if name in plain:
             out[plain[name]] = value
+        elif name.startswith("layer.connection.") and config.connection != "attention":
+            out[name.removesuffix(".weight")] = value
         elif owner == "layer.connection" and leaf == "qkv":
             split_qkv(owner, value, config.stream_heads, in_connection)
         elif owner == "layer.connection" and leaf == "out":

@@ -29,6 +29,7 @@ PAPER_PARAMETERS = {  # as the paper prints them
 }
 SLIP = "srm-sweep-width-1"  # the one cell of the paper's table that is counted in another way
 LEGEND = [
+    "S       streams; dim, that of one stream",
     "order   the steps of one layer; +1: a post-step. HRM: blocks of its nets",
     "layers  applied / in the gradient. HRM: high × low cycles. GPT-2: its blocks",
     "GFLOP   training arithmetic per token at the model's context",
@@ -93,7 +94,7 @@ def describe(name: str) -> dict[str, Any]:
 def table(rows: list[dict[str, Any]]) -> str:
     """The rows as text: 80 columns for the named models, 100 with the sweep."""
     lines: list[tuple[str, ...]] = [
-        ("preset", "streams", "dim", "MLP", "order", "layers", "parameters", "paper", "GFLOP")
+        ("preset", "S", "dim", "MLP", "order", "layers", "parameters", "paper", "GFLOP")
     ]
     for row in rows:
         paper = f"{row['paper'] or '–'}{'*' if row['name'] == SLIP else ''}"

@@ -11,6 +11,7 @@ from srmlab.models.forward import Pass
 from srmlab.models.srm import SRM, SRMConfig  # isort: skip  (the order of the registry)
 from srmlab.models.hrm import HRM, HRMConfig  # isort: skip
 from srmlab.models.gpt2 import GPT2, GPT2Config  # isort: skip
+from srmlab.models.transformer import Transformer, TransformerConfig  # isort: skip
 from srmlab.models.mode import evaluating
 from srmlab.models.model import Call, Exchange, Flops, LanguageModel, Point
 from srmlab.models.registry import (
@@ -51,6 +52,8 @@ __all__ = [
     "Site",
     "Sizes",
     "StreamLinear",
+    "Transformer",
+    "TransformerConfig",
     "UnknownSite",
     "build",
     "causal_attention",

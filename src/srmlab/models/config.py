@@ -20,6 +20,9 @@ from srmlab.errors import UserError, nearest
 NANO: dict[str, Any] = {"vocab_size": 512, "context": 256}  # of presets for a CPU: a small BPE, short windows
 
 
+LATER = {"later": True}  # metadata of a field that configs saved before do not have
+
+
 class ConfigError(UserError):
     """A config that cannot work. The message is one line and names the fix."""
 
@@ -100,7 +103,15 @@ class ModelConfig:
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"architecture": self.architecture, **dataclasses.asdict(self)}
+        """As JSON. A `LATER` field is left out where it has its default, so that what was saved before keeps
+        its identity.
+        """
+        fields = {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if not (field.metadata == LATER and getattr(self, field.name) == field.default)
+        }
+        return {"architecture": self.architecture, **fields}
 
 
 def refuse_unknown(kind: type[ModelConfig], fields: dict[str, Any]) -> None:

@@ -4,8 +4,16 @@ Every stream has its own query, key, value and output matrices. What stream s ta
 is pattern[s, r] times r's value, translated by s's output matrix: the pattern is the learned wiring between
 streams. There is no mask and no position: any stream may read any other, and tokens never meet here.
 
-Two that learn nothing stand beside it, to compare with: `Addition`, HRM's way, and `NoConnection`. One of
-your own is a subclass with a name:
+What it learns is a gate (the pattern, at every token) times a translation (value and output matrices). The
+others take that apart, to compare with:
+
+    gate          the pattern of attention, states passed on untranslated
+    translation   value and output matrices, a learned pattern that is the same for every token
+    mixing        a learned matrix [S, S] and nothing else, as in hyper-connections
+    addition      the sum of the other streams, HRM's way; no weights
+    none          nothing
+
+One of your own is a subclass with a name:
 
     @connection("mean")
     class Mean(Connection):
@@ -44,6 +52,9 @@ class Connection(nn.Module):
 
     def forward(self, z: Tensor, here: Pass) -> Tensor:
         raise NotImplementedError
+
+    def initialize(self) -> None:
+        """Fill weights that are not in a `StreamLinear`, which is filled anyway."""
 
     def multiply_adds(self) -> int:
         """The arithmetic of one token."""
@@ -92,6 +103,84 @@ class StreamAttention(Connection):
         c = self.config
         inner = c.stream_heads * c.head_dim
         return 4 * c.streams * c.stream_dim * inner + 2 * c.streams**2 * inner
+
+
+@connection("gate")
+class GateOnly(Connection):
+    """Attention decides how much of each stream to take; the streams' states are taken as they are."""
+
+    formula = "pattern(z) · z"
+    has_pattern = True
+
+    def __init__(self, config: SRMConfig) -> None:
+        super().__init__(config)
+        self.qk = StreamLinear(config.streams, config.stream_dim, 2 * config.stream_heads * config.head_dim)
+
+    def forward(self, z: Tensor, here: Pass) -> Tensor:
+        S, B, T, D = z.shape
+        H, K = self.config.stream_heads, self.config.head_dim
+        q, k = self.qk(z).view(S, B * T, 2, H, K).permute(2, 1, 3, 0, 4).unbind(0)  # [B·T, H, S, K]
+        pattern = torch.softmax(q @ k.transpose(-1, -2) * K**-0.5, dim=-1)
+        pattern = here("pattern", pattern.view(B, T, H, S, S)).view(B * T, H, S, S)
+        mixed = pattern.mean(1) @ z.reshape(S, B * T, D).transpose(0, 1)  # [B·T, S, D]
+        return here.streams("out", mixed.transpose(0, 1).reshape(S, B, T, D))
+
+    def multiply_adds(self) -> int:
+        c = self.config
+        inner = c.stream_heads * c.head_dim
+        return 2 * c.streams * c.stream_dim * inner + c.streams**2 * (inner + c.stream_dim)
+
+
+@connection("translation")
+class TranslationOnly(Connection):
+    """Every stream translates what it gives and takes; how much it takes is the same at every token."""
+
+    formula = "out(pattern · value(z))"
+    has_pattern = True
+
+    def __init__(self, config: SRMConfig) -> None:
+        super().__init__(config)
+        S, D, inner = config.streams, config.stream_dim, config.stream_heads * config.head_dim
+        self.gates = nn.Parameter(torch.empty(config.stream_heads, S, S))
+        self.value = StreamLinear(S, D, inner)
+        self.out = StreamLinear(S, inner, D)
+
+    def initialize(self) -> None:
+        self.gates.zero_()  # equal
+
+    def forward(self, z: Tensor, here: Pass) -> Tensor:
+        S, B, T, _ = z.shape
+        H, K = self.config.stream_heads, self.config.head_dim
+        pattern = torch.softmax(self.gates, dim=-1)  # [H, target, source]
+        pattern = here("pattern", pattern.expand(B, T, H, S, S)).reshape(B * T, H, S, S)
+        value = self.value(z).view(S, B * T, H, K).permute(1, 2, 0, 3)  # [B·T, H, S, K]
+        mixed = (pattern @ value).permute(2, 0, 1, 3).reshape(S, B, T, H * K)
+        return here.streams("out", self.out(mixed))
+
+    def multiply_adds(self) -> int:
+        c = self.config
+        inner = c.stream_heads * c.head_dim
+        return 2 * c.streams * c.stream_dim * inner + c.streams**2 * inner
+
+
+@connection("mixing")
+class Mixing(Connection):
+    """A learned matrix of S × S numbers, the same for every token and dimension. It starts as addition."""
+
+    formula = "M · z"
+
+    def __init__(self, config: SRMConfig) -> None:
+        super().__init__(config)
+        self.matrix = nn.Parameter(torch.empty(config.streams, config.streams))
+
+    def initialize(self) -> None:
+        self.matrix.fill_(1 / math.sqrt(max(1, len(self.matrix) - 1))).fill_diagonal_(0)
+
+    def forward(self, z: Tensor, here: Pass) -> Tensor:
+        return here.streams("out", (self.matrix @ z.flatten(1)).view_as(z))
+
+    def multiply_adds(self) -> int:
+        return self.config.streams**2 * self.config.stream_dim
 
 
 @connection("addition")

@@ -15,8 +15,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from srmlab.errors import UserError
 from srmlab.models.attention import causal_attention
-from srmlab.models.config import NANO, ModelConfig, Sizes, require
+from srmlab.models.config import LATER, NANO, ModelConfig, Sizes, require
 from srmlab.models.forward import Pass
 from srmlab.models.model import Call, Flops, LanguageModel, Point
 from srmlab.models.registry import register
@@ -42,6 +42,7 @@ class GPT2Config(ModelConfig):
     mlp_dim: int = 3072
     dropout: float = 0.1  # embedding, attention and residual dropout, in training only
     norm_eps: float = 1e-5
+    init: Literal["0.02", "width"] = field(default="0.02", metadata=LATER)  # 0.02 is meant for dim = 768
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -161,7 +162,9 @@ class GPT2(LanguageModel[GPT2Config]):
 
     @torch.no_grad()
     def initialize(self) -> None:
-        generator = torch.Generator(device=self.embedding.weight.device).manual_seed(self.config.init_seed)
+        config = self.config
+        generator = torch.Generator(device=self.embedding.weight.device).manual_seed(config.init_seed)
+        usual = 0.02 if config.init == "0.02" else 0.02 * math.sqrt(768 / config.dim)
         for name, parameter in self.named_parameters():
             if "norm" in name:
                 parameter.fill_(1.0 if name.endswith("weight") else 0.0)
@@ -169,7 +172,7 @@ class GPT2(LanguageModel[GPT2Config]):
                 parameter.zero_()
             else:  # the residual projections are scaled down by the number of residual additions
                 residual = "attn_out" in name or "mlp_down" in name
-                std = 0.02 / math.sqrt(2 * self.config.blocks) if residual else 0.02
+                std = usual / math.sqrt(2 * config.blocks) if residual else usual
                 parameter.normal_(std=std, generator=generator)
 
     def load_huggingface(self, state: Mapping[str, Tensor]) -> None:

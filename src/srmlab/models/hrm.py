@@ -2,12 +2,13 @@
 
     for every high cycle:
         z_L = L(z_L + z_H + x)      low_cycles times
-        z_H = H(z_H + z_L)
+        z_H = H(z_H + z_L)          with x_enters = "both": H(z_H + z_L + x)
     logits = Unembedding(z_H)
 
 L and H are stacks of post-norm blocks. Everything runs without gradient but the last call of L and the last
 of H; in TRM one net plays both parts and the whole last high cycle is differentiated. One segment, no
-adaptive halting, and fresh states for every batch.
+adaptive halting, and fresh states for every batch. Without x in H the states of all tokens become alike, and
+training can stall there. With high_blocks = 0 there is no H: z_L = L(z_L + x), read by the unembedding.
 
 Sites (h and l count cycles, b blocks):
 
@@ -18,7 +19,7 @@ Sites (h and l count cycles, b blocks):
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import torch
@@ -26,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from srmlab.models.attention import Rotary, causal_attention
-from srmlab.models.config import NANO, ModelConfig, Sizes, require
+from srmlab.models.config import LATER, NANO, ModelConfig, Sizes, require
 from srmlab.models.forward import Pass, gradient
 from srmlab.models.model import Call, Flops, LanguageModel, Point
 from srmlab.models.registry import register
@@ -58,11 +59,13 @@ class HRMConfig(ModelConfig):
     embedding_scale: bool = True
     rope_theta: float = 10_000.0
     norm_eps: float = 1e-5
+    x_enters: Literal["low", "both"] = field(default="low", metadata=LATER)  # the calls that see the tokens
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require_positive("dim", "heads", "head_dim", "mlp_dim")
-        self.require_positive("low_blocks", "high_blocks", "low_cycles", "high_cycles")
+        self.require_positive("low_blocks", "low_cycles", "high_cycles")
+        require(self.high_blocks >= 0, "high_blocks", self.high_blocks, "must be 0 (a single stream) or more")
         self.require_attention(self.head_dim, self.rope_theta, self.norm_eps)
         require(
             not self.shared_net or self.low_blocks == self.high_blocks,
@@ -73,7 +76,14 @@ class HRMConfig(ModelConfig):
         )
 
     @property
+    def single(self) -> bool:
+        """Whether there is one stream, without H."""
+        return self.high_blocks == 0
+
+    @property
     def nets(self) -> str:
+        if self.single:
+            return f"L{self.low_blocks}"
         return f"LH{self.low_blocks}" if self.shared_net else f"L{self.low_blocks} H{self.high_blocks}"
 
     @property
@@ -82,7 +92,7 @@ class HRMConfig(ModelConfig):
             width=self.dim,
             heads=self.heads,
             layers=self.high_cycles * (self.low_cycles * self.low_blocks + self.high_blocks),
-            streams=2,
+            streams=1 if self.single else 2,
             mlp=self.mlp_dim,
             order=self.nets,
             depth=f"{self.high_cycles}×{self.low_cycles}",
@@ -90,29 +100,30 @@ class HRMConfig(ModelConfig):
 
     @property
     def shape(self) -> str:
-        nets = (
-            f"one net of {self.low_blocks}"
-            if self.shared_net
-            else f"L {self.low_blocks} + H {self.high_blocks}"
-        )
+        nets = f"L {self.low_blocks} + H {self.high_blocks}"
+        if self.single or self.shared_net:
+            nets = f"one net of {self.low_blocks}"
         return f"{nets} blocks × {self.dim}, {self.high_cycles} × {self.low_cycles} cycles"
 
     @property
     def drawing(self) -> str:
         low, high = ("net", "net") if self.shared_net else ("L", "H")
-        gradient = (
-            "the last call of L and the last of H"
-            if self.gradient == "last-call"
-            else "the whole last high cycle"
-        )
+        last = "the last call of L" if self.single else "the last call of L and the last of H"
+        gradient = last if self.gradient == "last-call" else "the whole last high cycle"
+        x = " + x" if self.x_enters == "both" else ""
+        calls = [f"{f'{low}(z_L + z_H + x)':<22}{self.low_cycles} times; {self.low_blocks} blocks"]
+        if self.single:
+            calls = [f"{f'{low}(z_L + x)':<22}{self.low_cycles} times; {self.low_blocks} blocks"]
+        else:
+            calls.append(f"{f'{high}(z_H + z_L{x})':<22}once; {self.high_blocks} blocks")
         return "\n".join(
             [
                 f"x    tokens → embedding {self.dim}",
-                "z_L, z_H   fixed random states, the same for every token",
+                f"{'z_L' if self.single else 'z_L, z_H'}   fixed random, the same for every token",
                 f"{self.high_cycles} high cycles; gradient through {gradient}",
-                f"     z_L = {low}(z_L + z_H + x)   {self.low_cycles} times; {self.low_blocks} blocks",
-                f"     z_H = {high}(z_H + z_L)       once; {self.high_blocks} blocks",
-                f"out  z_H → logits {self.vocab_size}" + (" (tied)" if self.tied else ""),
+                *(f"     {name} = {call}" for name, call in zip(("z_L", "z_H"), calls, strict=False)),
+                f"out  {'z_L' if self.single else 'z_H'} → logits {self.vocab_size}"
+                + (" (tied)" if self.tied else ""),
                 "",
                 f"{'One net plays both parts. ' if self.shared_net else ''}A block, post-norm:",
                 f"     h = RMSNorm(h + attention(h))   over tokens, {self.heads} heads of {self.head_dim}",
@@ -134,6 +145,11 @@ def trm() -> HRMConfig:
     return HRMConfig(low_blocks=2, high_blocks=2, low_cycles=6, shared_net=True, gradient="last-cycle")
 
 
+def hrm_single() -> HRMConfig:
+    """HRM without its high net: eight blocks, as many calls."""
+    return HRMConfig(low_blocks=8, high_blocks=0)
+
+
 def hrm_nano() -> HRMConfig:
     """HRM at nano size."""
     return HRMConfig(
@@ -147,6 +163,11 @@ def hrm_nano() -> HRMConfig:
         low_cycles=4,
         high_cycles=3,
     )
+
+
+def hrm_single_nano() -> HRMConfig:
+    """HRM without its high net at nano size."""
+    return hrm_nano().replace(low_blocks=5, high_blocks=0)
 
 
 def trm_nano() -> HRMConfig:
@@ -179,7 +200,14 @@ class HRM(LanguageModel[HRMConfig]):
     low0: Tensor
     high0: Tensor
 
-    presets: ClassVar = {"hrm": hrm, "trm": trm, "hrm-nano": hrm_nano, "trm-nano": trm_nano}
+    presets: ClassVar = {
+        "hrm": hrm,
+        "trm": trm,
+        "hrm-single": hrm_single,
+        "hrm-nano": hrm_nano,
+        "trm-nano": trm_nano,
+        "hrm-single-nano": hrm_single_nano,
+    }
     units = (Block,)
     level_name = "high cycles"
     parts: ClassVar = {"low.*": "L block {i}", "high.*": "H block {i}", "head": "unembedding"}
@@ -209,10 +237,13 @@ class HRM(LanguageModel[HRMConfig]):
             for l in range(config.low_cycles):
                 last_call = l == config.low_cycles - 1
                 with gradient(last_cycle and (last_call or config.gradient == "last-cycle")):
-                    z_low = run(self.low, z_low + z_high + x, here.at(f"cycles.{h}.low.{l}"))
-            with gradient(last_cycle):
-                z_high = run(self.high, z_high + z_low, here.at(f"cycles.{h}.high"))
-        return here("output.embedding", z_high)
+                    given = z_low + x if config.single else z_low + z_high + x
+                    z_low = run(self.low, given, here.at(f"cycles.{h}.low.{l}"))
+            if not config.single:
+                with gradient(last_cycle):
+                    given = z_high + z_low + x if config.x_enters == "both" else z_high + z_low
+                    z_high = run(self.high, given, here.at(f"cycles.{h}.high"))
+        return here("output.embedding", z_low if config.single else z_high)
 
     @property
     def unembedding(self) -> Tensor:
@@ -222,14 +253,15 @@ class HRM(LanguageModel[HRMConfig]):
 
     @property
     def streams(self) -> tuple[str, ...]:
-        return ("L", "H")  # the output reads H
+        return ("L",) if self.config.single else ("L", "H")  # the output reads the last
 
     @property
     def points(self) -> tuple[Point, ...]:
         """After every high cycle."""
         last = self.config.low_cycles - 1
+        nets = (f"low.{last}",) if self.config.single else (f"low.{last}", "high")
         return tuple(
-            Point(f"cycles.{h}", (f"cycles.{h}.low.{last}.out", f"cycles.{h}.high.out"))
+            Point(f"cycles.{h}", tuple(f"cycles.{h}.{net}.out" for net in nets))
             for h in range(self.config.high_cycles)
         )
 
@@ -250,9 +282,10 @@ class HRM(LanguageModel[HRMConfig]):
                 site = f"cycles.{h}.low.{l}.out"
                 found.append(Call(site, low, "low", h))
                 low = site
-            site = f"cycles.{h}.high.out"
-            found.append(Call(site, high, "high", h))
-            high = site
+            if not self.config.single:
+                site = f"cycles.{h}.high.out"
+                found.append(Call(site, high, "high", h))
+                high = site
         return tuple(found)
 
     @property

@@ -4,11 +4,13 @@
     y = RMSNorm(c + x)                      the update: eq. 1 adds it to the state before every step
     z = Step_i(z + y)   for i in the order, "ABC" for instance
 
-One layer's weights serve all n layers of the model.
+One layer's weights serve all n layers of the model. The paper says that the update is sensitive to where
+its norm is; `config.update` has the other places.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
@@ -23,11 +25,21 @@ if TYPE_CHECKING:
     from srmlab.models.srm import SRMConfig
 
 
+UPDATES: dict[str, Callable[[RMSNorm, Tensor, Tensor], Tensor]] = {
+    "norm(c + x)": lambda norm, c, x: norm(c + x),
+    "norm(c) + x": lambda norm, c, x: norm(c) + x,
+    "c + norm(x)": lambda norm, c, x: c + norm(x),
+    "norm(c) + norm(x)": lambda norm, c, x: norm(c) + norm(x),
+    "c + x": lambda _, c, x: c + x,
+}
+
+
 class Layer(nn.Module):
     def __init__(self, config: SRMConfig) -> None:
         super().__init__()
         S, D = config.streams, config.stream_dim
         self.connection = CONNECTIONS[config.connection](config)
+        self.update = config.update
         self.norm = RMSNorm(config.norm_eps, (S, D) if config.norm_affine else None)
         self.steps = nn.ModuleList(Step(config) for _ in range(config.step_functions))
 
@@ -38,7 +50,7 @@ class Layer(nn.Module):
         computed once.
         """
         c = here.call("connection", self.connection, z)
-        y = here.streams("update", self.norm(c + x))
+        y = here.streams("update", UPDATES[self.update](self.norm, c, x))
         for i, step in enumerate(order):
             z = here.call(f"steps.{i}", self.steps[step], z, y)
         return here.streams("out", z), y

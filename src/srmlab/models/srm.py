@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, Literal, get_args
 
@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from srmlab.models.attention import Rotary
-from srmlab.models.config import NANO, ConfigError, ModelConfig, Sizes, require
+from srmlab.models.config import LATER, NANO, ConfigError, ModelConfig, Sizes, require
 from srmlab.models.connection import CONNECTIONS, Connection
 from srmlab.models.forward import Pass, gradient
 from srmlab.models.layer import Layer
@@ -40,6 +40,7 @@ from srmlab.models.streams import RMSNorm, StreamLinear, init_linear_
 
 Z0 = Literal["fixed", "learned", "zero", "input"]
 PostInput = Literal["state", "state+update"]
+Update = Literal["norm(c + x)", "norm(c) + x", "c + norm(x)", "norm(c) + norm(x)", "c + x"]
 SweepSet = Literal["parameter", "width", "stream"]
 SWEEP_STREAMS = (1, 2, 4, 8, 16, 32, 64)
 
@@ -80,6 +81,8 @@ class SRMConfig(ModelConfig):
     pre_steps: int = 0
     post_steps: int = 0
     post_input: PostInput = "state"  # what a post-step reads: z, or z + y with the last layer's update y
+
+    update: Update = field(default="norm(c + x)", metadata=LATER)  # the paper's, or its norm in another place
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -164,7 +167,7 @@ class SRMConfig(ModelConfig):
                 f"z₀   {z0[self.z0]}",
                 f"{self.depth} times one layer; gradient through {gradient}",
                 f"     c = {CONNECTIONS[self.connection].formula:<22}{heads if learned else ''}".rstrip(),
-                "     y = RMSNorm(c + x)",
+                f"     y = {self.update.replace('norm', 'RMSNorm')}",
                 *(f"     z = {letter}(z + y)" for letter in letters),
                 *([f"     ? is one of {names}, drawn for every step of every layer"] if not calls else []),
                 *(
@@ -493,6 +496,7 @@ class SRM(LanguageModel[SRMConfig]):
                 init_linear_(module.weight, module.in_features, generator)
             elif isinstance(module, RMSNorm) and module.weight is not None:
                 module.weight.fill_(1.0)
+        self.layer.connection.initialize()
         if config.z0 in ("fixed", "learned"):
             nn.init.trunc_normal_(self.z0, std=1.0, a=-2.0, b=2.0, generator=generator)
         else:
