@@ -11,8 +11,9 @@ from srmlab.analysis import load as load_result
 from srmlab.cli import main
 from srmlab.cli.train import defaults
 from srmlab.storage import load_tokenizer
+from srmlab.training.config import identity
 from srmlab.training.evaluation import token_losses
-from srmlab.training.run import RunDirectory, identity
+from srmlab.training.run import RunDirectory
 
 FOLDER = srmlab.pretrained.folder()
 

@@ -15,7 +15,8 @@ import tyro
 import srmlab
 from srmlab.errors import UserError, nearest
 from srmlab.models import ModelConfig
-from srmlab.training.config import TrainConfig, known_fields
+from srmlab.models.fields import known_fields
+from srmlab.training.config import TrainConfig
 from srmlab.training.recipes import recipe
 
 TOML_TEXTS, TOML_TABLES = ("preset", "init_from", "data", "out"), ("model", "training")

@@ -12,23 +12,14 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Self
 
-from srmlab.errors import UserError, nearest
+from srmlab.models.fields import ConfigError, check_fields, known_fields, require
 from srmlab.models.ordering import StepOrder
 
 Z0 = Literal["fixed", "learned", "zero", "input"]
 PostInput = Literal["state", "state+update"]
 ConnectionKind = Literal["attention", "addition", "none"]
-
-
-class ConfigError(UserError):
-    """A config that cannot work. The message is one line and names the fix."""
-
-
-def require(holds: bool, field: str, value: object, fix: str) -> None:
-    if not holds:
-        raise ConfigError(f"{field} = {value!r}: {fix}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,14 +34,13 @@ class ModelConfig:
     init_seed: int = 0  # weights (and z_0) are a function of the config alone
 
     def __post_init__(self) -> None:
-        _check_types(self)
+        check_fields(self)
         for name in ("vocab_size", "context"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
 
     def replace(self, **changes: Any) -> Self:
         """This config with some fields changed, checked again."""
-        _refuse_unknown(type(self), changes)
-        return dataclasses.replace(self, **changes)
+        return dataclasses.replace(self, **known_fields(type(self), changes))
 
     def to_dict(self) -> dict[str, Any]:
         return {"architecture": self.architecture, **dataclasses.asdict(self)}
@@ -225,29 +215,7 @@ def config_from_dict(fields: dict[str, Any]) -> ModelConfig:
     if architecture not in ARCHITECTURES:
         raise ConfigError(f"architecture = {architecture!r}: must be one of {', '.join(ARCHITECTURES)}")
     kind = ARCHITECTURES[architecture]
-    _refuse_unknown(kind, fields)
-    return kind(**fields)
-
-
-def _refuse_unknown(kind: type[ModelConfig], fields: dict[str, Any]) -> None:
-    known = [field.name for field in dataclasses.fields(kind)]
-    for name in fields:
-        if name not in known:
-            hint = nearest(name, known) or f"; its fields are {', '.join(known)}"
-            raise ConfigError(f"{name}: not a field of {kind.__name__}{hint}")
-
-
-def _check_types(config: ModelConfig) -> None:
-    hints = get_type_hints(type(config))
-    for field in dataclasses.fields(config):
-        value, kind = getattr(config, field.name), hints[field.name]
-        if get_origin(kind) is Literal:
-            choices = " or ".join(repr(choice) for choice in get_args(kind))
-            require(value in get_args(kind), field.name, value, f"must be {choices}")
-        else:
-            accepted = (int, float) if kind is float else kind
-            fits = isinstance(value, accepted) and (kind is bool or not isinstance(value, bool))
-            require(fits, field.name, value, f"must be of type {kind.__name__}")
+    return kind(**known_fields(kind, fields))
 
 
 def _check_attention(head_dim: int, rope_theta: float, norm_eps: float) -> None:

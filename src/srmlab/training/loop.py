@@ -41,7 +41,7 @@ from srmlab.training.checkpoint import (
     read_json,
     save_checkpoint,
 )
-from srmlab.training.config import TrainConfig, refuse_changes
+from srmlab.training.config import TrainConfig, identity, refuse_changes
 from srmlab.training.distributed import World, distribute, gradient_sync, open_world, whole
 from srmlab.training.evaluation import can_evaluate, check_vocabulary, state_norms, validation_loss
 from srmlab.training.files import sweep_leftovers
@@ -51,7 +51,7 @@ from srmlab.training.metrics import MetricsLog, check_writers, iter_metrics, ope
 from srmlab.training.peak import measure_peak
 from srmlab.training.progress import Progress
 from srmlab.training.recompute import recompute_activations
-from srmlab.training.run import RunConfig, RunDirectory, identity
+from srmlab.training.run import RunConfig, RunDirectory
 from srmlab.training.schedule import learning_rate
 from srmlab.training.signals import SIGNALS, StopRequest
 

@@ -29,7 +29,7 @@ import srmlab
 from srmlab.data import TokenData
 from srmlab.errors import UserError
 from srmlab.models import ModelConfig, config_from_dict
-from srmlab.training.config import EXECUTION, TrainConfig, refuse_changes
+from srmlab.training.config import TrainConfig, identity, refuse_changes
 from srmlab.training.files import sync, umask, write_file
 
 FORMAT = 1
@@ -80,11 +80,6 @@ class RunConfig:
         if self.init_from != other.init_from:
             was, given = (start.path if start else "none" for start in (self.init_from, other.init_from))
             raise UserError(f"init_from has changed ({was} → {given}): {fix}")
-
-
-def identity(config: TrainConfig) -> dict[str, Any]:
-    """The fields that decide what is computed."""
-    return {name: value for name, value in config.to_dict().items() if name not in EXECUTION}
 
 
 class RunDirectory:
