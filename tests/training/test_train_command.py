@@ -13,8 +13,9 @@ import pytest
 from small_runs import VOCAB, write_data
 
 from srmlab.cli import main
-from srmlab.training import read_metrics, recipe
-from srmlab.training.checkpoint import verify
+from srmlab.storage import read_metrics
+from srmlab.storage.weights import verify
+from srmlab.training import recipe
 from srmlab.training.config import Execution
 
 SMALL = f"""
@@ -213,6 +214,9 @@ def test_an_edited_run_json_is_noticed(data, tmp_path, toml, capsys):
     (run / "run.json").write_text(about.replace('"lr": 0.003', '"lr": 0.004'))
     capsys.readouterr()
     assert srmlab_command("resume", run) == 2
+    check_one_line(capsys, "run.json is damaged (its sha256 differs)")
+    (run / "run.sha256").unlink()  # as in a run from before there was a seal
+    assert srmlab_command("resume", run) == 2
     check_one_line(capsys, "the training config has changed (lr 0.003 → 0.004)")
     (run / "run.json").write_text(about[:100])
     assert srmlab_command("resume", run) == 2
@@ -221,7 +225,7 @@ def test_an_edited_run_json_is_noticed(data, tmp_path, toml, capsys):
 
 def test_resume_and_evaluate_of_nothing(tmp_path, data, capsys):
     assert srmlab_command("resume", tmp_path / "none") == 2
-    check_one_line(capsys, "is no run (it has no run.json)")
+    check_one_line(capsys, "is not a run (it has no run.json)")
     assert srmlab_command("evaluate", tmp_path / "none", "--data", data) == 2
     check_one_line(capsys, "does not exist: give a run, a checkpoint or an export")
 

@@ -43,10 +43,11 @@ class Command:
 
 def defaults(arguments: list[str]) -> Command:
     """The command before its options: as the run was executed so far."""
+    from srmlab.storage import RunDirectory
     from srmlab.training.config import execution
-    from srmlab.training.run import RunDirectory
+    from srmlab.training.run import RunConfig
 
     runs = (Path(argument) for argument in arguments if not argument.startswith("-"))
     first = next((path for path in runs if RunDirectory(path).exists()), None)
-    saved = Execution() if first is None else execution(RunDirectory(first).read().training)
+    saved = Execution() if first is None else execution(RunConfig.read(first).training)
     return Command(run_directory=tyro.MISSING, execution=saved, first=first)

@@ -84,11 +84,12 @@ class Command:
 
     def show_plan(self) -> None:
         from srmlab.data import open_tokens
+        from srmlab.storage import RunDirectory
         from srmlab.training.distributed import open_world
         from srmlab.training.initial import begin
         from srmlab.training.loop import check_plan
         from srmlab.training.plan import make_plan
-        from srmlab.training.run import RunConfig, RunDirectory
+        from srmlab.training.run import RunConfig
 
         out = RunDirectory(self.out)
         if not self.resume:
@@ -109,7 +110,7 @@ def finish(result: Any) -> None:
     if result.signal:
         if os.environ.get("RANK", "0") == "0":  # one of torchrun's processes speaks for all
             print(
-                f"stopped after step {result.step} and saved; `srmlab resume {result.run}` goes on",
+                f"stopped after step {result.step} and saved; `srmlab resume {result.run}` continues it",
                 flush=True,
             )
         sys.exit(result.exit_code)
@@ -152,7 +153,7 @@ def defaults(arguments: list[str]) -> Command:
 
 def _source(start: Path, out: str | None, arguments: list[str]) -> Path:
     """Where the model is described: a run that goes on needs no source any more, and may have none."""
-    from srmlab.training.run import RunDirectory
+    from srmlab.storage import RunDirectory
 
     if out is not None and "--resume" in arguments and RunDirectory(out).exists():
         return Path(out)

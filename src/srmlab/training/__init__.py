@@ -9,9 +9,7 @@ from srmlab.training.config import TrainConfig
 from srmlab.training.evaluation import Estimate, Evaluation, evaluate
 from srmlab.training.loop import NonfiniteLoss, TrainResult, resume, train
 from srmlab.training.memory import keep_buffers
-from srmlab.training.metrics import read_metrics
 from srmlab.training.recipes import recipe
-from srmlab.training.run import RunDirectory
 from srmlab.training.schedule import learning_rate
 
 __all__ = [
@@ -19,13 +17,11 @@ __all__ = [
     "Estimate",
     "Evaluation",
     "NonfiniteLoss",
-    "RunDirectory",
     "TrainConfig",
     "TrainResult",
     "evaluate",
     "keep_buffers",
     "learning_rate",
-    "read_metrics",
     "recipe",
     "resume",
     "train",

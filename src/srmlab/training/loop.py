@@ -27,31 +27,31 @@ import torch
 
 from srmlab.data import ANSWER, Batches, TokenData, document_ids, evaluation_batches, open_tokens
 from srmlab.errors import UserError
+from srmlab.files import sweep_leftovers
 from srmlab.models import LanguageModel, ModelConfig, build
 from srmlab.models.loss import IGNORE
-from srmlab.training.adam_atan2 import AdamAtan2, fill_state
-from srmlab.training.checkpoint import (
+from srmlab.storage.metrics import iter_metrics
+from srmlab.storage.run import RunDirectory
+from srmlab.storage.weights import (
     CheckpointError,
     checkpoint_steps,
     latest_checkpoint,
-    load_checkpoint,
     load_tensors,
     model_tensors,
-    prune,
     read_json,
-    save_checkpoint,
 )
+from srmlab.training.adam_atan2 import AdamAtan2, fill_state
+from srmlab.training.checkpoint import load_checkpoint, prune, save_checkpoint
 from srmlab.training.config import TrainConfig, identity, refuse_changes
 from srmlab.training.distributed import World, distribute, gradient_sync, open_world, whole
 from srmlab.training.evaluation import can_evaluate, check_vocabulary, state_norms, validation_loss
-from srmlab.training.files import sweep_leftovers
 from srmlab.training.initial import begin, model_of, refuse_changed
 from srmlab.training.memory import keep_buffers
-from srmlab.training.metrics import MetricsLog, check_writers, iter_metrics, open_log
+from srmlab.training.metrics import MetricsLog, check_writers, open_log
 from srmlab.training.peak import measure_peak
 from srmlab.training.progress import Progress
 from srmlab.training.recompute import recompute_activations
-from srmlab.training.run import RunConfig, RunDirectory
+from srmlab.training.run import RunConfig
 from srmlab.training.schedule import learning_rate
 from srmlab.training.signals import SIGNALS, StopRequest
 
@@ -103,7 +103,7 @@ def train(
         again = resume and world.share(run.exists())
         start = None
         if init_from is not None:
-            model_config = model_config or (run.read().model if again else model_of(init_from))
+            model_config = model_config or (RunConfig.read(out).model if again else model_of(init_from))
             start = begin(init_from, run, model_config, data, world, again=again)
         if model_config is None:
             raise UserError("train needs a model config, or init_from")
@@ -113,10 +113,10 @@ def train(
             with world.only_main() as mine:
                 if mine and again:
                     held.enter_context(run.lock())
-                    run.read().refuse_other(this, run.path)
+                    RunConfig.read(out).refuse_other(this, run.path)
                 elif mine:
                     run.refuse_occupied()
-                    run.create(this, data)
+                    this.create(run, data)
                     held.enter_context(run.lock())
             trainer = held.enter_context(Trainer.open(this, data, run, world, show=show))
             return trainer.run_to_the_end()
@@ -126,7 +126,7 @@ def resume(
     run: str | Path, *, data_dir: str | Path | None = None, show: bool = True, **changes: Any
 ) -> TrainResult:
     """Go on with a run from its last good checkpoint. Fields of execution may change, the data may move."""
-    saved = RunDirectory(run).read()
+    saved = RunConfig.read(run)
     config = saved.training.replace(**changes)
     return train(
         config,
