@@ -34,7 +34,7 @@ class Command:
     def run(self) -> None:
         from srmlab.cli.train import finish
         from srmlab.errors import UserError
-        from srmlab.training.loop import resume
+        from srmlab.training.start import resume
 
         if self.first is not None and self.run_directory != self.first:
             raise UserError(f"give the run first: srmlab resume {self.run_directory} …")

@@ -71,7 +71,7 @@ class Command:
     first: tyro.conf.Suppress[str | None] = None  # the preset that `model` and `training` were made from
 
     def run(self) -> None:
-        from srmlab.training.loop import train
+        from srmlab.training.start import train
 
         if self.preset != self.first:
             raise UserError(f"give the preset first: srmlab train {self.preset} …")
@@ -87,8 +87,7 @@ class Command:
         from srmlab.storage import RunDirectory
         from srmlab.training.distributed import open_world
         from srmlab.training.initial import begin
-        from srmlab.training.loop import check_plan
-        from srmlab.training.plan import make_plan
+        from srmlab.training.plan import check_plan, make_plan
         from srmlab.training.run import RunConfig
 
         out = RunDirectory(self.out)

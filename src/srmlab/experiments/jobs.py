@@ -75,7 +75,7 @@ def read_plan(path: str | Path) -> list[Job]:
 
 def run_job(plan: str, number: int) -> int:
     """Train and measure what job `number` still lacks; the exit code of a shell."""
-    from srmlab.training.loop import train
+    from srmlab.training.start import train
 
     job = read_plan(plan)[number]
     cell, run = job.cell(), Path(job.run)
