@@ -22,9 +22,9 @@ from pathlib import Path
 import srmlab
 import srmlab.training
 from srmlab.data import open_tokens
+from srmlab.files import sealed_folder
 from srmlab.storage import load_tokenizer
-from srmlab.training.files import sealed_folder
-from srmlab.training.run import RunDirectory
+from srmlab.training.run import RunConfig
 
 EXCERPT = 16 * 256  # tokens of validation text
 DICTIONARY = "dictionaries/every-256-4"
@@ -39,7 +39,7 @@ out = "runs/pretrained"
 
 def main(run: Path) -> None:
     out = srmlab.pretrained.folder()
-    saved, tokenizer = RunDirectory(run).read(), load_tokenizer(run)
+    saved, tokenizer = RunConfig.read(run), load_tokenizer(run)
     assert tokenizer is not None
     about = json.loads((run / "run.json").read_text())
     about["data"]["path"] = "data/sotu"

@@ -8,8 +8,7 @@ import numpy as np
 
 from srmlab.data import PrepareConfig, prepare
 from srmlab.models import SRMConfig
-from srmlab.training import TrainConfig
-from srmlab.training.loop import train
+from srmlab.training import TrainConfig, train
 
 SMALL = SRMConfig(
     vocab_size=97,

@@ -1,6 +1,6 @@
 """Imports point one way:
 
-models ← data ← tasks ← training ← storage ← analysis ← dictionaries ← experiments ← figures
+models ← data ← tasks ← storage ← training ← analysis ← dictionaries ← experiments ← figures
        ← report, explorer ← cli
 """
 
@@ -19,12 +19,12 @@ RANK = {
     name: rank
     for rank, names in enumerate(
         [
-            ("errors", "pretrained"),
+            ("errors", "files", "pretrained"),
             ("models",),
             ("data",),
             ("tasks",),
-            ("training",),
             ("storage",),
+            ("training",),
             ("analysis",),
             ("dictionaries",),
             ("experiments",),
@@ -38,7 +38,7 @@ RANK = {
 }
 LATE = {  # inside functions
     ("analysis/result.py", "srmlab.figures"),  # `result.figure()`: computing never draws
-    ("storage/__init__.py", "srmlab.interop.huggingface"),  # `load` of an export for Hugging Face
+    ("storage/model.py", "srmlab.interop.huggingface"),  # `load` of an export for Hugging Face
     ("analysis/result.py", "srmlab.dictionaries"),  # `load` of a result that is defined there
 }
 FREE = {"__init__"}  # the public names of the package

@@ -99,8 +99,8 @@ def test_set_reads_each_value_as_the_type_of_its_field():
     [
         ("streams", "--set streams: write FIELD=VALUE, such as --set context=512"),
         ("strems=3", "strems: not a field of SRMConfig; did you mean 'streams'?"),
-        ("streams=many", "streams = 'many': must be of type int"),
-        ("tied=maybe", "tied = 'maybe': must be of type bool"),
+        ("streams=many", "streams = 'many': must be a whole number"),
+        ("tied=maybe", "tied = 'maybe': must be true or false"),
         ("gradient_depth=9", "gradient_depth = 9: must be between 1 and depth = 8"),
     ],
 )

@@ -10,7 +10,8 @@ import pytest
 
 import srmlab
 from srmlab.cli import main
-from srmlab.training import read_metrics, recipe
+from srmlab.storage import read_metrics
+from srmlab.training import recipe
 from subjects import OF_BYTES, trained_run
 
 SHORT = ("--steps", 2, "--warmup", 0, "--eval-tokens", 64, "--peak-flops", "1e11", "--device", "cpu")
@@ -59,6 +60,7 @@ def test_no_preset_is_needed_and_the_first_validation_loss_is_the_sources(
 def test_the_recipe_is_that_of_the_sources_preset_also_at_second_hand(trained, data, tmp_path):
     source = shutil.copytree(trained, tmp_path / "source")
     (source / "run.json").write_text(json.dumps(told(source) | {"preset": "srm-nano"}))
+    (source / "run.sha256").unlink()
     for start, out in ((source, "first"), (tmp_path / "first/checkpoints/step-2", "second")):
         assert run("--init-from", start, "--data", data, "--out", tmp_path / out, *SHORT) == 0
         assert told(tmp_path / out)["training"]["lr"] == recipe("srm-nano").lr
@@ -104,7 +106,7 @@ def test_what_cannot_be_a_start_is_refused_in_one_line(trained, data, tmp_path, 
     assert run("--init-from", tmp_path / "none", *where) == 2
     assert refused(capsys, "none does not exist: give the folder of a run, a checkpoint or an export")
     assert run("--init-from", data, *where) == 2
-    assert refused(capsys, "is no run, checkpoint or export")
+    assert refused(capsys, "is not a run, checkpoint or export")
     assert run("srm-nano", "--init-from", trained, *where) == 2
     assert refused(capsys, "does not fit the model (z0 is [3, 8] there, [8, 32] here): leave the preset out")
     assert run("--init-from", trained, *where, "--model.vocab-size", 300) == 2

@@ -14,11 +14,12 @@ import uvicorn
 
 import srmlab
 from srmlab import dictionaries
-from srmlab.analysis.states import model_mark, points_of
+from srmlab.analysis.states import points_of
 from srmlab.data import byte_tokenizer
 from srmlab.dictionaries import DictionaryConfig
 from srmlab.explorer.server import create_app
 from srmlab.explorer.session import Session
+from srmlab.storage.identity import model_mark
 
 PROMPT = "The streams begin to talk."
 

@@ -11,8 +11,9 @@ from srmlab.analysis import load as load_result
 from srmlab.cli import main
 from srmlab.cli.train import defaults
 from srmlab.storage import load_tokenizer
+from srmlab.training.config import identity
 from srmlab.training.evaluation import token_losses
-from srmlab.training.run import RunDirectory, identity
+from srmlab.training.run import RunConfig
 
 FOLDER = srmlab.pretrained.folder()
 
@@ -37,7 +38,7 @@ def test_it_has_learned():
 def test_its_record_is_that_of_its_recipe():
     """`srmlab train --config train.toml` begins the run that run.json tells of."""
     again = defaults(["--config", str(FOLDER / "train.toml")])
-    saved = RunDirectory(FOLDER).read()
+    saved = RunConfig.read(FOLDER)
     assert again.model == saved.model
     assert identity(again.training) == identity(saved.training)
     assert tomllib.loads((FOLDER / "train.toml").read_text())["preset"] == "srm-nano"

@@ -15,8 +15,9 @@ from torch.testing import assert_close
 from srmlab.data import Batches, PrepareConfig, answers_only, evaluation_batches, open_tokens, prepare
 from srmlab.errors import UserError
 from srmlab.models import SRMConfig, build
+from srmlab.storage import read_metrics
 from srmlab.tasks import TaskCorpus
-from srmlab.training import TrainConfig, read_metrics, resume, train
+from srmlab.training import TrainConfig, resume, train
 from srmlab.training.evaluation import evaluate
 from srmlab.training.loop import Trainer
 

@@ -17,8 +17,9 @@ from pathlib import Path
 
 from small_runs import RANDOM_ORDER, loss_log, small_config, state
 
-from srmlab.training import read_metrics, train
-from srmlab.training.checkpoint import latest_checkpoint
+from srmlab.storage import read_metrics
+from srmlab.storage.weights import latest_checkpoint
+from srmlab.training import train
 
 CONFIG = small_config(steps=12, checkpoint_every=2, eval_every=6)
 

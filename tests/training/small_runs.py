@@ -12,8 +12,9 @@ import pytest
 
 from srmlab.data import PrepareConfig, prepare
 from srmlab.models import GPT2Config, HRMConfig, SRMConfig
-from srmlab.training import TrainConfig, read_metrics
-from srmlab.training.checkpoint import checkpoint_steps
+from srmlab.storage import read_metrics
+from srmlab.storage.weights import checkpoint_steps
+from srmlab.training import TrainConfig
 from srmlab.training.loop import Trainer
 
 VOCAB = 257  # bytes and end-of-text

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from srmlab.training import AdamAtan2, TrainConfig
-from srmlab.training.loop import build_optimizer
+from srmlab.training.optimizer import build_optimizer
 
 
 def reference(form: str, weight, grads, lr, beta1, beta2, decay):

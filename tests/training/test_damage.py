@@ -8,8 +8,8 @@ import pytest
 from small_runs import MODEL, loss_log, small_config, state, stop_after
 
 from srmlab.errors import UserError
+from srmlab.storage.weights import CheckpointError, latest_checkpoint, verify
 from srmlab.training import resume, train
-from srmlab.training.checkpoint import CheckpointError, latest_checkpoint, verify
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ import pytest
 from small_runs import MODEL, small_config, stop_after
 
 from srmlab.errors import UserError
+from srmlab.storage import RunDirectory
+from srmlab.storage.weights import verify
 from srmlab.training import resume, train
-from srmlab.training.checkpoint import verify
-from srmlab.training.run import RunDirectory
 
 
 @pytest.fixture

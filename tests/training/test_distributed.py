@@ -13,13 +13,15 @@ from small_runs import MODEL, RANDOM_ORDER, loss_log, losses, small_config, stat
 
 import srmlab
 from srmlab.data import PrepareConfig, prepare
+from srmlab.storage import read_metrics
+from srmlab.storage.weights import verify
 from srmlab.tasks import TaskCorpus
-from srmlab.training import read_metrics, resume, train
-from srmlab.training.checkpoint import verify
+from srmlab.training import resume, train
 
 HERE = Path(__file__).parent
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE)}
+PATHS = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": PATHS}
 
 pytestmark = pytest.mark.slow
 

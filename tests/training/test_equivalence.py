@@ -5,7 +5,8 @@ import torch
 from small_runs import GPT2, MODEL, TRM, losses, small_config
 
 from srmlab.models import build
-from srmlab.training import read_metrics, train
+from srmlab.storage import read_metrics
+from srmlab.training import train
 from srmlab.training.plan import activation_bytes
 from srmlab.training.recompute import recompute_activations
 from srmlab.training.run import RunConfig

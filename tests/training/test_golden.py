@@ -11,8 +11,9 @@ import srmlab
 from srmlab.errors import UserError
 from srmlab.models import build
 from srmlab.storage import load_tokenizer
+from srmlab.storage.weights import verify
 from srmlab.training import AdamAtan2
-from srmlab.training.checkpoint import load_checkpoint, verify
+from srmlab.training.checkpoint import load_checkpoint
 
 FORMATS = sorted((Path(__file__).parent / "golden").glob("format-*"))
 CHECKPOINTS = [folder / kind / "step-4" for folder in FORMATS for kind in ("whole", "sharded")]

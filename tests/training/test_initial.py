@@ -11,9 +11,11 @@ from small_runs import GPT2, MODEL, RANDOM_ORDER, loss_log, small_config, state,
 import srmlab
 from srmlab.data import Batches, PrepareConfig, byte_tokenizer, open_tokens, prepare
 from srmlab.errors import Notice, UserError
-from srmlab.training import RunDirectory, evaluate, read_metrics, resume, train
-from srmlab.training.checkpoint import CheckpointError, checkpoint_steps
+from srmlab.storage import read_metrics
+from srmlab.storage.weights import CheckpointError, checkpoint_steps
+from srmlab.training import evaluate, resume, train
 from srmlab.training.loop import Trainer
+from srmlab.training.run import RunConfig
 
 
 @pytest.fixture(scope="module")
@@ -80,8 +82,8 @@ def test_a_run_its_checkpoint_and_its_export_are_the_same_start(finished, other,
     for name, path in sources.items():
         tune(path, other, tmp_path / name)
     assert loss_log(tmp_path / "run") == loss_log(tmp_path / "checkpoint") == loss_log(tmp_path / "export")
-    begun = RunDirectory(tmp_path / "run").read().init_from
-    assert begun == RunDirectory(tmp_path / "checkpoint").read().init_from
+    begun = RunConfig.read(tmp_path / "run").init_from
+    assert begun == RunConfig.read(tmp_path / "checkpoint").init_from
     assert begun is not None
     assert begun.path == finished.absolute() / "checkpoints/step-12"
 
@@ -180,7 +182,7 @@ def test_a_damaged_checkpoint_is_refused_and_of_a_run_the_one_before_is_taken(so
         tune(source / "checkpoints/step-12", other, tmp_path / "run")
     with pytest.warns(Notice, match="trying the checkpoint before it"):
         tune(source, other, tmp_path / "run")
-    begun = RunDirectory(tmp_path / "run").read().init_from
+    begun = RunConfig.read(tmp_path / "run").init_from
     assert begun is not None
     assert begun.path.name == "step-8"
     (source / "checkpoints/step-12/config.json").write_text('{"format": 1}')
@@ -206,4 +208,5 @@ def test_a_run_from_before_the_option_is_read(finished):
     content = json.loads(file.read_text())
     assert content.pop("init_from") is None
     file.write_text(json.dumps(content))
-    assert RunDirectory(finished).read().init_from is None
+    (finished / "run.sha256").unlink()  # nor was there a seal
+    assert RunConfig.read(finished).init_from is None

@@ -6,8 +6,9 @@ from small_runs import MODEL, RANDOM_ORDER, losses, small_config, state
 
 from srmlab.data import Batches, open_tokens
 from srmlab.models import build
-from srmlab.training import NonfiniteLoss, read_metrics, resume, train
-from srmlab.training.checkpoint import load_tensors, model_tensors
+from srmlab.storage import read_metrics
+from srmlab.storage.weights import load_tensors, model_tensors
+from srmlab.training import NonfiniteLoss, resume, train
 from srmlab.training.loop import Trainer
 
 BAD_STEP = 6

@@ -1,5 +1,6 @@
 """`srmlab train`, `resume` and `evaluate` from outside: what they print, and what they refuse in one line."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -12,8 +13,10 @@ import pytest
 from small_runs import VOCAB, write_data
 
 from srmlab.cli import main
-from srmlab.training import read_metrics, recipe
-from srmlab.training.checkpoint import verify
+from srmlab.storage import read_metrics
+from srmlab.storage.weights import verify
+from srmlab.training import recipe
+from srmlab.training.config import Execution
 
 SMALL = f"""
 [model]
@@ -149,7 +152,7 @@ def check_one_line(capsys, message: str) -> None:
         ),
         ("model = 3", "model = 3: must be a table"),
         ("[training]\nsteps = 'six'", "steps = 'six': must be a whole number"),
-        ("[model]\nstreams = 'three'", "streams = 'three': must be of type int"),
+        ("[model]\nstreams = 'three'", "streams = 'three': must be a whole number"),
         ("what is this", "is not TOML"),
     ],
 )
@@ -211,6 +214,9 @@ def test_an_edited_run_json_is_noticed(data, tmp_path, toml, capsys):
     (run / "run.json").write_text(about.replace('"lr": 0.003', '"lr": 0.004'))
     capsys.readouterr()
     assert srmlab_command("resume", run) == 2
+    check_one_line(capsys, "run.json is damaged (its sha256 differs)")
+    (run / "run.sha256").unlink()  # as in a run from before there was a seal
+    assert srmlab_command("resume", run) == 2
     check_one_line(capsys, "the training config has changed (lr 0.003 → 0.004)")
     (run / "run.json").write_text(about[:100])
     assert srmlab_command("resume", run) == 2
@@ -219,7 +225,7 @@ def test_an_edited_run_json_is_noticed(data, tmp_path, toml, capsys):
 
 def test_resume_and_evaluate_of_nothing(tmp_path, data, capsys):
     assert srmlab_command("resume", tmp_path / "none") == 2
-    check_one_line(capsys, "is no run (it has no run.json)")
+    check_one_line(capsys, "is not a run (it has no run.json)")
     assert srmlab_command("evaluate", tmp_path / "none", "--data", data) == 2
     check_one_line(capsys, "does not exist: give a run, a checkpoint or an export")
 
@@ -254,3 +260,21 @@ def test_a_signal_saves_within_a_step_and_leaves_with_its_code(number, code, dat
     last = read_metrics(run / "metrics.jsonl")[-1]["step"]
     assert last <= before + 25  # steps of a few milliseconds go by before a signal arrives
     verify(run / f"checkpoints/step-{last}")
+
+
+def test_resume_takes_every_option_of_execution_and_no_other(data, tmp_path, toml, capsys):
+    run = tmp_path / "run"
+    options = ("--data", data, "--out", run, "--config", toml, "--keep-checkpoints", "5")
+    assert srmlab_command("train", "srm-nano", *options) == 0
+    capsys.readouterr()
+    assert srmlab_command("resume", run, "--help") == 0
+    said = capsys.readouterr().out
+    for field in dataclasses.fields(Execution):
+        assert f"--{field.name.replace('_', '-')}" in said
+    assert "(default: 5)" in said  # the run's own value
+    assert srmlab_command("resume", "--eval-tokens", "32", "--accumulate", "2", run) == 0
+    assert "resuming after step 6" in capsys.readouterr().out
+    assert srmlab_command("resume", run, "--accumulate", "3") == 2
+    check_one_line(capsys, "accumulate = 3: must divide batch_size = 4")
+    assert srmlab_command("resume", run, "--lr", "0.1") == 2
+    check_one_line(capsys, "--lr")

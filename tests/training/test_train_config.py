@@ -1,11 +1,14 @@
 """A training config that exists can work; what cannot is refused with the field, its value and the fix."""
 
+import json
+
 import pytest
 
+import srmlab
 from srmlab.errors import UserError
 from srmlab.models import PRESETS
 from srmlab.training import TrainConfig, recipe
-from srmlab.training.config import EXECUTION, changes_between
+from srmlab.training.config import changes_between, execution, identity
 
 
 @pytest.mark.parametrize(
@@ -38,8 +41,20 @@ def test_a_config_survives_its_dictionary():
     assert TrainConfig.from_dict(config.to_dict()) == config
 
 
-def test_every_field_of_execution_exists():
-    assert set(TrainConfig().to_dict()) >= EXECUTION
+def test_a_config_is_what_decides_the_result_and_how_it_is_executed_and_nothing_else():
+    config = TrainConfig(lr=3e-4, device="cpu", keep_checkpoints=7)
+    computed, executed = identity(config), vars(execution(config))
+    assert computed | executed == config.to_dict()
+    assert not set(computed) & set(executed)
+    assert (computed["lr"], executed["keep_checkpoints"]) == (3e-4, 7)
+
+
+def test_a_config_saved_by_an_earlier_version_keeps_its_identity():
+    """The shipped run's; a run in a sweep is named by a hash of it."""
+    saved = json.loads((srmlab.pretrained.folder() / "run.json").read_text())["training"]
+    names = "steps batch_size context seed document_mask optimizer lr warmup schedule lr_end weight_decay"
+    expected = {name: saved[name] for name in (*names.split(), "betas", "clip", "dtype")}
+    assert identity(TrainConfig.from_dict(saved)) == expected | {"answers_only": False}
 
 
 def test_changes_are_named_with_both_values():

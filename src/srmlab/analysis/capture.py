@@ -59,6 +59,7 @@ from torch import Tensor
 from srmlab.analysis.result import Array, Evidence, Result, write_npz
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
+from srmlab.storage.identity import model_fingerprint
 
 IGNORE = -100  # a target that does not count
 FOLDS = 32  # parts of the text whose sums are kept apart
@@ -398,15 +399,6 @@ def share_sums(books: Sequence[Accumulator]) -> None:
             shared = sums.to(device)
             dist.all_reduce(shared)
             sums.copy_(shared)
-
-
-def model_fingerprint(model: LanguageModel) -> str:
-    """A hash of the config and of all weights."""
-    digest = hashlib.blake2b(json.dumps(model.config.to_dict()).encode(), digest_size=16)
-    for name, value in model.state_dict().items():
-        digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return digest.hexdigest()
 
 
 def _identity(model: LanguageModel, accumulators: Sequence[Accumulator]) -> str:

@@ -33,7 +33,6 @@ import functools
 import hashlib
 import io
 import json
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +51,7 @@ from typing import (
 import numpy as np
 
 from srmlab.errors import UserError
+from srmlab.files import write_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -213,7 +213,7 @@ class Result:
             "settings": settings,
             "arrays": described,
         }
-        write_text(stem.with_name(stem.name + ".json"), json.dumps(document, indent=2) + "\n")
+        write_file(stem.with_name(stem.name + ".json"), json.dumps(document, indent=2) + "\n")
         return stem
 
     @classmethod
@@ -274,20 +274,11 @@ def require(holds: bool, message: str) -> None:
         raise ResultError(message)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Whole or not at all: a reader never sees half a file."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text)
-    os.replace(partial, path)
-
-
 def write_npz(path: Path, arrays: dict[str, Array]) -> str:
     """The arrays, whole or not at all; a hash of what was written."""
     content = io.BytesIO()
     np.savez_compressed(content, allow_pickle=False, **arrays)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(content.getbuffer())
-    os.replace(partial, path)
+    write_file(path, content.getvalue())
     return _digest(content.getbuffer())
 
 
@@ -297,7 +288,7 @@ def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[obje
     lines = [" ".join(columns)]
     for row in rows:
         lines.append(" ".join(f"{cell:.6g}" if isinstance(cell, float) else str(cell) for cell in row))
-    write_text(path, "\n".join(lines) + "\n")
+    write_file(path, "\n".join(lines) + "\n")
     return path
 
 

@@ -14,8 +14,6 @@ which takes it through the post-steps.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,6 +29,7 @@ from srmlab.analysis.result import Array, Axes, Evidence, Result, derived, requi
 from srmlab.analysis.routing import streams_of
 from srmlab.errors import UserError
 from srmlab.models import SRM, LanguageModel
+from srmlab.storage.identity import model_mark
 
 SPOOL_LIMIT = 4 * 2**30  # bytes of states kept on disk between two readings; beyond, the model runs twice
 
@@ -40,17 +39,6 @@ def points_of(model: SRM) -> tuple[str, ...]:
     config = model.config
     layers = [f"layers.{l}.out" for l in range(config.depth)]
     return tuple(layers + [f"post.{i}.out" for i in range(config.post_steps)])
-
-
-def model_mark(model: SRM) -> str:
-    """A hash of the config and of some values of every weight, the same in any precision: quick, and enough
-    to tell models apart."""
-    digest = hashlib.blake2b(json.dumps(model.config.to_dict()).encode(), digest_size=8)
-    for value in model.state_dict().values():
-        flat = value.detach().flatten()
-        some = flat[:: max(1, len(flat) // 64)].to("cpu", torch.bfloat16)
-        digest.update(some.float().numpy().tobytes())
-    return digest.hexdigest()
 
 
 class Finished:

@@ -168,7 +168,7 @@ class Command:
         return result
 
     def folder(self) -> Path:
-        from srmlab.training.files import sealed
+        from srmlab.files import sealed
 
         if self.out is not None:
             return self.out
@@ -297,7 +297,7 @@ class Store:
     """analysis/ and figures/ of a run. A result is known by the model, text and options it came from."""
 
     def __init__(self, folder: Path, model: LanguageModel, options: Command, text: str) -> None:
-        from srmlab.analysis.capture import model_fingerprint
+        from srmlab.storage.identity import model_fingerprint
 
         self.folder, self.results, self.figures = folder, folder / "analysis", folder / "figures"
         self.formats = options.formats
@@ -324,8 +324,8 @@ class Store:
         return load(self.results / name)
 
     def save(self, result: Result) -> None:
-        from srmlab.analysis.result import write_text
         from srmlab.figures import FIGURES, save_all
+        from srmlab.files import write_file
 
         if not is_main():
             return
@@ -334,7 +334,7 @@ class Store:
             for kind in FORMATS:  # of an earlier text or model
                 (self.figures / f"{name}.{kind}").unlink(missing_ok=True)
         save_all(result, self.figures, self.formats)
-        write_text(self.index, json.dumps(self._index() | {result.kind: self.identity}, indent=2) + "\n")
+        write_file(self.index, json.dumps(self._index() | {result.kind: self.identity}, indent=2) + "\n")
 
     def draw(self, result: Result) -> None:
         """The figures of a known result that have not been written in these formats."""
@@ -350,9 +350,9 @@ class Store:
             save_all(result, self.figures, missing)
 
     def finish(self, run: Path, results: dict[str, Result]) -> None:
-        from srmlab.analysis.result import write_text
         from srmlab.analysis.survey import ANALYSES
         from srmlab.figures import read_losses, save, training_curves
+        from srmlab.files import write_file
 
         if not is_main():
             return
@@ -362,7 +362,7 @@ class Store:
             self.draw(result)
         known = {name: self.load(name) for name in self._index() if self.has(name)} | results
         ordered = [known[name] for name in (*ANALYSES, "dynamics") if name in known]
-        write_text(self.results / "summary.txt", "\n\n".join(r.summary() for r in ordered) + "\n")
+        write_file(self.results / "summary.txt", "\n\n".join(r.summary() for r in ordered) + "\n")
         if (run / "metrics.jsonl").is_file():
             curve = read_losses(run / "metrics.jsonl")
             if len(curve[0]):

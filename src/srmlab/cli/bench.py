@@ -15,6 +15,7 @@ import tyro
 
 import srmlab
 from srmlab.errors import UserError
+from srmlab.files import write_file
 
 FOLDER = Path(__file__).parents[3] / "benchmarks"
 BENCHES = ("training_step", "decoding", "sites", "analyses", "explorer")
@@ -70,7 +71,7 @@ class Command:
                 rows.append(row)
         _print_table(rows)
         if self.json is not None:
-            self.json.write_text(json.dumps(report(rows, self.threads, self.rounds), indent=2) + "\n")
+            write_file(self.json, json.dumps(report(rows, self.threads, self.rounds), indent=2) + "\n")
 
 
 def report(rows: list[Any], threads: int, rounds: int) -> dict[str, Any]:

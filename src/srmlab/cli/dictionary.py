@@ -146,7 +146,7 @@ class Command:
         """All of the folder, or nothing."""
         from srmlab import dictionaries
         from srmlab.figures import save_all
-        from srmlab.training.files import sealed_folder
+        from srmlab.files import sealed_folder
 
         with sealed_folder(out) as folder:
             dictionaries.save(dictionary, folder)
@@ -165,7 +165,7 @@ class Command:
 
     def folder(self, config: Any) -> Path:
         from srmlab.dictionaries.learning import usual_features, usual_k
-        from srmlab.training.files import sealed
+        from srmlab.files import sealed
 
         features = usual_features(config.stream_dim) if self.features is None else self.features
         k = usual_k(config.stream_dim) if self.k is None else self.k

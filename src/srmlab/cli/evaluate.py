@@ -47,14 +47,14 @@ class Command:
 
     def evaluate(self) -> dict[str, Any]:
         from srmlab.data import open_tokens, reference_losses
-        from srmlab.storage import load, model_folder
+        from srmlab.storage import load, weights_folder
         from srmlab.training.distributed import device_of
         from srmlab.training.evaluation import check_vocabulary, evaluate
         from srmlab.training.memory import keep_buffers
         from srmlab.training.run import run_config
 
         keep_buffers()
-        model_folder(self.path)  # a path that holds no model is the first thing to say
+        weights_folder(self.path)  # a path that holds no model is the first thing to say
         run = run_config(self.path)
         folder = self.data or (run and run.data)
         if folder is None:

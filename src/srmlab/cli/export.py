@@ -58,8 +58,8 @@ def open_folder(path: Path) -> tuple[LanguageModel, Tokenizer | None]:
 
 def export_huggingface(model: LanguageModel, out: Path, tokenizer: Tokenizer | None) -> None:
     """A Hugging Face folder, all of it or nothing. An existing one is not overwritten."""
+    from srmlab.files import sealed_folder
     from srmlab.interop.huggingface import export, quietly
-    from srmlab.training.files import sealed_folder
 
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise UserError(f"{out} exists and is not overwritten: choose another folder, or delete it")

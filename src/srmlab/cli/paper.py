@@ -112,8 +112,8 @@ def _losses(path: Path) -> tuple[np.ndarray, np.ndarray]:
 def write_losses(path: Path, curves: dict[str, tuple[np.ndarray, np.ndarray]]) -> Path:
     """loss_smoothed.csv: Step and a column for each of the paper's runs, a rolling mean of 200 steps; nan
     where there is none."""
-    from srmlab.analysis.result import write_text
     from srmlab.figures import rolling_mean
+    from srmlab.files import write_file
 
     smooth: dict[str, dict[int, float]] = {}
     for label in LOSS_COLUMNS:
@@ -124,7 +124,7 @@ def write_losses(path: Path, curves: dict[str, tuple[np.ndarray, np.ndarray]]) -
     for step in sorted(set().union(*smooth.values())):
         cells = [f"{smooth[label][step]:.5f}" if step in smooth[label] else "nan" for label in LOSS_COLUMNS]
         lines.append(",".join([str(step), *cells]))
-    write_text(path, "\n".join(lines) + "\n")
+    write_file(path, "\n".join(lines) + "\n")
     return path
 
 

@@ -53,6 +53,6 @@ class Command:
 
 
 def default_path(run: Path) -> Path:
-    from srmlab.training.files import sealed
+    from srmlab.files import sealed
 
     return run.parent / f"{run.name}-report.html" if sealed(run) else run / "report.html"

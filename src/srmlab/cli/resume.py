@@ -1,19 +1,22 @@
-"""`srmlab resume RUN`: go on where a run was stopped."""
+"""`srmlab resume RUN`: continue a run where it was stopped."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated
 
 import tyro
+
+from srmlab.training.config import Execution
 
 
 @dataclass
 class Command:
-    """Go on with a stopped run, from its last good checkpoint, to the same result as if it had never stopped.
+    """Continue a stopped run from its last good checkpoint, to the same result as if it had never stopped.
 
-    What decides the result is fixed by the run. How it is computed may change:
+    What decides the result is fixed by the run. How it is computed may change: every option below has the
+    run's value unless given.
 
     Example:
         srmlab resume runs/nano
@@ -21,25 +24,30 @@ class Command:
         torchrun --nproc-per-node 2 --no-python srmlab resume runs/nano --strategy fsdp
     """
 
-    run_directory: tyro.conf.Positional[Path]
+    run_directory: Annotated[Path, tyro.conf.Positional]
     """The --out of an `srmlab train`."""
     data: Path | None = None
     """Where the data is now, if it has moved."""
-    device: str | None = None
-    strategy: Literal["auto", "single", "ddp", "fsdp"] | None = None
-    accumulate: int | None = None
-    compile: bool | None = None
-    activation_checkpointing: bool | None = None
-    on_nonfinite: Literal["stop", "skip", "rewind"] | None = None
-    eval_every: int | None = None
-    checkpoint_every: int | None = None
-    keep_checkpoints: int | None = None
-    log_every: int | None = None
+    execution: tyro.conf.OmitArgPrefixes[Execution] = field(default_factory=Execution)
+    first: tyro.conf.Suppress[Path | None] = None  # the run that `execution` is of
 
     def run(self) -> None:
         from srmlab.cli.train import finish
-        from srmlab.training.loop import resume
+        from srmlab.errors import UserError
+        from srmlab.training.start import resume
 
-        options = {name: value for name, value in vars(self).items() if name not in ("run_directory", "data")}
-        changes = {name: value for name, value in options.items() if value is not None}
-        finish(resume(self.run_directory, data_dir=self.data, **changes))
+        if self.first is not None and self.run_directory != self.first:
+            raise UserError(f"give the run first: srmlab resume {self.run_directory} …")
+        finish(resume(self.run_directory, data_dir=self.data, **vars(self.execution)))
+
+
+def defaults(arguments: list[str]) -> Command:
+    """The command before its options: as the run was executed so far."""
+    from srmlab.storage import RunDirectory
+    from srmlab.training.config import execution
+    from srmlab.training.run import RunConfig
+
+    runs = (Path(argument) for argument in arguments if not argument.startswith("-"))
+    first = next((path for path in runs if RunDirectory(path).exists()), None)
+    saved = Execution() if first is None else execution(RunConfig.read(first).training)
+    return Command(run_directory=tyro.MISSING, execution=saved, first=first)

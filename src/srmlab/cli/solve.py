@@ -101,9 +101,9 @@ class Command:
     def training_data(self, run: RunConfig | None) -> tuple[Path, Manifest]:
         """Where the training text is and how it was split: that decides which problems are held out."""
         from srmlab.data import read_manifest
-        from srmlab.storage import model_folder
+        from srmlab.storage import weights_folder
 
-        model_folder(self.path)  # a path that holds no model is the first thing to say
+        weights_folder(self.path)  # a path that holds no model is the first thing to say
         data = self.data or (run.data if run else None)
         if data is None:
             raise UserError(f"{self.path} is no run and does not say what it was trained on: give --data")

@@ -15,7 +15,8 @@ import tyro
 import srmlab
 from srmlab.errors import UserError, nearest
 from srmlab.models import ModelConfig
-from srmlab.training.config import TrainConfig, known_fields
+from srmlab.models.fields import known_fields
+from srmlab.training.config import TrainConfig
 from srmlab.training.recipes import recipe
 
 TOML_TEXTS, TOML_TABLES = ("preset", "init_from", "data", "out"), ("model", "training")
@@ -70,7 +71,7 @@ class Command:
     first: tyro.conf.Suppress[str | None] = None  # the preset that `model` and `training` were made from
 
     def run(self) -> None:
-        from srmlab.training.loop import train
+        from srmlab.training.start import train
 
         if self.preset != self.first:
             raise UserError(f"give the preset first: srmlab train {self.preset} …")
@@ -83,11 +84,11 @@ class Command:
 
     def show_plan(self) -> None:
         from srmlab.data import open_tokens
+        from srmlab.storage import RunDirectory
         from srmlab.training.distributed import open_world
         from srmlab.training.initial import begin
-        from srmlab.training.loop import check_plan
-        from srmlab.training.plan import make_plan
-        from srmlab.training.run import RunConfig, RunDirectory
+        from srmlab.training.plan import check_plan, make_plan
+        from srmlab.training.run import RunConfig
 
         out = RunDirectory(self.out)
         if not self.resume:
@@ -108,7 +109,7 @@ def finish(result: Any) -> None:
     if result.signal:
         if os.environ.get("RANK", "0") == "0":  # one of torchrun's processes speaks for all
             print(
-                f"stopped after step {result.step} and saved; `srmlab resume {result.run}` goes on",
+                f"stopped after step {result.step} and saved; `srmlab resume {result.run}` continues it",
                 flush=True,
             )
         sys.exit(result.exit_code)
@@ -151,7 +152,7 @@ def defaults(arguments: list[str]) -> Command:
 
 def _source(start: Path, out: str | None, arguments: list[str]) -> Path:
     """Where the model is described: a run that goes on needs no source any more, and may have none."""
-    from srmlab.training.run import RunDirectory
+    from srmlab.storage import RunDirectory
 
     if out is not None and "--resume" in arguments and RunDirectory(out).exists():
         return Path(out)

@@ -39,9 +39,10 @@ from srmlab.data.corpora import (
     text_digest,
 )
 from srmlab.data.errors import DataError
-from srmlab.data.shards import FORMAT, SPLITS, Manifest, Shard, manifest_bytes, read_manifest, sha256_of
+from srmlab.data.shards import FORMAT, SPLITS, Manifest, Shard, manifest_bytes, read_manifest
 from srmlab.data.tokenizers import Tokenizer, check_tokenizer_spec, load_tokenizer, make_tokenizer
-from srmlab.data.writing import Seen, ShardWriter, sync, write_all, write_atomically
+from srmlab.data.writing import Seen, ShardWriter, write_all
+from srmlab.files import sha256, sync, write_file
 
 GROUP_CHARS = 1 << 20  # documents go to a thread in groups of about this size
 COMMIT_TOKENS = 1 << 24  # at most this much work is repeated after a stop
@@ -113,7 +114,7 @@ def prepare(
                     if not (partial / "progress.json").is_file():
                         shutil.rmtree(partial)  # refused before the first progress: as if never begun
                     raise
-                write_atomically(partial / "manifest.json", manifest_bytes(manifest))
+                write_file(partial / "manifest.json", manifest_bytes(manifest))
             for name in ("seen.bin", "lock", "progress.json"):
                 (partial / name).unlink(missing_ok=True)
             partial.rename(out)
@@ -189,7 +190,7 @@ def _encode_corpus(
             writer.sync()
         state = {"settings": _settings(config, source), "position": asdict(position)}
         state |= {split: writers[split].state() for split in SPLITS}
-        write_atomically(partial / "progress.json", json.dumps(state).encode())
+        write_file(partial / "progress.json", json.dumps(state))
 
     with ExitStack() as files:
         writers = {
@@ -236,7 +237,7 @@ def _manifest(
         end_of_text=tokenizer.end_of_text,
         tokenizer=tokenizer.name,
         tokenizer_fingerprint=tokenizer.fingerprint,
-        tokenizer_sha256={p.name: sha256_of(p) for p in sorted((partial / "tokenizer").iterdir())},
+        tokenizer_sha256={p.name: sha256(p) for p in sorted((partial / "tokenizer").iterdir())},
         source=source.name,
         source_fingerprint=position.fingerprint,
         val_fraction=config.val_fraction,

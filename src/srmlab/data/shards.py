@@ -23,6 +23,7 @@ import numpy as np
 
 from srmlab.data.errors import DataError
 from srmlab.data.tokenizers import Tokenizer, load_tokenizer
+from srmlab.files import sha256
 
 FORMAT = 1
 SPLITS = ("train", "val")
@@ -124,7 +125,7 @@ def open_tokens(directory: str | Path, *, verify: bool = True) -> TokenData:
         path = directory / "tokenizer" / name
         if not path.is_file():
             raise DataError(f"{path} is missing: {fix}")
-        if sha256_of(path) != expected:
+        if sha256(path) != expected:
             raise DataError(f"{path} is damaged or from elsewhere (its sha256 differs): {fix}")
     listed = {shard.file for shards in manifest.shards.values() for shard in shards}
     for path in sorted(directory.glob("*.bin")):
@@ -139,7 +140,7 @@ def open_tokens(directory: str | Path, *, verify: bool = True) -> TokenData:
                 raise DataError(f"{path} is missing: {fix}")
             if path.stat().st_size != size:
                 raise DataError(f"{path} has {path.stat().st_size} bytes instead of {size}: {fix}")
-            if verify and sha256_of(path) != shard.sha256:
+            if verify and sha256(path) != shard.sha256:
                 raise DataError(f"{path} is damaged or from elsewhere (its sha256 differs): {fix}")
         arrays = [np.memmap(directory / shard.file, dtype, mode="r") for shard in shards]
         streams[split] = Tokens(arrays, vocab_size=manifest.vocab_size, end_of_text=manifest.end_of_text)
@@ -175,8 +176,3 @@ def read_manifest(directory: str | Path) -> Manifest:
 
 def manifest_bytes(manifest: Manifest) -> bytes:
     return (json.dumps(asdict(manifest) | {"sha256": manifest.fingerprint}, indent=2) + "\n").encode()
-
-
-def sha256_of(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

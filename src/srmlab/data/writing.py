@@ -1,5 +1,5 @@
-"""What preparation writes to disk: shards that grow token by token, the hashes seen so far, small files all
-or not at all. Every piece can be cut back to an earlier state and go on from there.
+"""What preparation writes to disk: shards that grow token by token, and the hashes seen so far. Both can be
+cut back to an earlier state and continued from there.
 """
 
 import os
@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from srmlab.data.errors import DataError
-from srmlab.data.shards import Shard, sha256_of
+from srmlab.data.shards import Shard
+from srmlab.files import sha256
 
 
 class Seen:
@@ -103,17 +104,7 @@ class ShardWriter:
         self.sync()
         self.close()
         tokens = path.stat().st_size // self._dtype.itemsize
-        self._sealed.append(Shard(path.name, tokens, sha256_of(path)))
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
-    sync(path.parent)
+        self._sealed.append(Shard(path.name, tokens, sha256(path)))
 
 
 def write_all(file: FileIO, content: bytes) -> None:
@@ -121,12 +112,3 @@ def write_all(file: FileIO, content: bytes) -> None:
     rest = memoryview(content)
     while rest:
         rest = rest[file.write(rest) or 0 :]
-
-
-def sync(path: Path) -> None:
-    """A file, or the names in a folder, to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -30,6 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from srmlab.errors import UserError
+from srmlab.files import write_file
 
 FORMAT = 1
 CONFIG, WEIGHTS = "dictionary.json", "dictionary.safetensors"
@@ -121,7 +122,7 @@ def save(dictionary: Dictionary, folder: str | Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     save_file({name: value.contiguous() for name, value in dictionary.state_dict().items()}, folder / WEIGHTS)
     document = {"format": FORMAT, **dataclasses.asdict(dictionary.config)}
-    (folder / CONFIG).write_text(json.dumps(document, indent=2) + "\n")
+    write_file(folder / CONFIG, json.dumps(document, indent=2) + "\n")
     return folder
 
 

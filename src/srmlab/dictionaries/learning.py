@@ -29,10 +29,10 @@ from torch import Tensor
 from srmlab.analysis.ablation import Layers, points_at
 from srmlab.analysis.capture import Batch, as_batch, evaluating, stream_major
 from srmlab.analysis.routing import streams_of
-from srmlab.analysis.states import model_mark
 from srmlab.dictionaries.dictionary import Dictionary, DictionaryConfig
 from srmlab.errors import UserError
 from srmlab.models import SRM, LanguageModel
+from srmlab.storage.identity import model_mark
 
 PATIENCE = 100_000  # states without firing, after which a feature is dead
 COOLING = 0.2  # of the steps, at the end, in which the rate falls to 0

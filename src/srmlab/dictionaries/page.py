@@ -5,8 +5,9 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
-from srmlab.analysis.result import Array, write_text
+from srmlab.analysis.result import Array
 from srmlab.dictionaries.features import Decode, Features
+from srmlab.files import write_file
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -32,7 +33,7 @@ def write_page(found: Features, path: str | Path, decode: Decode, title: str, mo
     path = Path(path)
     streams = "\n".join(_stream(found, s, decode, most) for s in range(len(found.fired)))
     about = escape(str(found.evidence))
-    write_text(path, PAGE.format(title=escape(title), about=about, most=most, streams=streams))
+    write_file(path, PAGE.format(title=escape(title), about=about, most=most, streams=streams))
     return path
 
 

@@ -44,10 +44,11 @@ from srmlab.analysis.capture import (
 from srmlab.analysis.readout import Readout, sequence_losses
 from srmlab.analysis.result import Array, Axes, Evidence, Result, derived, require, write_table
 from srmlab.analysis.routing import streams_of
-from srmlab.analysis.states import StateMeans, StateSums, model_mark, points_of
+from srmlab.analysis.states import StateMeans, StateSums, points_of
 from srmlab.dictionaries.dictionary import Dictionary
 from srmlab.errors import UserError
 from srmlab.models import SRM, LanguageModel
+from srmlab.storage.identity import model_mark
 
 Replace = Callable[[Tensor, str], Tensor]  # states [S, B, T, D] at a point → what comes in their place
 

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from srmlab.models import ModelConfig
-from srmlab.training.config import TrainConfig
-from srmlab.training.run import identity
+from srmlab.training.config import TrainConfig, identity
 
 if TYPE_CHECKING:
     from srmlab.experiments.results import SweepResult

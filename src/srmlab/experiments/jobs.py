@@ -17,9 +17,9 @@ from typing import Any
 from srmlab.errors import UserError
 from srmlab.experiments.experiment import Cell, Experiment
 from srmlab.experiments.results import depths_file, read_run
+from srmlab.files import write_file
 from srmlab.models import config_from_dict
 from srmlab.training.config import TrainConfig
-from srmlab.training.files import write_file
 
 DEPTH_WINDOWS = 64  # of validation text, for the loss at other depths
 
@@ -75,7 +75,7 @@ def read_plan(path: str | Path) -> list[Job]:
 
 def run_job(plan: str, number: int) -> int:
     """Train and measure what job `number` still lacks; the exit code of a shell."""
-    from srmlab.training.loop import train
+    from srmlab.training.start import train
 
     job = read_plan(plan)[number]
     cell, run = job.cell(), Path(job.run)

@@ -19,9 +19,9 @@ import numpy as np
 import srmlab
 from srmlab.errors import UserError
 from srmlab.experiments.experiment import Cell, Experiment, Scale
+from srmlab.files import write_file
 from srmlab.models import build
-from srmlab.training.files import write_file
-from srmlab.training.metrics import iter_metrics
+from srmlab.storage.metrics import iter_metrics
 from srmlab.training.progress import duration
 
 FORMAT = 1

@@ -155,7 +155,7 @@ def _tokenizer(path: Path):
 
 def evaluation_text(path: str | Path, model: LanguageModel) -> list[Tensor]:
     """Some of the run's validation text, beside it or where the run found it: what means are taken over."""
-    from srmlab.training.run import RunDirectory
+    from srmlab.training.run import RunConfig
 
     path = Path(path)
     context = min(model.config.context, 256)
@@ -166,7 +166,7 @@ def evaluation_text(path: str | Path, model: LanguageModel) -> list[Tensor]:
     if not (path / "run.json").is_file():
         return []
     try:
-        data = open_tokens(RunDirectory(path).read().data, verify=False)
+        data = open_tokens(RunConfig.read(path).data, verify=False)
     except (DataError, OSError):
         return []
     batches = evaluation_batches(data.val, context=context, batch_size=4)

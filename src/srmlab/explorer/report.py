@@ -29,6 +29,8 @@ from srmlab.explorer.captions import captions, comparison
 from srmlab.explorer.leaderboard import leaderboards, read_results, svg_image
 from srmlab.explorer.session import Session
 from srmlab.explorer.trace import Trace
+from srmlab.files import write_file
+from srmlab.storage.metrics import read_metrics
 
 CURVE_POINTS = 1000  # of the training curve; longer runs are averaged down
 
@@ -53,7 +55,7 @@ def write_report(
     text = page(session, made, training_curve(run), record, experiments, figures(run, session.saved))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        write_file(path, text)
     except OSError as error:
         raise UserError(f"cannot write {path} ({error.strerror}): choose another --out") from None
     return path
@@ -136,14 +138,10 @@ def training_curve(run: str | Path | None) -> dict[str, Any] | None:
     loss: dict[int, float] = {}
     val: dict[int, float] = {}
     try:
-        lines = (Path(run) / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        rows = read_metrics(Path(run) / "metrics.jsonl")
     except OSError:
         return None
-    for line in lines:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue  # the line a killed process was writing
+    for row in rows:
         step = row.get("step")
         for name, into in (("loss", loss), ("val_loss", val)):
             value = row.get(name)

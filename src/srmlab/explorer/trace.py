@@ -34,6 +34,7 @@ from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
 
 from srmlab.errors import UserError
+from srmlab.files import write_file
 from srmlab.models import ModelConfig
 
 FORMAT = 1
@@ -229,7 +230,7 @@ class Trace:
     def save(self, path: str | Path) -> Path:
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(self.to_bytes())
+        write_file(path, self.to_bytes())
         return path
 
     @classmethod

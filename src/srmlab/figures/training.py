@@ -3,7 +3,6 @@ run."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from srmlab.figures.style import (
     new_figure,
     styled,
 )
+from srmlab.storage.metrics import iter_metrics
 
 Curve = tuple[np.ndarray, np.ndarray]  # steps, losses
 
@@ -158,11 +158,7 @@ def read_losses(metrics: str | Path) -> Curve:
     """Steps and training losses from a metrics.jsonl (lines without a training loss, such as evaluations, are
     passed over)."""
     steps, losses = [], []
-    for line in Path(metrics).read_text().splitlines():
-        try:
-            row = json.loads(line)
-        except ValueError:  # the last line of a run that is being written
-            continue
+    for row in iter_metrics(Path(metrics)):
         if isinstance(row.get("loss"), int | float) and isinstance(row.get("step"), int):
             steps.append(row["step"])
             losses.append(float(row["loss"]))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from srmlab.models.attention import Rotary, causal_attention
-from srmlab.models.config import ConfigError, ModelConfig, Sizes
+from srmlab.models.config import ModelConfig, Sizes
 from srmlab.models.connection import Connection, connection
 from srmlab.models.decoding import DecodingCache, generate
+from srmlab.models.fields import ConfigError
 from srmlab.models.forward import Pass
 
 from srmlab.models.srm import SRM, SRMConfig  # isort: skip  (the order of the registry)

@@ -13,23 +13,15 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Self
 
-from srmlab.errors import UserError, nearest
+from srmlab.errors import UserError
+from srmlab.models.fields import check_fields, known_fields, require
 
 NANO: dict[str, Any] = {"vocab_size": 512, "context": 256}  # of presets for a CPU: a small BPE, short windows
 
 
 LATER = {"later": True}  # metadata of a field that configs saved before do not have
-
-
-class ConfigError(UserError):
-    """A config that cannot work. The message is one line and names the fix."""
-
-
-def require(holds: bool, field: str, value: object, fix: str) -> None:
-    if not holds:
-        raise ConfigError(f"{field} = {value!r}: {fix}")
 
 
 @dataclass(frozen=True)
@@ -61,7 +53,7 @@ class ModelConfig:
     init_seed: int = 0  # weights (and z_0) are a function of the config alone
 
     def __post_init__(self) -> None:
-        _check_types(self)
+        check_fields(self)
         self.require_positive("vocab_size", "context")
 
     def require_positive(self, *names: str) -> None:
@@ -99,8 +91,7 @@ class ModelConfig:
 
     def replace(self, **changes: Any) -> Self:
         """This config with some fields changed, checked again."""
-        refuse_unknown(type(self), changes)
-        return dataclasses.replace(self, **changes)
+        return dataclasses.replace(self, **known_fields(type(self), changes))
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON. A `LATER` field is left out where it has its default, so that what was saved before keeps
@@ -112,24 +103,3 @@ class ModelConfig:
             if not (field.metadata == LATER and getattr(self, field.name) == field.default)
         }
         return {"architecture": self.architecture, **fields}
-
-
-def refuse_unknown(kind: type[ModelConfig], fields: dict[str, Any]) -> None:
-    known = [field.name for field in dataclasses.fields(kind)]
-    for name in fields:
-        if name not in known:
-            hint = nearest(name, known) or f"; its fields are {', '.join(known)}"
-            raise ConfigError(f"{name}: not a field of {kind.__name__}{hint}")
-
-
-def _check_types(config: ModelConfig) -> None:
-    hints = get_type_hints(type(config))
-    for field in dataclasses.fields(config):
-        value, kind = getattr(config, field.name), hints[field.name]
-        if get_origin(kind) is Literal:
-            choices = " or ".join(repr(choice) for choice in get_args(kind))
-            require(value in get_args(kind), field.name, value, f"must be {choices}")
-        else:
-            accepted = (int, float) if kind is float else kind
-            fits = isinstance(value, accepted) and (kind is bool or not isinstance(value, bool))
-            require(fits, field.name, value, f"must be of type {kind.__name__}")

@@ -24,7 +24,8 @@ from torch import Tensor, nn
 
 from srmlab.errors import UserError
 from srmlab.models.attention import causal_attention
-from srmlab.models.config import LATER, NANO, ModelConfig, Sizes, require
+from srmlab.models.config import LATER, NANO, ModelConfig, Sizes
+from srmlab.models.fields import require
 from srmlab.models.forward import Pass
 from srmlab.models.model import Call, Flops, LanguageModel, Point
 from srmlab.models.registry import register

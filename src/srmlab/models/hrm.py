@@ -27,7 +27,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from srmlab.models.attention import Rotary, causal_attention
-from srmlab.models.config import LATER, NANO, ModelConfig, Sizes, require
+from srmlab.models.config import LATER, NANO, ModelConfig, Sizes
+from srmlab.models.fields import require
 from srmlab.models.forward import Pass, gradient
 from srmlab.models.model import Call, Flops, LanguageModel, Point
 from srmlab.models.registry import register

@@ -17,7 +17,8 @@ from typing import Any, TypeVar, get_args
 import torch
 
 from srmlab.errors import UserError, nearest
-from srmlab.models.config import ConfigError, ModelConfig, refuse_unknown
+from srmlab.models.config import ModelConfig
+from srmlab.models.fields import ConfigError, known_fields
 from srmlab.models.model import LanguageModel
 
 Preset = Callable[..., ModelConfig]
@@ -76,8 +77,7 @@ def config_from_dict(fields: Mapping[str, Any]) -> ModelConfig:
     if architecture not in ARCHITECTURES:
         raise ConfigError(f"architecture = {architecture!r}: must be one of {', '.join(ARCHITECTURES)}")
     kind = config_of(ARCHITECTURES[architecture])
-    refuse_unknown(kind, fields)
-    return kind(**fields)
+    return kind(**known_fields(kind, fields))
 
 
 def preset(name: str, **changes: Any) -> ModelConfig:

@@ -28,8 +28,9 @@ import torch
 from torch import Tensor, nn
 
 from srmlab.models.attention import Rotary
-from srmlab.models.config import LATER, NANO, ConfigError, ModelConfig, Sizes, require
+from srmlab.models.config import LATER, NANO, ModelConfig, Sizes
 from srmlab.models.connection import CONNECTIONS, Connection
+from srmlab.models.fields import ConfigError, require
 from srmlab.models.forward import Pass, gradient
 from srmlab.models.layer import Layer
 from srmlab.models.model import Call, Exchange, Flops, LanguageModel, Point

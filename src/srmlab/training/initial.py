@@ -12,25 +12,26 @@ from pathlib import Path
 
 from srmlab.data import TokenData, load_tokenizer
 from srmlab.errors import UserError
+from srmlab.files import SUMS, sha256
 from srmlab.models import ModelConfig, build, config_from_dict
-from srmlab.training.checkpoint import CheckpointError, model_tensors, read_json, verify_files, weights_folder
+from srmlab.storage.run import RunDirectory
+from srmlab.storage.weights import CheckpointError, model_tensors, read_json, verify_files, weights_folder
 from srmlab.training.distributed import World
 from srmlab.training.evaluation import check_vocabulary
-from srmlab.training.files import SUMS, digest
-from srmlab.training.run import InitialWeights, RunDirectory
+from srmlab.training.run import InitialWeights, RunConfig
 
 
 def model_of(path: str | Path) -> ModelConfig:
     """The config of the model in a run, a checkpoint or an export. No weight is read."""
-    path, run = Path(path), RunDirectory(path)
+    path = Path(path)
     if (path / "config.json").is_file():
         content = read_json(path / "config.json")
         if not isinstance(content.get("model"), dict):
             raise CheckpointError(f"{path / 'config.json'} is damaged: it describes no model")
         return config_from_dict(content["model"])
-    if run.exists():
-        return run.read().model
-    what = "is no run, checkpoint or export" if path.exists() else "does not exist"
+    if RunDirectory(path).exists():
+        return RunConfig.read(path).model
+    what = "is not a run, checkpoint or export" if path.exists() else "does not exist"
     raise UserError(f"{path} {what}: give the folder of a run, a checkpoint or an export")
 
 
@@ -44,7 +45,7 @@ def find_weights(path: str | Path, model: ModelConfig, data: TokenData) -> Initi
     refuse_misfit(path, source, model)
     check_vocabulary(source.vocab_size, data.vocab_size, data.path, trained=True)
     refuse_other_tokens(folder, data)
-    return InitialWeights(folder.absolute(), digest(folder / SUMS))
+    return InitialWeights(folder.absolute(), sha256(folder / SUMS))
 
 
 def refuse_misfit(path: Path, source: ModelConfig, model: ModelConfig) -> None:
@@ -82,7 +83,7 @@ def refuse_changed(weights: InitialWeights) -> None:
     if not path.is_dir():
         raise UserError(f"{path}, whose weights the run was begun from, is gone: {fix}")
     verify_files(path)
-    if digest(path / SUMS) != weights.sha256:
+    if sha256(path / SUMS) != weights.sha256:
         raise UserError(f"{path}, whose weights the run was begun from, has changed: {fix}")
 
 
@@ -91,7 +92,7 @@ def begin(
 ) -> InitialWeights:
     """What to write into `run.json`; of a run that goes on, what is there: its source may be gone."""
     if again:
-        saved, given = run.read().init_from, Path(path).absolute()
+        saved, given = RunConfig.read(run.path).init_from, Path(path).absolute()
         return saved if saved and saved.path.is_relative_to(given) else InitialWeights(given, "")
     found: InitialWeights | None = None
     with world.only_main() as mine:

@@ -1,4 +1,4 @@
-"""What a run tells about itself: `metrics.jsonl` always, TensorBoard and Weights & Biases if asked for.
+"""The log of a run: `metrics.jsonl` always, TensorBoard and Weights & Biases if asked for.
 
 One JSON object a line. After every step:
 
@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from srmlab.errors import UserError
+from srmlab.files import write_file
+from srmlab.storage.metrics import iter_metrics, read_metrics
 from srmlab.training.config import TrainConfig
-from srmlab.training.files import write_file
 
 Row = Mapping[str, Any]
 
@@ -31,7 +32,7 @@ class Writer(Protocol):
 
 
 class MetricsLog:
-    """The lines of `metrics.jsonl`, and whoever else is told."""
+    """The lines of `metrics.jsonl`, passed on to TensorBoard and Weights & Biases."""
 
     def __init__(self, path: Path, others: list[Writer], every: int = 1) -> None:
         self.path, self.others, self.every = path, others, every
@@ -66,22 +67,6 @@ class MetricsLog:
         self._file.close()
         for writer in self.others:
             writer.close()
-
-
-def iter_metrics(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a `metrics.jsonl` one by one; a last line that was cut short by a crash is left out."""
-    with open(path, encoding="utf-8") as file:
-        for line in file:
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue
-            yield row
-
-
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """All rows of a `metrics.jsonl`."""
-    return list(iter_metrics(path))
 
 
 def open_log(run: Path, config: TrainConfig, name: str) -> MetricsLog:

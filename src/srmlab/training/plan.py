@@ -1,4 +1,4 @@
-"""What a run would cost, told before it starts: `srmlab train … --dry-run`.
+"""A run before it starts: whether it can work, and what it would cost (`srmlab train … --dry-run`).
 
 Parameters and FLOPs are formulas. Memory is counted, not guessed: one forward pass on the meta device,
 which has shapes but no data, with a hook on every tensor that autograd keeps for the backward pass. Time is
@@ -16,13 +16,51 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from srmlab.data import Batches, TokenData
+from srmlab.data import ANSWER, Batches, TokenData, evaluation_batches
+from srmlab.errors import UserError
 from srmlab.models import build
+from srmlab.models.loss import IGNORE
+from srmlab.training.config import TrainConfig
 from srmlab.training.distributed import World
+from srmlab.training.evaluation import can_evaluate, check_vocabulary
+from srmlab.training.metrics import check_writers
 from srmlab.training.peak import measure_peak
 from srmlab.training.progress import duration
 from srmlab.training.recompute import recompute_activations
 from srmlab.training.run import RunConfig
+
+
+def check_plan(plan: RunConfig, data: TokenData, world: World) -> None:
+    """Refuse what cannot work, before anything is touched."""
+    config, model = plan.training, plan.model
+    check_vocabulary(model.vocab_size, data.vocab_size, data.path)
+    context = config.context or model.context
+    if context > model.context:
+        raise UserError(
+            f"context = {context}: the model's is {model.context}; shorten it, or lengthen the model's"
+        )
+    batches = Batches(data.train, context, config.batch_size, config.seed)
+    batches.windows(0, world.rank, world.size, 0, config.accumulate)
+    if config.answers_only:
+        check_answers(data, context, config)
+    check_writers(config)
+
+
+def check_answers(data: TokenData, context: int, config: TrainConfig) -> None:
+    """Refuse text in which nothing would be learned: no window holds a question with its answer."""
+    marks, limit = data.tokenizer.answer_marks, max(config.eval_tokens, context)
+    for split, tokens, tokens_read in (("training", data.train, None), ("validation", data.val, limit)):
+        if can_evaluate(tokens, context):
+            batches = evaluation_batches(tokens, context, config.batch_size, tokens_read, marks)
+            if not any(counted(targets) for _, targets in batches):
+                raise UserError(
+                    f"answers_only: no {split} window of {context} tokens holds a question, {ANSWER!r} and "
+                    "an answer; lengthen the context, or use the data of `srmlab prepare task:NAME`"
+                )
+
+
+def counted(targets: Tensor) -> int:
+    return int((targets != IGNORE).sum())
 
 
 @dataclass(frozen=True)

@@ -1,23 +1,15 @@
-"""The run directory: one folder holds all there is to know about a run.
+"""What a run is: the model, how it is trained, on which data, from which weights; `run.json`, with types.
 
-    RUN/run.json          model, training and data config, versions; written once
-    RUN/metrics.jsonl     one line a step
-    RUN/checkpoints/      step-N folders, the last few
-    RUN/tokenizer/        the data's tokenizer
-    RUN/.lock             held by the process that trains
+    run = RunConfig.read("runs/nano")
+    run.training.lr
 
-A second process on the same run is refused. The system lets go of the lock even after a kill.
+`srmlab.storage.run` has the folder around it.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import json
 import platform
-import shutil
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,10 +21,8 @@ import srmlab
 from srmlab.data import TokenData
 from srmlab.errors import UserError
 from srmlab.models import ModelConfig, config_from_dict
-from srmlab.training.config import EXECUTION, TrainConfig, refuse_changes
-from srmlab.training.files import sync, umask, write_file
-
-FORMAT = 1
+from srmlab.storage.run import RunDirectory
+from srmlab.training.config import TrainConfig, identity, refuse_changes
 
 
 @dataclass(frozen=True)
@@ -57,7 +47,6 @@ class RunConfig:
     def to_dict(self) -> dict[str, Any]:
         start = self.init_from
         return {
-            "format": FORMAT,
             "preset": self.preset,
             "init_from": {"path": str(start.path), "sha256": start.sha256} if start else None,
             "model": self.model.to_dict(),
@@ -69,6 +58,37 @@ class RunConfig:
                 "python": platform.python_version(),
             },
         }
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> RunConfig:
+        start = content.get("init_from")
+        return cls(
+            model=config_from_dict(content["model"]),
+            training=TrainConfig.from_dict(content["training"]),
+            data=Path(content["data"]["path"]),
+            data_fingerprint=content["data"]["fingerprint"],
+            preset=content.get("preset"),
+            init_from=InitialWeights(Path(start["path"]), start["sha256"]) if start else None,
+        )
+
+    @classmethod
+    def read(cls, path: str | Path) -> RunConfig:
+        """What a run was begun as."""
+        run = RunDirectory(path)
+        record = run.record()
+        try:
+            return cls.from_dict(record)
+        except UserError as error:
+            raise UserError(f"{run.path / 'run.json'}: {error}") from None
+        except (KeyError, TypeError, AttributeError) as error:
+            raise UserError(
+                f"{run.path / 'run.json'} cannot be read ({error!r}): restore it from a backup"
+            ) from None
+
+    def create(self, run: RunDirectory, data: TokenData) -> None:
+        """Begin the run on disk."""
+        created = {"created": datetime.now(UTC).isoformat(timespec="seconds")}
+        run.create(self.to_dict() | created, data.path / "tokenizer")
 
     def refuse_other(self, other: RunConfig, run: Path) -> None:
         """A run goes on as what it was begun as: only the fields of execution may differ in `other`."""
@@ -82,95 +102,7 @@ class RunConfig:
             raise UserError(f"init_from has changed ({was} → {given}): {fix}")
 
 
-def identity(config: TrainConfig) -> dict[str, Any]:
-    """The fields that decide what is computed."""
-    return {name: value for name, value in config.to_dict().items() if name not in EXECUTION}
-
-
-class RunDirectory:
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        self.checkpoints = self.path / "checkpoints"
-        self.tokenizer = self.path / "tokenizer"
-        self.metrics = self.path / "metrics.jsonl"
-
-    def exists(self) -> bool:
-        return (self.path / "run.json").is_file()
-
-    def refuse_occupied(self) -> None:
-        if self.exists():
-            raise UserError(
-                f"{self.path} is a run already: continue it with `srmlab resume {self.path}`, "
-                "or choose another --out"
-            )
-        if self.path.is_file() or (self.path.is_dir() and any(self.path.iterdir())):
-            raise UserError(f"{self.path} exists and is not empty: choose another --out")
-
-    def create(self, config: RunConfig, data: TokenData) -> None:
-        """Make the folder, under another name until it is complete: half a run is never called a run."""
-        content = config.to_dict() | {"created": datetime.now(UTC).isoformat(timespec="seconds")}
-        temporary: Path | None = None
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = Path(tempfile.mkdtemp(prefix=f".writing-{self.path.name}-", dir=self.path.parent))
-            temporary.chmod(0o777 & ~umask())
-            (temporary / "checkpoints").mkdir()
-            shutil.copytree(data.path / "tokenizer", temporary / "tokenizer")
-            (temporary / "metrics.jsonl").touch()
-            write_file(temporary / "run.json", json.dumps(content, indent=2) + "\n")
-            temporary.rename(self.path)
-            sync(self.path.parent)
-        except OSError as error:
-            if temporary is not None:
-                shutil.rmtree(temporary, ignore_errors=True)
-            raise UserError(f"cannot write {self.path} ({error.strerror}): choose another --out") from None
-
-    def read(self) -> RunConfig:
-        file = self.path / "run.json"
-        try:
-            content = json.loads(file.read_text(encoding="utf-8"))
-            if content["format"] > FORMAT:
-                raise UserError(f"format {content['format']}: this version reads {FORMAT}; upgrade srmlab")
-            start = content.get("init_from")
-            return RunConfig(
-                model=config_from_dict(content["model"]),
-                training=TrainConfig.from_dict(content["training"]),
-                data=Path(content["data"]["path"]),
-                data_fingerprint=content["data"]["fingerprint"],
-                preset=content.get("preset"),
-                init_from=InitialWeights(Path(start["path"]), start["sha256"]) if start else None,
-            )
-        except FileNotFoundError:
-            raise UserError(
-                f"{self.path} is no run (it has no run.json): give the --out of an `srmlab train`"
-            ) from None
-        except UserError as error:
-            raise UserError(f"{file}: {error}") from None
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{file} cannot be read ({error!r}): restore it from a backup") from None
-
-    @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
-        """Hold the run for this process alone."""
-        try:
-            file = open(self.path / ".lock", "w")  # noqa: SIM115
-        except OSError as error:
-            raise UserError(
-                f"cannot write to {self.path} ({error.strerror}): give yourself permission, or copy the run"
-            ) from None
-        with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UserError(
-                    f"{self.path} is being trained by another process: wait for it to end"
-                ) from None
-            yield
-
-
-def run_config(path: Path) -> RunConfig | None:
+def run_config(path: str | Path) -> RunConfig | None:
     """The run behind the path, if there is one: the path itself, or two folders above a checkpoint."""
-    for folder in (path, path.parent.parent):
-        if RunDirectory(folder).exists():
-            return RunDirectory(folder).read()
-    return None
+    run = RunDirectory.find(path)
+    return RunConfig.read(run.path) if run else None

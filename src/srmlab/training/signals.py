@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any, Self
 
@@ -32,5 +33,14 @@ class StopRequest:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
+    def flags(self) -> list[float]:
+        """For every signal whether it came: numbers that can be summed over processes."""
+        return [float(self.signal == number) for number in SIGNALS]
+
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self.signal = self.signal or number
+
+
+def first_signal(flags: Sequence[float]) -> int:
+    """The signal that came to any process, by the sums of `flags` over all; 0 if none did."""
+    return next((int(number) for number, came in zip(SIGNALS, flags, strict=True) if came), 0)

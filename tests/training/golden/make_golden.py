@@ -11,8 +11,9 @@ import torch
 
 from srmlab.data import byte_tokenizer
 from srmlab.models import SRMConfig, build
+from srmlab.storage.weights import FORMAT
 from srmlab.training import AdamAtan2, TrainConfig
-from srmlab.training.checkpoint import FORMAT, save_checkpoint
+from srmlab.training.checkpoint import save_checkpoint
 from srmlab.training.distributed import distribute, open_world
 
 HERE = Path(__file__).parent

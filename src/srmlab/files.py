@@ -1,0 +1,167 @@
+"""Files that are either all there or not there: written beside, synced, checksummed, renamed.
+
+`write_file` replaces one file; `sealed_folder` makes a whole folder appear, complete or not at all.
+`SHA256SUMS` in a sealed folder lists every file, in the format of the command `sha256sum -c`. `check_sums`
+finds any change: every byte of the folder is either hashed, or a hash, or a name. In a folder that keeps
+growing, some of the files can be sealed by a list of another name: `seal_files`, `check_files`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+SUMS = "SHA256SUMS"
+LINE = re.compile(r"([0-9a-f]{64})  ([\w.+/-]+)")
+
+
+class DamagedFile(Exception):
+    """A file that is not what was written. The message names it."""
+
+
+# --- writing ------------------------------------------------------------------------------------------------
+
+
+def write_file(path: Path, content: str | bytes) -> None:
+    """Replace a file in one stroke: a reader sees the old one or the new one, and never half of it."""
+    temporary = path.with_name(f".writing-{path.name}")
+    try:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+        sync(temporary)
+        temporary.rename(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+@contextlib.contextmanager
+def sealed_folder(target: Path) -> Iterator[Path]:
+    """A folder to write into, which becomes `target` if the block ends well and is removed if it does not.
+
+    What is in it already (shards that other processes wrote) stays.
+    """
+    temporary = target.with_name(f".writing-{target.name}")
+    temporary.mkdir(parents=True, exist_ok=True)
+    try:
+        yield temporary
+        seal(temporary, target)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def seal(temporary: Path, target: Path) -> None:
+    """Checksums, then the disk, then the name: whoever sees `target` sees all of it."""
+    files = seal_files(temporary, files_in(temporary), SUMS)
+    for path in files:
+        path.chmod(0o666 & ~umask())  # safetensors makes its files private
+        sync(path)
+    for folder in {path.parent for path in files}:
+        sync(folder)
+    remove_folder(target)
+    temporary.rename(target)
+    sync(target.parent)
+
+
+def seal_files(folder: Path, files: Iterable[Path], sums: str) -> list[Path]:
+    """Write the checksums of `files` to `folder / sums`; all of these files, that one included."""
+    listed = list(files)
+    lines = [f"{sha256(path)}  {path.relative_to(folder).as_posix()}\n" for path in listed]
+    write_file(folder / sums, "".join(lines))
+    return [*listed, folder / sums]
+
+
+def remove_folder(folder: Path) -> None:
+    """Rename first: a removal that is cut short leaves no half folder under the name."""
+    if folder.exists():
+        doomed = folder.with_name(f".removing-{folder.name}")
+        shutil.rmtree(doomed, ignore_errors=True)
+        folder.rename(doomed)
+        shutil.rmtree(doomed)
+
+
+def sweep_leftovers(folder: Path) -> None:
+    """Remove what a killed process left half written or half removed."""
+    for pattern in (".writing-*", ".removing-*"):
+        for path in folder.glob(pattern):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def sync(path: Path) -> None:
+    """A file, or the names in a folder, to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def umask() -> int:
+    """The permissions that this process does not give; they can only be read by setting them."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+# --- checking -----------------------------------------------------------------------------------------------
+
+
+def sealed(folder: Path) -> bool:
+    """Whether nothing may be added to the folder: an export, a checkpoint, the shipped run."""
+    return (folder / SUMS).is_file()
+
+
+def check_sums(folder: Path) -> None:
+    """Raise `DamagedFile` unless the folder is, to the bit, what was sealed."""
+    listed = read_sums(folder / SUMS)
+    present = {path.relative_to(folder).as_posix() for path in files_in(folder)} - {SUMS}
+    for name in sorted(present ^ set(listed)):
+        raise DamagedFile(f"{name} is missing" if name in listed else f"{name} is not listed in {SUMS}")
+    compare(folder, listed)
+
+
+def check_files(folder: Path, sums: str) -> None:
+    """The same for the files that `folder / sums` lists; others may come and go."""
+    compare(folder, read_sums(folder / sums))
+
+
+def read_sums(path: Path) -> dict[str, str]:
+    """The expected sha256 of every listed file, by name."""
+    try:
+        lines = path.read_text(encoding="ascii").split("\n")
+    except FileNotFoundError:
+        raise DamagedFile(f"{path.name} is missing") from None
+    except (OSError, UnicodeDecodeError):
+        raise DamagedFile(f"{path.name} is damaged") from None
+    matches = [LINE.fullmatch(line) for line in lines[:-1]]
+    if lines[-1] or not matches or not all(matches):
+        raise DamagedFile(f"{path.name} is damaged")
+    return {match[2]: match[1] for match in matches if match}
+
+
+def compare(folder: Path, listed: Mapping[str, str]) -> None:
+    for name, expected in listed.items():
+        try:
+            found = sha256(folder / name)
+        except FileNotFoundError:
+            raise DamagedFile(f"{name} is missing") from None
+        except OSError as error:
+            raise DamagedFile(f"{name} cannot be read ({error.strerror})") from None
+        if found != expected:
+            raise DamagedFile(f"{name} is damaged (its sha256 differs)")
+
+
+def files_in(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def sha256(path: Path) -> str:
+    """The hash of a file's content, as `sha256sum` gives it."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

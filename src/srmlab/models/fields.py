@@ -1,0 +1,91 @@
+"""The checks of a config's fields, for the configs of models and of training alike.
+
+A config is a frozen dataclass with keyword fields. `check_fields`, called from `__post_init__`, refuses a
+value that is not of its field's type, or outside the bounds that the field was declared with, in one line
+that names the field, its value and the fix.
+
+    >>> @dataclasses.dataclass(frozen=True, kw_only=True)
+    ... class Walk:
+    ...     steps: int = count(10)
+    ...     pace: float = bounded(1.5, lambda pace: pace > 0, "must be positive")
+    ...     def __post_init__(self):
+    ...         check_fields(self)
+    >>> Walk(steps=0)
+    Traceback (most recent call last):
+    srmlab.models.fields.ConfigError: steps = 0: must be at least 1
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from srmlab.errors import UserError, nearest
+
+BOUND = "bound"
+
+
+class ConfigError(UserError):
+    """A config that cannot work. The message is one line and names the fix."""
+
+
+def require(holds: bool, field: str, value: object, fix: str) -> None:
+    if not holds:
+        raise ConfigError(f"{field} = {value!r}: {fix}")
+
+
+def bounded(default: Any, holds: Callable[[Any], bool], fix: str) -> Any:
+    """A field whose value must fulfil `holds`, unless it is None, as the field's type may allow."""
+    return dataclasses.field(default=default, metadata={BOUND: (holds, fix)})
+
+
+def count(default: int | None) -> Any:
+    """A field that counts something there must be at least one of."""
+    return bounded(default, lambda value: value >= 1, "must be at least 1")
+
+
+def check_fields(config: Any) -> None:
+    """Refuse a value that is not of its field's type, or outside its bounds, by name."""
+    hints = get_type_hints(type(config))
+    for field in dataclasses.fields(config):
+        value, kind = getattr(config, field.name), hints[field.name]
+        require(_fits(value, kind), field.name, value, f"must be {_describe(kind)}")
+        if value is not None and BOUND in field.metadata:
+            holds, fix = field.metadata[BOUND]
+            require(holds(value), field.name, value, fix)
+
+
+def known_fields(kind: type, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """`fields` as keywords for `kind`, lists (of TOML and JSON) as tuples; an unknown name is refused."""
+    known = [field.name for field in dataclasses.fields(kind)]
+    for name in fields:
+        if name not in known:
+            hint = nearest(name, known) or f"; its fields are {', '.join(known)}"
+            raise ConfigError(f"{name}: not a field of {kind.__name__}{hint}")
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return value in args
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, option) for option in args)
+    if origin is tuple:
+        return isinstance(value, tuple) and len(value) == len(args) and all(map(_fits, value, args))
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and value == value
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+
+
+def _describe(kind: Any) -> str:
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return " or ".join(repr(choice) for choice in args)
+    if origin in (Union, types.UnionType):
+        return " or ".join("left out" if option is type(None) else _describe(option) for option in args)
+    if origin is tuple:
+        return f"{len(args)} values, each {_describe(args[0])}"
+    return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[kind]

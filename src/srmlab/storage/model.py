@@ -1,0 +1,86 @@
+"""A model and its tokenizer as a folder: `save`, `load`, `load_tokenizer`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from srmlab import data
+from srmlab.data import Tokenizer
+from srmlab.errors import UserError
+from srmlab.files import sealed_folder
+from srmlab.models import LanguageModel, build, config_from_dict
+from srmlab.storage.run import RunDirectory
+from srmlab.storage.weights import (
+    MODEL,
+    contiguous,
+    load_tensors,
+    model_tensors,
+    read_json,
+    verify_files,
+    weights_folder,
+    write_json,
+)
+
+
+def save(model: LanguageModel, path: str | Path, tokenizer: Tokenizer | None = None) -> Path:
+    """Write an export folder, all of it or nothing. An existing one is not overwritten."""
+    if tokenizer is not None and not isinstance(tokenizer, Tokenizer):
+        kind = type(tokenizer).__name__
+        raise UserError(f"the tokenizer is a {kind}, not one of srmlab.data; save the model without it")
+    path = Path(path)
+    if path.is_file() or (path.is_dir() and any(path.iterdir())):
+        raise UserError(f"{path} exists and is not overwritten: choose another folder, or delete it")
+    try:
+        with sealed_folder(path) as folder:
+            write_json(folder / "config.json", {"model": model.config.to_dict()})
+            save_file(contiguous(model_tensors(model)), folder / MODEL)
+            if tokenizer is not None:
+                tokenizer.save(folder / "tokenizer")
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"cannot write {path} ({reason}): choose another folder, or make room") from None
+    return path
+
+
+def load(path: str | Path, *, device: torch.device | str | None = None, verify: bool = True) -> LanguageModel:
+    """The model in a run (its last good checkpoint), a checkpoint or an export; in `eval()` mode.
+
+    `verify=False` trusts the files and skips their checksums (about a second for every gigabyte).
+    """
+    folder = weights_folder(path)
+    if is_huggingface(folder):
+        return _load_huggingface(folder).to(device).eval()
+    if verify and folder == Path(path):  # a run's checkpoint has been checked when it was chosen
+        verify_files(folder)
+    model = build(config_from_dict(read_json(folder / "config.json")["model"]))
+    load_tensors(folder, model_tensors(model))
+    return model.to(device).eval()
+
+
+def load_tokenizer(path: str | Path) -> Tokenizer | None:
+    """The tokenizer that was saved with a run, a checkpoint or an export, if one was."""
+    path = Path(path)
+    folder = path if is_huggingface(path) else path / "tokenizer"
+    if not (folder / "about.json").is_file():
+        return None
+    RunDirectory(path).check_seal()
+    return data.load_tokenizer(folder)
+
+
+def is_huggingface(path: str | Path) -> bool:
+    """Whether a folder is an export for Hugging Face tools."""
+    try:
+        return "model_type" in json.loads((Path(path) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+
+
+def _load_huggingface(folder: Path) -> LanguageModel:
+    from srmlab.interop.huggingface import SRMForCausalLM, quietly
+
+    with quietly():
+        return SRMForCausalLM.from_pretrained(folder).model

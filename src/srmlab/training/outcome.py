@@ -1,0 +1,38 @@
+"""How a run ended."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+
+from srmlab.storage.metrics import iter_metrics
+from srmlab.storage.run import RunDirectory
+from srmlab.training.distributed import World
+
+TRAINING_LOSS_STEPS = 200  # the paper's "training loss" is the mean of the last so many
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    run: Path
+    step: int
+    loss: float | None  # mean of the last 200 steps, nats per token
+    val_loss: float | None
+    signal: int  # what stopped it before the end, or 0
+
+    @property
+    def exit_code(self) -> int:
+        return 128 + self.signal if self.signal else 0
+
+    @classmethod
+    def read(cls, run: RunDirectory, step: int, signal: int, world: World) -> TrainResult:
+        """After `step`; the losses, which only the main process reads, are those of the log."""
+        losses: deque[float] = deque(maxlen=TRAINING_LOSS_STEPS)
+        val_loss = None
+        for row in iter_metrics(run.metrics) if world.main else ():
+            val_loss = row.get("val_loss", val_loss)
+            if "loss" in row and "event" not in row:
+                losses.append(row["loss"])
+        loss = sum(losses) / len(losses) if losses else None
+        return cls(run.path, step, loss, val_loss, signal)
