@@ -15,7 +15,7 @@ import srmlab.training.plan
 import srmlab.training.progress
 import srmlab.training.recipes
 import srmlab.training.schedule
-from srmlab.data import open_tokens
+from srmlab.data import Batch, open_tokens
 from srmlab.errors import UserError
 from srmlab.models import build
 from srmlab.training import evaluate, train
@@ -29,7 +29,7 @@ def test_the_losses_of_tokens_are_those_of_the_logits():
     tokens = torch.randint(257, (2, 16), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         expected = torch.nn.functional.cross_entropy(model(tokens).transpose(1, 2), tokens, reduction="none")
-        torch.testing.assert_close(token_losses(model, tokens, tokens), expected)
+        torch.testing.assert_close(token_losses(model, Batch(tokens, tokens)), expected)
 
 
 @pytest.mark.parametrize("config", [MODEL, GPT2], ids=["SRM", "GPT-2"])

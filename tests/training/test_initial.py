@@ -56,8 +56,8 @@ def test_it_begins_with_the_sources_loss_and_then_learns(finished, other, tmp_pa
     rows = read_metrics(tmp_path / "run/metrics.jsonl")
     before = evaluate(model, tokens.val, limit_tokens=128).loss.mean
     assert (rows[0]["step"], rows[0]["val_loss"]) == (0, pytest.approx(before, abs=1e-6))
-    inputs, targets = Batches(tokens.train, MODEL.context, 4, seed=0).batch(0)
-    assert rows[1]["loss"] == pytest.approx(model(inputs, targets).item(), abs=1e-6)
+    batch = Batches(tokens.train, MODEL.context, 4, seed=0).batch(0)
+    assert rows[1]["loss"] == pytest.approx(model(batch.tokens, batch.targets).item(), abs=1e-6)
     assert result.val_loss is not None
     assert result.val_loss < before - 0.1
 

@@ -20,10 +20,8 @@ from srmlab.data import DataError
 from srmlab.errors import UserError
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from srmlab.analysis import Result
-    from srmlab.data import Tokenizer, Tokens
+    from srmlab.data import Batch, Tokenizer, Tokens
     from srmlab.models import LanguageModel
 
 TOKENS = 16_384
@@ -256,17 +254,10 @@ class Reading:
 
     def evaluation_batches(
         self, tokens: Tokens, context: int, batch_size: int, limit_tokens: int
-    ) -> Iterator[tuple[Tensor, ...]]:
+    ) -> Iterator[Batch]:
         from srmlab.data import evaluation_batches
 
-        batches = evaluation_batches(tokens, context, batch_size, limit_tokens, self.marks)
-        return (self.with_documents(batch, tokens.end_of_text) for batch in batches)
-
-    def with_documents(self, batch: tuple[Tensor, Tensor], end_of_text: int) -> tuple[Tensor, ...]:
-        """Tokens and targets; and documents, if attention stays within them."""
-        from srmlab.data import document_ids
-
-        return (*batch, document_ids(batch[0], end_of_text)) if self.document_mask else batch
+        return evaluation_batches(tokens, context, batch_size, limit_tokens, self.marks, self.document_mask)
 
 
 def _read_text(options: Command, run: Any):

@@ -99,7 +99,9 @@ class Command:
         check_vocabulary(model.config.vocab_size, data.vocab_size, data.path)
         context = (run.training.context if run else None) or model.config.context
         reading = Reading.of(self, run, data.tokenizer)
-        batches = Batches(data.train, context, self.batch_size, self.seed)
+        batches = Batches(
+            data.train, context, self.batch_size, self.seed, document_mask=reading.document_mask
+        )
         steps = self.tokens // (context * self.batch_size)
         if steps < 1:
             raise UserError(f"--tokens {self.tokens}: one batch alone is {context * self.batch_size}")
@@ -116,7 +118,7 @@ class Command:
         with learning(steps, show=not self.json) as tell:
             dictionary = dictionaries.learn(
                 model,
-                lambda step: reading.with_documents(batches.batch(step), data.train.end_of_text),
+                batches.batch,
                 steps=steps,
                 features=self.features,
                 k=self.k,

@@ -170,4 +170,4 @@ def evaluation_text(path: str | Path, model: LanguageModel) -> list[Tensor]:
     except (DataError, OSError):
         return []
     batches = evaluation_batches(data.val, context=context, batch_size=4)
-    return [torch.as_tensor(batch[0]).long() for batch in islice(batches, REFERENCE_WINDOWS // 4)]
+    return [batch.tokens for batch in islice(batches, REFERENCE_WINDOWS // 4)]

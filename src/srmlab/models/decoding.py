@@ -92,7 +92,6 @@ def sample(
     return torch.multinomial(logits.softmax(-1), 1, generator=generator).squeeze(-1)
 
 
-@torch.no_grad()  # not inference_mode: the tokens returned may be used in training
 def generate(
     model: LanguageModel,
     tokens: Tensor,
@@ -122,9 +121,7 @@ def generate(
         generator.seed()
     else:
         generator.manual_seed(seed)
-    was_training = model.training
-    model.eval()
-    try:
+    with model.evaluating():  # not inference_mode: the tokens returned may be used in training
         sequence = tokens
         finished = torch.zeros(tokens.shape[0], dtype=torch.bool, device=tokens.device)
         cache: DecodingCache | None = None
@@ -149,8 +146,6 @@ def generate(
             if stop_token is not None and bool(finished.all()):
                 break
         return sequence
-    finally:
-        model.train(was_training)
 
 
 def check_sampling(

@@ -11,6 +11,8 @@ and the verbs of `Instrumented`: sites, hooks and caches.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -107,6 +109,17 @@ class LanguageModel(Instrumented, Generic[Config]):
         if capacity is not None and not 1 <= capacity <= context:
             raise UserError(f"capacity = {capacity}: must be between 1 and the context of {context}")
         return DecodingCache(self.attention_calls, context if capacity is None else capacity)
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """eval() and no gradient, and afterwards as it was."""
+        was = self.training
+        self.eval()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            self.train(was)
 
     def num_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())

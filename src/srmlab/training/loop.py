@@ -25,10 +25,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from srmlab.data import ANSWER, Batches, TokenData, document_ids, evaluation_batches, open_tokens
+from srmlab.data import ANSWER, Batch, Batches, TokenData, evaluation_batches, open_tokens
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel, ModelConfig, build
-from srmlab.models.loss import IGNORE
 from srmlab.training.adam_atan2 import AdamAtan2, fill_state
 from srmlab.training.checkpoint import (
     CheckpointError,
@@ -162,15 +161,11 @@ def check_answers(data: TokenData, context: int, config: TrainConfig) -> None:
     for split, tokens, tokens_read in (("training", data.train, None), ("validation", data.val, limit)):
         if can_evaluate(tokens, context):
             batches = evaluation_batches(tokens, context, config.batch_size, tokens_read, marks)
-            if not any(counted(targets) for _, targets in batches):
+            if not any(bool(batch.counted.any()) for batch in batches):
                 raise UserError(
                     f"answers_only: no {split} window of {context} tokens holds a question, {ANSWER!r} and "
                     "an answer; lengthen the context, or use the data of `srmlab prepare task:NAME`"
                 )
-
-
-def counted(targets: torch.Tensor) -> int:
-    return int((targets != IGNORE).sum())
 
 
 class Trainer:
@@ -189,7 +184,14 @@ class Trainer:
         self.log, self.stop = log, stop
         self.context = self.config.context or plan.model.context
         self.marks = data.tokenizer.answer_marks if self.config.answers_only else None
-        self.batches = Batches(data.train, self.context, self.config.batch_size, self.config.seed, self.marks)
+        self.batches = Batches(
+            data.train,
+            self.context,
+            self.config.batch_size,
+            self.config.seed,
+            self.marks,
+            self.config.document_mask,
+        )
         self.model: LanguageModel = build(plan.model, device=world.device)
         self.model.train()
         if self.config.activation_checkpointing:
@@ -300,18 +302,13 @@ class Trainer:
             torch.manual_seed(int(seed) >> 1)
         self.optimizer.zero_grad(set_to_none=True)
         total = torch.zeros((), device=world.device)
-        for micro in range(config.accumulate):
-            place = (step - 1 + self.data_offset, world.rank, world.size, micro, config.accumulate)
-            inputs, targets = self.batches.batch(*place)
-            documents = (
-                document_ids(inputs, self.data.train.end_of_text).to(world.device)
-                if config.document_mask
-                else None
-            )
+        place = (step - 1 + self.data_offset, world.rank, world.size)
+        mine = [self.batches.batch(*place, micro, config.accumulate) for micro in range(config.accumulate)]
+        for micro, (batch, parts) in enumerate(zip(mine, self.parts(mine), strict=True)):
+            batch = batch.to(world.device)
             with gradient_sync(self.call, micro == config.accumulate - 1):
                 with self.autocast():
-                    loss = self.call(inputs.to(world.device), targets.to(world.device), documents=documents)
-                parts = self.parts(step, targets)
+                    loss = self.call(batch.tokens, batch.targets, documents=batch.documents)
                 (loss / parts).backward()
             total += loss.detach() / parts
         grads = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
@@ -320,12 +317,14 @@ class Trainer:
             torch.nn.utils.clip_grads_with_norm_(list(self.model.parameters()), config.clip, norm)
         return float(total), float(whole(norm))
 
-    def parts(self, step: int, targets: torch.Tensor) -> float:
-        """What a micro-batch's mean loss is divided by, so that all of them add up to the global batch's."""
+    def parts(self, mine: list[Batch]) -> list[float]:
+        """What the mean loss of each of this process's micro-batches is divided by, so that all of them, of
+        all processes, add up to the global batch's."""
         if self.marks is None:
-            return self.config.accumulate
-        _, everyones = self.batches.batch(step - 1 + self.data_offset)
-        return max(counted(everyones), 1) / (max(counted(targets), 1) * self.world.size)
+            return [self.config.accumulate] * len(mine)
+        counts = [int(batch.counted.sum()) for batch in mine]
+        (everyones,) = self.world.total(sum(counts))
+        return [max(everyones, 1) / (max(count, 1) * self.world.size) for count in counts]
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         # no cache of cast weights: one filled by layers without gradient could serve those with
