@@ -19,7 +19,7 @@ RANK = {
     name: rank
     for rank, names in enumerate(
         [
-            ("errors", "pretrained"),
+            ("errors", "pretrained", "progress"),
             ("models",),
             ("data",),
             ("tasks",),

@@ -125,7 +125,10 @@ def test_a_batch_says_its_documents_only_if_attention_stays_within_them():
     tokens = Tokens([np.arange(100) % 7], vocab_size=8, end_of_text=6)
     for masked, plain in (
         (Batches(tokens, 9, 4, document_mask=True).batch(3), Batches(tokens, 9, 4).batch(3)),
-        (next(evaluation_batches(tokens, 9, 4, document_mask=True)), next(evaluation_batches(tokens, 9, 4))),
+        (
+            next(iter(evaluation_batches(tokens, 9, 4, document_mask=True))),
+            next(iter(evaluation_batches(tokens, 9, 4))),
+        ),
     ):
         assert plain.documents is None
         assert torch.equal(masked.tokens, plain.tokens)

@@ -84,7 +84,7 @@ def test_what_counts_in_a_batch_is_whole_answers(data):
 def test_the_loss_of_an_evaluation_is_the_mean_over_the_answers(data):
     opened, model = open_tokens(data), build(MODEL).eval()
     marks = opened.tokenizer.answer_marks
-    found = evaluate(model, opened.val, tokenizer=opened.tokenizer, marks=marks, batch_size=3)
+    found = evaluate(model, evaluation_batches(opened.val, 32, 3, marks=marks), tokenizer=opened.tokenizer)
     total = count = 0.0
     for batch in evaluation_batches(opened.val, 32, 1, marks=marks):
         logits = model(batch.tokens).log_softmax(-1).detach()

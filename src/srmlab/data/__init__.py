@@ -12,6 +12,7 @@ What a user can cause is a `DataError`, one line that names the fix.
 from srmlab.data.batches import (
     Batch,
     Batches,
+    EvaluationBatches,
     answers_only,
     as_batch,
     document_ids,
@@ -39,6 +40,7 @@ __all__ = [
     "Batches",
     "DataError",
     "Document",
+    "EvaluationBatches",
     "Manifest",
     "PrepareConfig",
     "Progress",

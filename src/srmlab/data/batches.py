@@ -134,6 +134,27 @@ class Batches:
         return _read_windows(self.tokens, self.context, windows, self.marks, self.document_mask)
 
 
+@dataclass(frozen=True)
+class EvaluationBatches:
+    """Windows in the order of the text, as batches that can be read again and again."""
+
+    tokens: Tokens
+    context: int
+    batch_size: int
+    windows: int  # how many, from the first
+    marks: tuple[int, ...] | None = None
+    document_mask: bool = False
+
+    def __len__(self) -> int:
+        """How many batches; the last may be smaller."""
+        return -(-self.windows // self.batch_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        for first in range(0, self.windows, self.batch_size):
+            windows = np.arange(first, min(first + self.batch_size, self.windows))
+            yield _read_windows(self.tokens, self.context, windows, self.marks, self.document_mask)
+
+
 def evaluation_batches(
     tokens: Tokens,
     context: int,
@@ -141,7 +162,7 @@ def evaluation_batches(
     limit_tokens: int | None = None,
     marks: tuple[int, ...] | None = None,
     document_mask: bool = False,
-) -> Iterator[Batch]:
+) -> EvaluationBatches:
     """All windows in the order of the text, up to `limit_tokens` targets; the last batch may be smaller.
 
     With `marks`, only answers are targets, as `answers_only` says; with `document_mask`, attention stays
@@ -155,10 +176,7 @@ def evaluation_batches(
         if limit_tokens < context:
             raise DataError(f"limit_tokens {limit_tokens} is less than one window: give {context} or more")
         count = min(count, limit_tokens // context)
-    return (
-        _read_windows(tokens, context, np.arange(first, min(first + batch_size, count)), marks, document_mask)
-        for first in range(0, count, batch_size)
-    )
+    return EvaluationBatches(tokens, context, batch_size, count, marks, document_mask)
 
 
 def document_ids(inputs: torch.Tensor, end_of_text: int) -> torch.Tensor:

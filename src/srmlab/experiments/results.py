@@ -20,9 +20,9 @@ import srmlab
 from srmlab.errors import UserError
 from srmlab.experiments.experiment import Cell, Experiment, Scale
 from srmlab.models import build
+from srmlab.progress import duration
 from srmlab.training.files import write_file
 from srmlab.training.metrics import iter_metrics
-from srmlab.training.progress import duration
 
 FORMAT = 1
 LAST_STEPS = (

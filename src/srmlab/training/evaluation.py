@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from srmlab.data import Batch, Tokenizer, Tokens, evaluation_batches, num_windows
+from srmlab.data import Batch, EvaluationBatches, Tokenizer, Tokens, evaluation_batches, num_windows
 from srmlab.errors import UserError
 from srmlab.models import SRM, HookPoint, LanguageModel
 from srmlab.models.loss import CHUNK, IGNORE
@@ -49,38 +49,31 @@ class Evaluation:
 
 def evaluate(
     model: LanguageModel,
-    tokens: Tokens,
+    batches: EvaluationBatches,
     *,
     tokenizer: Tokenizer | None = None,
-    context: int | None = None,
-    batch_size: int = 8,
-    limit_tokens: int | None = None,
-    document_mask: bool = False,
-    marks: tuple[int, ...] | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Evaluation:
-    """Loss over (the first `limit_tokens` of) `tokens`, in consecutive windows; of answers, with `marks`."""
-    context = context or model.config.context
+    """The loss over a text, window by window. `progress` is called with the number of batches done."""
     losses: list[float] = []  # the sum of each window
     counts: list[int] = []  # its targets
     sizes: list[int] = []  # their bytes of text
-    batches = evaluation_batches(tokens, context, batch_size, limit_tokens, marks, document_mask)
     with model.evaluating():
-        for batch in batches:
+        for done, batch in enumerate(batches, start=1):
             losses += token_losses(model, batch.to(model.device)).double().sum(-1).tolist()
             counts += batch.counted.sum(-1).tolist()
             if tokenizer is not None:
                 rows = zip(batch.targets, batch.counted, strict=True)
                 sizes += [tokenizer.num_bytes(row[counted].numpy()) for row, counted in rows]
-            progress(batch.tokens.numel())
-    if marks is None:
-        per_window = np.array(losses) / context
+            progress(done)
+    if batches.marks is None:
+        per_window = np.array(losses) / batches.context
         loss = Estimate(float(per_window.mean()), _standard_error(per_window))
     elif sum(counts):
         loss = _ratio(np.array(losses), np.array(counts))
     else:
         raise UserError(
-            f"no window of {context} tokens holds a question and its answer: lengthen the context"
+            f"no window of {batches.context} tokens holds a question and its answer: lengthen the context"
         )
     perplexity = Estimate(math.exp(min(loss.mean, 700)), math.exp(min(loss.mean, 700)) * loss.standard_error)
     return Evaluation(
@@ -123,7 +116,7 @@ def validation_loss(
     batches = evaluation_batches(tokens, context, batch_size, limit_tokens, marks, document_mask)
     total = count = 0.0
     with model.evaluating():
-        for turn in zip_longest(*[batches] * world.size):
+        for turn in zip_longest(*[iter(batches)] * world.size):
             if interrupted():
                 return None
             batch = turn[world.rank] or replace(turn[0], targets=torch.full_like(turn[0].targets, IGNORE))

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from srmlab.data import Batches, TokenData
 from srmlab.models import build
+from srmlab.progress import duration
 from srmlab.training.distributed import World
 from srmlab.training.peak import measure_peak
-from srmlab.training.progress import duration
 from srmlab.training.recompute import recompute_activations
 from srmlab.training.run import RunConfig
 
