@@ -111,6 +111,9 @@ def test_evaluation_takes_the_windows_in_order_up_to_a_limit():
     targets = torch.cat([batch.targets for batch in batches])
     assert inputs.flatten().tolist() == list(range(99))
     assert torch.equal(targets, inputs + 1)
+    again = evaluation_batches(counting(100), context=9, batch_size=4)
+    assert len(again) == 3
+    assert [len(list(again)) for _ in range(2)] == [3, 3]  # it can be read a second time
     limited = list(evaluation_batches(counting(100), context=9, batch_size=4, limit_tokens=50))
     assert sum(batch.targets.numel() for batch in limited) == 45
 

@@ -121,10 +121,9 @@ class Command:
             device=str(world.device),
         )
         batches = text.batches(self.batch_size, self.tokens)
-        out = self.out or place_for(path, "analysis", inside="")
-        figures = out / "figures"
-        settings = [self.threshold, self.lens_tokens, self.max_depth]
-        store = Store(out, text.model, text.name(batches), settings)
+        figures = (out := self.out or place_for(path, "analysis", inside="")) / "figures"
+        name, settings = text.name(batches), [self.threshold, self.lens_tokens, self.max_depth]
+        store = Store(out, text.model, name, settings)
 
         def keep(result: Result) -> None:
             with world.only_main() as mine:
@@ -143,10 +142,10 @@ class Command:
                     draw_missing(result, figures, self.formats)
                 training_figure(path, figures, self.formats)
         found = {
-            name: store.about(result) | {"figures": [*map(str, paths(name, figures, self.formats))]}
-            for name, result in results.items()
+            kind: store.about(result) | {"figures": [*map(str, paths(kind, figures, self.formats))]}
+            for kind, result in results.items()
         }
-        return {"model": str(path), "text": text.name(batches), "out": str(out), "results": found}
+        return {"model": str(path), "text": name, "out": str(out), "results": found}
 
     def survey(
         self, model: LanguageModel, batches: EvaluationBatches, store: Store, keep: Keep, display: Display
@@ -183,8 +182,8 @@ class Command:
         if known := store.known(["dynamics"]):
             return known["dynamics"]
         task, done = display.task("dynamics", unit="checkpoints"), count(1)
-        checkpoints = checkpoints_of(text.path)
-        result = dynamics(checkpoints, batches, self.threshold, lambda _: task.update(next(done)))
+        models = checkpoints_of(text.path)
+        result = dynamics(models, batches, self.threshold, lambda _: task.update(next(done)))
         keep(result)
         return result
 
