@@ -19,7 +19,7 @@ RANK = {
     name: rank
     for rank, names in enumerate(
         [
-            ("errors", "files", "pretrained"),
+            ("errors", "files", "pretrained", "progress"),
             ("models",),
             ("data",),
             ("tasks",),

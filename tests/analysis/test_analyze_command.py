@@ -13,16 +13,17 @@ import pytest
 
 import srmlab
 import srmlab.analysis
+from srmlab.analysis.store import Store
 from srmlab.cli import main
-from srmlab.cli.analyze import Command, Reading, Store
+from srmlab.cli.analyze import Command
 from srmlab.cli.evaluate import Command as Evaluate
 from srmlab.cli.paper import Command as Paper
-from srmlab.cli.report import default_path
-from srmlab.data import PrepareConfig, prepare
+from srmlab.data import PrepareConfig, Tokens, prepare
 from srmlab.errors import UserError
 from srmlab.tasks import TaskCorpus
 from srmlab.training import TrainConfig, train
 from srmlab.training.run import run_config
+from srmlab.training.run_text import RunText, place_for
 from subjects import OF_BYTES, trained_run
 
 
@@ -115,7 +116,7 @@ def test_the_shipped_run_is_analysed_beside_itself_and_still_loads(tmp_path):
         show=False
     )
     assert (tmp_path / "shipped-analysis" / "figures" / "routing.png").is_file()
-    assert default_path(run) == tmp_path / "shipped-report.html"
+    assert place_for(run, "report.html") == tmp_path / "shipped-report.html"
     srmlab.load(run)
 
 
@@ -208,11 +209,21 @@ def test_a_text_file_is_one_document_all_of_which_counts(masked, tmp_path):
 def test_the_shipped_analyses_are_known_as_those_of_the_shipped_model():
     """What is not read in a special way keeps the name, and so the identity, that it always had."""
     folder = srmlab.pretrained.folder()
-    run, command = run_config(folder), Command(path=folder)
-    reading = Reading.of(command, run, srmlab.storage.load_tokenizer(folder))
-    text = f"validation tokens {run.data_fingerprint[:12]}, 64 windows of 256{reading}"
+    run, command, model = run_config(folder), Command(path=folder), srmlab.load(folder)
+    text = RunText(
+        path=folder,
+        run=run,
+        model=model,
+        tokenizer=srmlab.storage.load_tokenizer(folder),
+        data=None,
+        tokens=Tokens([np.zeros(20_000, np.uint16)], vocab_size=512, end_of_text=511),
+        source=f"validation tokens {run.data_fingerprint[:12]}",
+        context=256,
+    )
+    name = text.name(text.batches(command.batch_size, command.tokens))
+    settings = [command.threshold, command.lens_tokens, command.max_depth]
     known = json.loads((folder / "analysis" / "index.json").read_text())
-    assert Store(folder, srmlab.load(folder), command, text).identity == known["depth"]
+    assert Store(folder, model, name, settings).identity == known["depth"]
 
 
 def free_port() -> int:

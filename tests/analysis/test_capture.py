@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import srmlab.analysis
-from srmlab.analysis.capture import EvidenceSums, Mean, as_batch, capture, merge
+from srmlab.analysis.capture import EvidenceSums, Mean, capture, merge, place
 from srmlab.analysis.routing import RoutingSums
 from srmlab.errors import UserError
 
@@ -43,7 +43,7 @@ def test_several_accumulators_share_one_forward_pass(model, batches):
 
 
 def window(length, first=0):
-    return as_batch(torch.zeros(1, length, dtype=torch.long), 0, torch.device("cpu"), first)
+    return place(torch.zeros(1, length, dtype=torch.long), torch.device("cpu"), first=first)
 
 
 def test_sequences_of_unequal_length_weigh_by_their_tokens():
@@ -65,7 +65,7 @@ def test_the_fingerprint_tells_texts_apart_but_not_batch_sizes_or_order(batches)
     def fingerprint(parts):
         text = EvidenceSums()
         for index, tokens in enumerate(parts):
-            text.begin(as_batch(tokens, index, torch.device("cpu")))
+            text.begin(place(tokens, torch.device("cpu"), index))
         return text.result().fingerprint
 
     whole = torch.cat(batches)

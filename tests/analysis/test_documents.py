@@ -9,11 +9,12 @@ from constructed import SMALL, build
 
 import srmlab
 import srmlab.analysis
-from srmlab.analysis.capture import IGNORE, capture
+from srmlab.analysis.capture import capture
 from srmlab.analysis.routing import RoutingSums
 from srmlab.analysis.survey import available
 from srmlab.errors import UserError
 from srmlab.models import GPT2, LanguageModel
+from srmlab.models.loss import IGNORE
 
 LENGTH = 8  # of a document
 DRAW = torch.Generator().manual_seed(5)

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from srmlab.data import Batches, DataError, Tokens, document_ids, evaluation_batches
+from srmlab.data import Batch, Batches, DataError, Tokens, as_batch, document_ids, evaluation_batches
 from srmlab.data.batches import permute
 
 
@@ -67,21 +67,21 @@ def test_an_epoch_visits_every_window_once_whatever_the_batch_size(length, conte
 )
 def test_ranks_and_micro_batches_share_out_the_same_global_batch(world, accumulate, step, seed):
     batches = Batches(counting(500), context=7, batch_size=48, seed=seed)
-    inputs, targets = batches.batch(step)
+    whole = batches.batch(step)
     parts = [
         batches.batch(step, rank, world, micro, accumulate)
         for micro, rank in itertools.product(range(accumulate), range(world))
     ]
-    assert torch.equal(torch.cat([part[0] for part in parts]), inputs)
-    assert torch.equal(torch.cat([part[1] for part in parts]), targets)
-    assert {len(part[0]) for part in parts} == {48 // (world * accumulate)}
+    assert torch.equal(torch.cat([part.tokens for part in parts]), whole.tokens)
+    assert torch.equal(torch.cat([part.targets for part in parts]), whole.targets)
+    assert {len(part.tokens) for part in parts} == {48 // (world * accumulate)}
 
 
 def test_a_batch_is_the_same_every_time_and_other_for_another_seed_or_step():
-    inputs, _ = Batches(counting(5000), 16, 8, seed=1).batch(5)
-    assert torch.equal(inputs, Batches(counting(5000), 16, 8, seed=1).batch(5)[0])
-    assert not torch.equal(inputs, Batches(counting(5000), 16, 8, seed=2).batch(5)[0])
-    assert not torch.equal(inputs, Batches(counting(5000), 16, 8, seed=1).batch(6)[0])
+    tokens = Batches(counting(5000), 16, 8, seed=1).batch(5).tokens
+    assert torch.equal(tokens, Batches(counting(5000), 16, 8, seed=1).batch(5).tokens)
+    assert not torch.equal(tokens, Batches(counting(5000), 16, 8, seed=2).batch(5).tokens)
+    assert not torch.equal(tokens, Batches(counting(5000), 16, 8, seed=1).batch(6).tokens)
 
 
 def test_the_order_of_windows_is_fixed_for_good():
@@ -91,7 +91,8 @@ def test_the_order_of_windows_is_fixed_for_good():
 
 def test_targets_are_the_next_tokens_and_windows_begin_at_multiples_of_the_context():
     batches = Batches(counting(1000), context=9, batch_size=8)
-    inputs, targets = batches.batch(2)
+    batch = batches.batch(2)
+    inputs, targets = batch.tokens, batch.targets
     assert inputs.shape == targets.shape == (8, 9)
     assert inputs.dtype == targets.dtype == torch.int64
     assert torch.equal(targets, inputs + 1)
@@ -105,19 +106,49 @@ def test_the_epoch_counts_how_often_the_text_was_seen():
 
 def test_evaluation_takes_the_windows_in_order_up_to_a_limit():
     batches = list(evaluation_batches(counting(100), context=9, batch_size=4))
-    assert [len(inputs) for inputs, _ in batches] == [4, 4, 3]
-    inputs = torch.cat([inputs for inputs, _ in batches])
-    targets = torch.cat([targets for _, targets in batches])
+    assert [len(batch.tokens) for batch in batches] == [4, 4, 3]
+    inputs = torch.cat([batch.tokens for batch in batches])
+    targets = torch.cat([batch.targets for batch in batches])
     assert inputs.flatten().tolist() == list(range(99))
     assert torch.equal(targets, inputs + 1)
+    again = evaluation_batches(counting(100), context=9, batch_size=4)
+    assert len(again) == 3
+    assert [len(list(again)) for _ in range(2)] == [3, 3]  # it can be read a second time
     limited = list(evaluation_batches(counting(100), context=9, batch_size=4, limit_tokens=50))
-    assert sum(targets.numel() for _, targets in limited) == 45
+    assert sum(batch.targets.numel() for batch in limited) == 45
 
 
 def test_positions_know_their_document():
     end = 0
     inputs = torch.tensor([[5, 6, end, 7, end, end, 8], [end, 1, 2, 3, 4, 5, 6]])
     assert document_ids(inputs, end).tolist() == [[0, 0, 0, 1, 1, 2, 3], [0, 1, 1, 1, 1, 1, 1]]
+
+
+def test_a_batch_says_its_documents_only_if_attention_stays_within_them():
+    tokens = Tokens([np.arange(100) % 7], vocab_size=8, end_of_text=6)
+    for masked, plain in (
+        (Batches(tokens, 9, 4, document_mask=True).batch(3), Batches(tokens, 9, 4).batch(3)),
+        (
+            next(iter(evaluation_batches(tokens, 9, 4, document_mask=True))),
+            next(iter(evaluation_batches(tokens, 9, 4))),
+        ),
+    ):
+        assert plain.documents is None
+        assert torch.equal(masked.tokens, plain.tokens)
+        assert torch.equal(masked.documents, document_ids(masked.tokens, 6))
+
+
+def test_a_batch_may_be_given_as_tokens_a_pair_or_a_batch():
+    tokens = torch.tensor([[5, 6, 7], [1, 2, 3]])
+    alone = as_batch(tokens)
+    assert alone.targets.tolist() == [[6, 7, -100], [2, 3, -100]]
+    assert alone.counted.tolist() == [[True, True, False]] * 2
+    pair = as_batch((tokens, tokens + 1))
+    assert torch.equal(pair.targets, tokens + 1)
+    assert pair.documents is None
+    assert as_batch(pair) is pair
+    moved = Batch(tokens, tokens, tokens).to("meta")
+    assert {part.device.type for part in (moved.tokens, moved.targets, moved.documents)} == {"meta"}
 
 
 @pytest.mark.parametrize("length", [0, 1, 9])
@@ -130,7 +161,7 @@ def test_text_shorter_than_one_window_is_refused_with_the_fix(length):
             DataError, match=rf"^{length} tokens are less than one window of 10: shorten the context"
         ):
             attempt()
-    assert Batches(counting(10), 9, 1).batch(0)[0].shape == (1, 9)
+    assert Batches(counting(10), 9, 1).batch(0).tokens.shape == (1, 9)
 
 
 def test_impossible_divisions_are_refused_with_the_fix():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import srmlab
 import srmlab.dictionaries
-from srmlab.analysis.capture import as_batch
+from srmlab.data import as_batch
 from srmlab.dictionaries import Dictionary, DictionaryConfig
 from srmlab.dictionaries.dictionary import largest
 from srmlab.dictionaries.learning import replace, states_of
@@ -65,7 +65,7 @@ def test_another_layout_is_refused_with_the_shape_that_is_wanted(dictionary):
 def test_states_are_those_of_the_sites(small):
     tokens = text(0)
     _, cache = small.run_with_cache(tokens, "layers.*.out")
-    batch = as_batch(tokens, 0, small.device)
+    batch = as_batch(tokens).to(small.device)
     states = states_of(small, batch, ("layers.0.out", "layers.2.out"))
     expected = torch.cat([cache[f"layers.{l}.out"].flatten(0, 1) for l in (0, 2)])
     torch.testing.assert_close(states, expected)

@@ -10,6 +10,7 @@ import srmlab
 from srmlab.analysis import load as load_result
 from srmlab.cli import main
 from srmlab.cli.train import defaults
+from srmlab.data import Batch
 from srmlab.storage import load_tokenizer
 from srmlab.training.config import identity
 from srmlab.training.evaluation import token_losses
@@ -31,7 +32,7 @@ def test_it_has_learned():
     ids = tokenizer.encode((FOLDER / "validation.txt").read_text(encoding="utf-8"))
     windows = torch.tensor(ids[: 4 * 257]).view(4, 257)
     with torch.no_grad():
-        loss = token_losses(model, windows[:, :-1], windows[:, 1:]).mean()
+        loss = token_losses(model, Batch(windows[:, :-1], windows[:, 1:])).mean()
     assert loss < 2.8
 
 

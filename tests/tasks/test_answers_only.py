@@ -71,9 +71,10 @@ def test_a_target_counts_if_it_follows_a_mark_in_a_document_that_begins_in_the_w
 def test_what_counts_in_a_batch_is_whole_answers(data):
     opened = open_tokens(data)
     marks = opened.tokenizer.answer_marks
-    inputs, targets = Batches(opened.train, 32, 16, seed=0, marks=marks).batch(0)
-    plain_inputs, plain = Batches(opened.train, 32, 16, seed=0).batch(0)
-    assert torch.equal(inputs, plain_inputs)
+    batch = Batches(opened.train, 32, 16, seed=0, marks=marks).batch(0)
+    unmarked = Batches(opened.train, 32, 16, seed=0).batch(0)
+    inputs, targets, plain = batch.tokens, batch.targets, unmarked.targets
+    assert torch.equal(inputs, unmarked.tokens)
     assert torch.equal(targets[targets >= 0], plain[targets >= 0])
     for row, last, counted in zip(inputs.tolist(), plain[:, -1:].tolist(), targets >= 0, strict=True):
         problems = opened.tokenizer.decode(row + last).split("<|endoftext|>")[1:]
@@ -84,11 +85,11 @@ def test_what_counts_in_a_batch_is_whole_answers(data):
 def test_the_loss_of_an_evaluation_is_the_mean_over_the_answers(data):
     opened, model = open_tokens(data), build(MODEL).eval()
     marks = opened.tokenizer.answer_marks
-    found = evaluate(model, opened.val, tokenizer=opened.tokenizer, marks=marks, batch_size=3)
+    found = evaluate(model, evaluation_batches(opened.val, 32, 3, marks=marks), tokenizer=opened.tokenizer)
     total = count = 0.0
-    for inputs, targets in evaluation_batches(opened.val, 32, 1, marks=marks):
-        logits = model(inputs).log_softmax(-1).detach()
-        for place, target in zip(logits[0], targets[0].tolist(), strict=True):
+    for batch in evaluation_batches(opened.val, 32, 1, marks=marks):
+        logits = model(batch.tokens).log_softmax(-1).detach()
+        for place, target in zip(logits[0], batch.targets[0].tolist(), strict=True):
             if target >= 0:
                 total, count = total - float(place[target]), count + 1
     assert found.tokens == count

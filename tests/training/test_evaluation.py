@@ -15,7 +15,7 @@ import srmlab.training.plan
 import srmlab.training.progress
 import srmlab.training.recipes
 import srmlab.training.schedule
-from srmlab.data import open_tokens
+from srmlab.data import Batch, evaluation_batches, open_tokens
 from srmlab.errors import UserError
 from srmlab.models import build
 from srmlab.training import evaluate, train
@@ -29,14 +29,15 @@ def test_the_losses_of_tokens_are_those_of_the_logits():
     tokens = torch.randint(257, (2, 16), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         expected = torch.nn.functional.cross_entropy(model(tokens).transpose(1, 2), tokens, reduction="none")
-        torch.testing.assert_close(token_losses(model, tokens, tokens), expected)
+        torch.testing.assert_close(token_losses(model, Batch(tokens, tokens)), expected)
 
 
 @pytest.mark.parametrize("config", [MODEL, GPT2], ids=["SRM", "GPT-2"])
 def test_an_evaluation_is_the_mean_over_windows_with_its_standard_error(config, data):
     opened = open_tokens(data)
     model = build(config).train()
-    result = evaluate(model, opened.val, tokenizer=opened.tokenizer, batch_size=3, limit_tokens=160)
+    batches = evaluation_batches(opened.val, model.config.context, batch_size=3, limit_tokens=160)
+    result = evaluate(model, batches, tokenizer=opened.tokenizer)
     assert model.training  # as it was
     model.eval()
     stream = torch.from_numpy(opened.val.read(0, 161))

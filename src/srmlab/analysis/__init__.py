@@ -13,7 +13,7 @@ itself (`figure()`) and writes data files for LaTeX (`to_pgfplots(directory, pre
 from srmlab.analysis.ablation import Ablation, ablation
 from srmlab.analysis.alignment import Alignment, alignment
 from srmlab.analysis.attribution import Attribution, attribute, attribution
-from srmlab.analysis.capture import Accumulator, Batch, Mean, capture, merge
+from srmlab.analysis.capture import Accumulator, Mean, Placed, capture, merge
 from srmlab.analysis.depth import Depth, at_depth, depth
 from srmlab.analysis.drift import Convergence, Drift, convergence, drift
 from srmlab.analysis.dynamics import Dynamics, checkpoints_of, dynamics
@@ -39,7 +39,6 @@ __all__ = [
     "Alignment",
     "Attribution",
     "Axes",
-    "Batch",
     "Convergence",
     "Depth",
     "Drift",
@@ -49,6 +48,7 @@ __all__ = [
     "Interaction",
     "LogitLens",
     "Mean",
+    "Placed",
     "Result",
     "ResultError",
     "Routing",

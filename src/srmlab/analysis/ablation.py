@@ -37,14 +37,13 @@ from torch import Tensor
 
 from srmlab.analysis.capture import (
     Accumulator,
-    Batch,
     Batches,
     Mean,
+    Placed,
     capture,
-    evaluating,
     finished,
-    numbered,
     on_any_process,
+    placed,
     read_twice,
     share_sums,
     stream_major,
@@ -198,7 +197,7 @@ class AblationSums(Accumulator):
             "means": None if means is None else means.evidence.fingerprint,
         }
 
-    def replacement(self, z: Tensor, point: str, batch: Batch) -> Tensor:
+    def replacement(self, z: Tensor, point: str, batch: Placed) -> Tensor:
         """What comes in the place of the states z [S, B, T, D] at a point."""
         if self.by == "zero":
             return torch.zeros_like(z)
@@ -208,7 +207,7 @@ class AblationSums(Accumulator):
         other = other_tokens(z.shape[1] * z.shape[2], batch.index).to(z.device)
         return z.flatten(1, 2)[:, other].view_as(z)
 
-    def add(self, batch: Batch, embedding: Tensor, changes: Tensor) -> None:
+    def add(self, batch: Placed, embedding: Tensor, changes: Tensor) -> None:
         """embedding [B, T, E] and its changes [G, B, T, E] → sums."""
         B, T = batch.tokens.shape
         kl, loss = kl_of_changes(
@@ -221,7 +220,7 @@ class AblationSums(Accumulator):
         self.means["kl"].add(batch, kl.view(-1, B, T).sum(-1).T)
         self.means["loss_change"].add(batch, loss.view(-1, B, T).sum(-1).T, batch.counted.sum(1))
 
-    def measured(self, batch: Batch, kl: Tensor) -> None:
+    def measured(self, batch: Placed, kl: Tensor) -> None:
         """A place for more sums of the KLs [G, B, T]."""
 
     def result(self, evidence: Evidence) -> Ablation:
@@ -242,7 +241,7 @@ class FinalAblation(AblationSums):
     def see(self, name: str, value: Tensor) -> None:  # noqa: ARG002
         self.parts = self.readout.parts(stream_major(value))  # [S, B, T, E]
 
-    def end(self, batch: Batch, embedding: Tensor) -> None:
+    def end(self, batch: Placed, embedding: Tensor) -> None:
         changes = self.replaced_parts(batch) - self.parts
         if any(len(group) > 1 for group in self.groups):
             changes = torch.stack([changes[list(group)].sum(0) for group in self.groups])
@@ -250,7 +249,7 @@ class FinalAblation(AblationSums):
             changes = changes[[group[0] for group in self.groups]]
         self.add(batch, embedding, changes)
 
-    def replaced_parts(self, batch: Batch) -> Tensor | float:
+    def replaced_parts(self, batch: Placed) -> Tensor | float:
         """What the streams add to the embedding when replaced. It is linear, so parts are replaced like
         states."""
         if self.by == "zero":
@@ -261,7 +260,7 @@ class FinalAblation(AblationSums):
             return self.readout.parts(mean[:, None])[:, :, None]  # [S, 1, 1, E]
         return self.replacement(self.parts, self.points[0], batch)
 
-    def replay(self, batch: Batch, z: Tensor) -> None:
+    def replay(self, batch: Placed, z: Tensor) -> None:
         """As after a pass, from the final states kept of it."""
         self.parts = self.readout.parts(z)
         self.end(batch, self.parts.sum(0))
@@ -270,7 +269,7 @@ class FinalAblation(AblationSums):
 class RerunAblation(AblationSums):
     """Replaces streams after chosen layers and runs the model on from there: one pass for every group."""
 
-    def end(self, batch: Batch, embedding: Tensor) -> None:
+    def end(self, batch: Placed, embedding: Tensor) -> None:
         changed = []
         for group in self.groups:
             replacement = partial(self.replacement, batch=batch)
@@ -348,8 +347,8 @@ def _ablate_by_spool(model: SRM, batches: Batches, groups: Groups | None) -> Abl
         sums = FinalAblation(model, "mean", means, groups)
         if on_any_process(spool.full):
             return capture(model, batches, sums)[0]
-        with evaluating(model), torch.inference_mode():
-            for batch in numbered(batches, model.device):
+        with model.evaluating(), torch.inference_mode():
+            for batch in placed(batches, model.device):
                 z = spool.read(batch.index, model.device)
                 if z is not None:
                     sums.replay(batch, z)

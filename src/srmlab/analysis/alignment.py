@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srmlab.analysis.capture import Accumulator, Batch, Batches, Mean, capture, stream_major
+from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture, stream_major
 from srmlab.analysis.result import Array, Axes, Evidence, Result, derived, require, write_table
 from srmlab.analysis.routing import streams_of, token_independent_layers
 from srmlab.models import SRM, LanguageModel
@@ -178,7 +178,7 @@ class AlignmentSums(Accumulator):
         self.means = {name: Mean(*shape) for name, shape in self.shapes.items()}
         self.sums: dict[str, Tensor] = {}
 
-    def begin(self, batch: Batch) -> None:
+    def begin(self, batch: Placed) -> None:
         B = batch.tokens.shape[0]
         self.sums = {name: torch.zeros(B, *shape) for name, shape in self.shapes.items()}
 
@@ -202,7 +202,7 @@ class AlignmentSums(Accumulator):
                 self.sums["output"][:, l, i] = after
                 self.before, self.z, self.z_norm = after, value, norm
 
-    def end(self, batch: Batch, embedding: Tensor) -> None:  # noqa: ARG002
+    def end(self, batch: Placed, embedding: Tensor) -> None:  # noqa: ARG002
         for name, sums in self.sums.items():
             self.means[name].add(batch, sums)
 

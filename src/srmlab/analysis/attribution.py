@@ -27,11 +27,10 @@ from torch import Tensor
 
 from srmlab.analysis.capture import (
     Accumulator,
-    Batch,
     Batches,
     Mean,
+    Placed,
     capture,
-    evaluating,
     need_targets,
     stream_major,
 )
@@ -114,7 +113,7 @@ class AttributionSums(Accumulator):
     def see(self, name: str, value: Tensor) -> None:  # noqa: ARG002
         self.parts = self.readout.parts(stream_major(value))  # [S, B, T, E]
 
-    def end(self, batch: Batch, embedding: Tensor) -> None:  # noqa: ARG002
+    def end(self, batch: Placed, embedding: Tensor) -> None:  # noqa: ARG002
         direction = (
             self.readout.unembedding[batch.targets.clamp(min=0)] * batch.counted[..., None]
         )  # [B, T, E]
@@ -146,7 +145,7 @@ def attribute(
     model = streams_of(model, "attribution")
     model.check_tokens(tokens, documents=documents, targets=targets)
     point = points_of(model)[-1]
-    with evaluating(model), torch.inference_mode():
+    with model.evaluating(), torch.inference_mode():
         readout = Readout(model)
         kept: list[Tensor] = []
         with model.hooks([(point, lambda value, _: kept.append(value))]):

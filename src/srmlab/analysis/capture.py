@@ -45,7 +45,6 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -57,11 +56,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from srmlab.analysis.result import Array, Evidence, Result, write_npz
+from srmlab.data import Batch, as_batch
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
 from srmlab.storage.identity import model_fingerprint
 
-IGNORE = -100  # a target that does not count
 FOLDS = 32  # parts of the text whose sums are kept apart
 DRAWS = 100  # of folds, for a bootstrap
 SINGLE_PASS = "batches that can be read only once: pass a list, or a function that returns an iterator"
@@ -69,23 +68,17 @@ SINGLE_PASS = "batches that can be read only once: pass a list, or a function th
 Batches = Iterable[Any] | Callable[[], Iterable[Any]]
 
 
-@dataclass(frozen=True)
-class Batch:
-    tokens: Tensor  # [B, T]
-    targets: Tensor  # [B, T], the next token; −100 where there is none
-    index: int  # its place among all batches, whichever process reads it
-    first: int = 0  # how many sequences came before it, in all batches
-    documents: Tensor | None = None  # [B, T], the document of each token, if attention is to stay within them
+@dataclass(frozen=True, eq=False)
+class Placed(Batch):
+    """A batch and its place in the text, whichever process reads it."""
+
+    index: int = 0  # batches before it
+    first: int = 0  # sequences before it
 
     @property
     def folds(self) -> Tensor:
         """[B] The fold each sequence belongs to."""
         return (self.first + torch.arange(len(self.tokens))) % FOLDS
-
-    @property
-    def counted(self) -> Tensor:
-        """[B, T], True where there is a target."""
-        return self.targets != IGNORE
 
 
 class Mean:
@@ -97,7 +90,7 @@ class Mean:
         self.weights = torch.zeros(FOLDS, dtype=torch.float64)  # Σw of each fold
         self.sequences = torch.zeros(2, dtype=torch.float64)  # n, Σw²
 
-    def add(self, batch: Batch, sums: Tensor, tokens: Tensor | None = None) -> None:
+    def add(self, batch: Placed, sums: Tensor, tokens: Tensor | None = None) -> None:
         """Per-sequence sums [B, …], and how many tokens each is over [B]; by default all of them."""
         s = sums.detach().to("cpu", torch.float64)
         w = torch.full((len(s),), batch.tokens.shape[1]) if tokens is None else tokens.cpu()
@@ -142,13 +135,13 @@ class Accumulator:
     means: dict[str, Mean]
     settings: Mapping[str, Any] = MappingProxyType({})  # what its sums depend on besides model and text
 
-    def begin(self, batch: Batch) -> None:
+    def begin(self, batch: Placed) -> None:
         """Before a pass."""
 
     def see(self, name: str, value: Tensor) -> None:
         """The value at one of the sites, in the order of the computation."""
 
-    def end(self, batch: Batch, embedding: Tensor) -> None:
+    def end(self, batch: Placed, embedding: Tensor) -> None:
         """After a pass; `embedding` [B, T, E] is what the unembedding reads."""
 
     def result(self, evidence: Evidence) -> Any:
@@ -177,7 +170,7 @@ class EvidenceSums(Accumulator):
         self.hashes = torch.zeros(4, dtype=torch.float64)  # of the tokens: the text's fingerprint
         self.pairs = torch.zeros(4, dtype=torch.float64)  # with targets and documents: what saved sums are of
 
-    def begin(self, batch: Batch) -> None:
+    def begin(self, batch: Placed) -> None:
         given = [batch.tokens, batch.targets, *([] if batch.documents is None else [batch.documents])]
         rows = [ids.to("cpu", torch.int64) for ids in given]
         self.hashes += _hash_rows(rows[0])
@@ -211,10 +204,10 @@ def capture(
 ) -> list[Any]:
     """Run the model over the batches once; the accumulators' results, in their order.
 
-    A batch is tokens [B, T], or tokens and targets, or tokens, targets and documents: attention then stays
-    within documents, for a model that was trained so. With `checkpoint` the sums are saved there every
-    `every` batches and taken up again when model, settings and text are the same. `progress` is told how many
-    batches are done.
+    A batch is tokens [B, T], a pair of tokens and targets, or a `srmlab.data.Batch`; if that has documents,
+    attention stays within them, for a model that was trained so. With `checkpoint` the sums are saved there
+    every `every` batches and taken up again when model, settings and text are the same. `progress` is called
+    with the number of batches done.
     """
     books = [EvidenceSums(), *accumulators]
     rank, world = _process()
@@ -222,8 +215,8 @@ def capture(
     identity = "" if saved is None else _identity(model, accumulators)
     done = _resume(saved, identity, batches, books) if saved is not None else 0
     read = 0
-    with evaluating(model), torch.inference_mode():
-        for batch in numbered(batches, model.device):
+    with model.evaluating(), torch.inference_mode():
+        for batch in placed(batches, model.device):
             read += 1
             if batch.index % world == rank and batch.index >= done:
                 _pass(model, batch, books)
@@ -300,41 +293,19 @@ def read_twice(batches: Batches) -> Batches:
     return batches
 
 
-@contextmanager
-def evaluating(model: LanguageModel) -> Iterator[None]:
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)
+def place(given: Any, device: torch.device, index: int = 0, first: int = 0) -> Placed:
+    """Any form of a batch, on the device, with its place in the text."""
+    batch = as_batch(given).to(device)
+    return Placed(batch.tokens, batch.targets, batch.documents, index, first)
 
 
-def as_batch(given: Any, index: int, device: torch.device, first: int = 0) -> Batch:
-    parts = tuple(given) if isinstance(given, tuple | list) else (given,)
-    if not 1 <= len(parts) <= 3 or not all(isinstance(part, Tensor) for part in parts):
-        raise UserError(
-            "a batch is a tensor [batch, token] of token ids, or a pair of tokens and targets, or these and "
-            "documents"
-        )
-    tokens, targets, documents = parts + (None,) * (3 - len(parts))
-    tokens = tokens.to(device)
-    if tokens.ndim != 2:
-        raise UserError(f"a batch of shape {tuple(tokens.shape)}: need [batch, token] token ids")
-    if targets is None:
-        last = torch.full_like(tokens[:, :1], IGNORE)
-        targets = torch.cat((tokens[:, 1:], last), dim=1)
-    return Batch(
-        tokens, targets.to(device), index, first, None if documents is None else documents.to(device)
-    )
-
-
-def numbered(batches: Batches, device: torch.device) -> Iterator[Batch]:
+def placed(batches: Batches, device: torch.device) -> Iterator[Placed]:
+    """The batches in their order, each with its place."""
     first = 0
     if isinstance(batches, Tensor):  # one batch; its rows are none
         batches = [batches]
     for index, given in enumerate(batches() if callable(batches) else batches):
-        batch = as_batch(given, index, device, first)
+        batch = place(given, device, index, first)
         first += len(batch.tokens)
         yield batch
 
@@ -352,7 +323,7 @@ def need_targets(mean: Mean) -> None:
         raise UserError("no position has a next token: give windows of at least two tokens, or targets")
 
 
-def _pass(model: LanguageModel, batch: Batch, books: Sequence[Accumulator]) -> None:
+def _pass(model: LanguageModel, batch: Placed, books: Sequence[Accumulator]) -> None:
     model.check_tokens(batch.tokens, documents=batch.documents, targets=batch.targets)
     if not 0 <= int(batch.tokens.min()) <= int(batch.tokens.max()) < model.config.vocab_size:
         raise UserError(f"batch {batch.index} has token ids outside 0 to {model.config.vocab_size - 1}")
@@ -429,7 +400,7 @@ def _resume(path: Path, identity: str, batches: Batches, books: Sequence[Accumul
         raise UserError(SINGLE_PASS)
     rank, world = _process()
     text = EvidenceSums()
-    for batch in numbered(batches, torch.device("cpu")):
+    for batch in placed(batches, torch.device("cpu")):
         if batch.index >= done:
             break
         if batch.index % world == rank:

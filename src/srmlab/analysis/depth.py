@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srmlab.analysis.capture import IGNORE, Accumulator, Batch, Batches, Mean, capture, need_targets
+from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture, need_targets
 from srmlab.analysis.readout import chunks
 from srmlab.analysis.result import Array, Axes, Evidence, Result, derived, require, write_table
 from srmlab.analysis.states import Finished
@@ -143,7 +143,7 @@ class DepthSums(Accumulator):
         P = len(self.places)
         self.means = {"loss": Mean(P), "agreement": Mean(P), "settled": Mean(P)}
 
-    def begin(self, batch: Batch) -> None:
+    def begin(self, batch: Placed) -> None:
         self.batch = batch
         self.losses: list[Tensor] = []
         self.predictions: list[Tensor] = []
@@ -161,7 +161,7 @@ class DepthSums(Accumulator):
             log_p = (embedding[rows] @ U.T).float().log_softmax(-1)
             loss[rows] = -log_p.gather(-1, targets[rows].clamp(min=0)[:, None]).squeeze(-1)
             prediction[rows] = log_p.argmax(-1)
-        self.losses.append(loss * (targets != IGNORE))
+        self.losses.append(loss * self.batch.counted.flatten())
         self.predictions.append(prediction)
 
     def embedding(self, name: str, value: Tensor) -> Tensor | None:
@@ -171,7 +171,7 @@ class DepthSums(Accumulator):
             return None if found is None else self.finished.model.output_function(found[1])
         return self.model.norm(value) if isinstance(self.model, GPT2) else value
 
-    def end(self, batch: Batch, embedding: Tensor) -> None:  # noqa: ARG002
+    def end(self, batch: Placed, embedding: Tensor) -> None:  # noqa: ARG002
         B, T = batch.tokens.shape
         counted = batch.counted
         same = torch.stack(self.predictions) == self.predictions[self.trained - 1]  # [P, B·T]

@@ -38,7 +38,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srmlab.analysis.capture import Accumulator, Batch, Batches, Mean, capture, stream_major
+from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture, stream_major
 from srmlab.analysis.result import Array, Axes, Evidence, Result, derived, require, write_table
 from srmlab.errors import UserError
 from srmlab.models import SRM, LanguageModel
@@ -321,7 +321,7 @@ class DriftSums(Accumulator):
         self.sums: dict[str, Tensor] = {}
         self.before: dict[int, Softened | None] = {}
 
-    def begin(self, batch: Batch) -> None:
+    def begin(self, batch: Placed) -> None:
         self.sums = {name: torch.zeros(batch.tokens.shape[0], *self.shape) for name in self.means}
 
     def see(self, name: str, value: Tensor) -> None:
@@ -342,7 +342,7 @@ class DriftSums(Accumulator):
                     distance = before.kl(now) if self.direction == "forward" else now.kl(before)
                 self.sums[name][:, group, transition] = distance.sum(-1).T.cpu()
 
-    def end(self, batch: Batch, embedding: Tensor) -> None:  # noqa: ARG002
+    def end(self, batch: Placed, embedding: Tensor) -> None:  # noqa: ARG002
         self.before.clear()
         for name, sums in self.sums.items():
             self.means[name].add(batch, sums)

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from srmlab.analysis.ablation import FinalAblation
 from srmlab.analysis.alignment import AlignmentSums
-from srmlab.analysis.capture import Accumulator, Batch, Batches, Mean, capture, read_twice
+from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture, read_twice
 from srmlab.analysis.drift import DriftSums, StepContributions
 from srmlab.analysis.readout import sequence_losses
 from srmlab.analysis.result import Array, Axes, Evidence, Result, require, write_table
@@ -144,7 +144,7 @@ class LossSums(Accumulator):
         self.unembedding = model.unembedding.detach().float()
         self.means = {"loss": Mean()}
 
-    def end(self, batch: Batch, embedding: Tensor) -> None:
+    def end(self, batch: Placed, embedding: Tensor) -> None:
         losses = sequence_losses(embedding, self.unembedding, batch.targets)
         self.means["loss"].add(batch, losses, batch.counted.sum(1))
 

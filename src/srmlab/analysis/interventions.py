@@ -38,14 +38,13 @@ from torch import Tensor
 
 from srmlab.analysis.ablation import BITS, By, FinalAblation, Layers, check_by, other_tokens, points_at
 from srmlab.analysis.capture import (
-    Batch,
     Batches,
     EvidenceSums,
     Mean,
-    as_batch,
+    Placed,
     capture,
-    evaluating,
     observe,
+    place,
     read_twice,
 )
 from srmlab.analysis.readout import chunks, kl_divergence
@@ -148,7 +147,7 @@ def patch_streams(
     origins = at if from_tokens is None else list(from_tokens)
     if at is not None and origins is not None and len(at) != len(origins):
         raise UserError(f"{len(origins)} tokens of the source for {len(at)} of the prompt: give one for each")
-    with evaluating(model), torch.inference_mode():
+    with model.evaluating(), torch.inference_mode():
         _, cache = model.run_with_cache(source.to(model.device), origin)
     given = cache[origin].clone()
     if origins is not None:
@@ -239,9 +238,9 @@ def effect(
     model: LanguageModel, tokens: Tensor, hooks: Sequence[Hook], targets: Tensor | None = None, top: int = 10
 ) -> Effect:
     """What hooks do to the predictions after `tokens` [B, T]."""
-    batch = as_batch(tokens if targets is None else (tokens, targets), 0, model.device)
+    batch = place(tokens if targets is None else (tokens, targets), model.device)
     model.check_tokens(batch.tokens, targets=batch.targets)
-    with evaluating(model), torch.inference_mode():
+    with model.evaluating(), torch.inference_mode():
         with model.hooks(
             [(name, _listen) for name, _ in hooks]
         ):  # the same arithmetic as in the changed pass
@@ -292,7 +291,7 @@ class Prediction:
         return (self.embedding[rows].float() @ self.unembedding.T).log_softmax(-1)
 
 
-def _compare(before: Prediction, after: Prediction, batch: Batch) -> tuple[Tensor, Tensor]:
+def _compare(before: Prediction, after: Prediction, batch: Placed) -> tuple[Tensor, Tensor]:
     """KL [N] and the losses before and after [2, N] (NaN without target) of two passes."""
     targets = batch.targets.flatten()
     N, device = len(targets), targets.device
@@ -367,7 +366,7 @@ class InteractionSums(FinalAblation):
         self.second = [b for _, b in self.pairs]
         self.means["interaction"] = Mean(len(self.pairs))
 
-    def measured(self, batch: Batch, kl: Tensor) -> None:
+    def measured(self, batch: Placed, kl: Tensor) -> None:
         S = self.model.config.streams
         beyond = kl[S:] - kl[self.first] - kl[self.second]
         self.means["interaction"].add(batch, beyond.sum(-1).T)

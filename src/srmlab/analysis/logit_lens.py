@@ -27,7 +27,7 @@ The lens costs 2·S + 1 unembeddings a token and point, so it reads a random sam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Protocol
@@ -38,11 +38,12 @@ from torch import Tensor
 
 from srmlab.analysis.capture import (
     Accumulator,
-    Batch,
     Batches,
     Mean,
+    Placed,
     capture,
     need_targets,
+    placed,
     read_twice,
     stream_major,
 )
@@ -190,7 +191,7 @@ class LensSums(Accumulator):
         P, S = len(decoder.points), len(decoder.streams)
         self.means = {"full": Mean(P), "raw": Mean(P, S), "corrected": Mean(P, S)}
 
-    def begin(self, batch: Batch) -> None:
+    def begin(self, batch: Placed) -> None:
         self.documents = batch.documents
         self.chosen = sample_positions(batch, self.rate, self.seed)
         self.targets = batch.targets.flatten()[self.chosen]
@@ -211,7 +212,7 @@ class LensSums(Accumulator):
             place = self.sums[field][:, point] if stream < 0 else self.sums[field][:, point, stream]
             place.copy_(sums)
 
-    def end(self, batch: Batch, embedding: Tensor) -> None:  # noqa: ARG002
+    def end(self, batch: Placed, embedding: Tensor) -> None:  # noqa: ARG002
         counts = torch.bincount(self.rows, minlength=batch.tokens.shape[0])
         for name, mean in self.means.items():
             mean.add(batch, self.sums[name], counts)
@@ -227,7 +228,7 @@ class LensSums(Accumulator):
         )
 
 
-def sample_positions(batch: Batch, rate: float, seed: int) -> Tensor:
+def sample_positions(batch: Placed, rate: float, seed: int) -> Tensor:
     """Positions of B·T with a target: all of them, or a random share that depends on seed and batch index
     alone."""
     positions = batch.counted.flatten().nonzero().squeeze(1)
@@ -291,6 +292,5 @@ def logit_lens(
     return capture(model, batches, LensSums(decoder, means.evidence.tokens, lens_tokens, seed))[0]
 
 
-def count_tokens(batches: Batches | Callable) -> int:
-    parts = batches() if callable(batches) else batches
-    return sum((part[0] if isinstance(part, tuple | list) else part).numel() for part in parts)
+def count_tokens(batches: Batches) -> int:
+    return sum(batch.tokens.numel() for batch in placed(batches, torch.device("cpu")))

@@ -29,8 +29,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from srmlab.analysis.capture import IGNORE
 from srmlab.models import SRM
+from srmlab.models.loss import IGNORE
 
 CHUNK_BYTES = 4 * 2**20  # of logits held at once, as long as a chunk has enough rows for an efficient matmul
 MIN_ROWS, MAX_ROWS = 256, 4096

@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srmlab.analysis.capture import Accumulator, Batch, Batches, Mean, capture
+from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture
 from srmlab.analysis.result import Array, Axes, Evidence, Result, derived, require, write_table
 from srmlab.errors import UserError
 from srmlab.models import SRM, LanguageModel
@@ -195,14 +195,14 @@ class RoutingSums(Accumulator):
         self.frequency: list[Tensor] = []
         self.weight: list[Tensor] = []
 
-    def begin(self, batch: Batch) -> None:  # noqa: ARG002
+    def begin(self, batch: Placed) -> None:  # noqa: ARG002
         self.frequency, self.weight = [], []
 
     def see(self, name: str, value: Tensor) -> None:  # noqa: ARG002
         self.frequency.append((value > self.threshold).sum(1))  # [B, H, target, source]
         self.weight.append(value.sum(1, dtype=torch.float32))
 
-    def end(self, batch: Batch, embedding: Tensor) -> None:  # noqa: ARG002
+    def end(self, batch: Placed, embedding: Tensor) -> None:  # noqa: ARG002
         for name, rows in (("frequency", self.frequency), ("weight", self.weight)):
             self.means[name].add(batch, torch.stack(rows, 1))
 

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srmlab.analysis.capture import Accumulator, Batch, Batches, Mean, capture, stream_major
+from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture, stream_major
 from srmlab.analysis.result import Array, Axes, Evidence, Result, derived, require
 from srmlab.analysis.routing import streams_of
 from srmlab.errors import UserError
@@ -140,7 +140,7 @@ class StateSums(Accumulator):
         self.means = {"mean": Mean(len(self.points), config.streams, config.stream_dim)}
         self.sums: list[Tensor] = []
 
-    def begin(self, batch: Batch) -> None:
+    def begin(self, batch: Placed) -> None:
         self.documents = batch.documents
         self.sums = []
 
@@ -150,7 +150,7 @@ class StateSums(Accumulator):
         elif found := self.finished.see(name, value, self.documents):
             self.sums.append(found[1].float().sum(2))
 
-    def end(self, batch: Batch, embedding: Tensor) -> None:  # noqa: ARG002
+    def end(self, batch: Placed, embedding: Tensor) -> None:  # noqa: ARG002
         self.means["mean"].add(batch, torch.stack(self.sums).permute(2, 0, 1, 3))  # [B, P, S, D]
 
     def result(self, evidence: Evidence) -> StateMeans:
@@ -173,7 +173,7 @@ class Spool(Accumulator):
         self.file = tempfile.TemporaryFile()  # noqa: SIM115  (it has no name, and is gone when closed)
         self.shapes: dict[int, tuple[int, int, torch.Size]] = {}  # batch index → offset, count, shape
 
-    def begin(self, batch: Batch) -> None:
+    def begin(self, batch: Placed) -> None:
         self.index = batch.index
 
     def see(self, name: str, value: Tensor) -> None:  # noqa: ARG002

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from srmlab.errors import UserError
+from srmlab.progress import duration
 
 PROMPT = "My fellow citizens of the"
 
@@ -57,8 +58,7 @@ class Command:
                 print("done before, kept")
             else:
                 run(stage.arguments[0], list(stage.arguments[1:]))
-        minutes = (time.monotonic() - started) / 60
-        print(f"\n{minutes:.1f} minutes. The page: {self.out / 'run' / 'report.html'}")
+        print(f"\n{duration(time.monotonic() - started)}. The page: {self.out / 'run' / 'report.html'}")
         print(f"To ask more of the model: srmlab explore {self.out / 'run'}")
 
     def stages(self) -> list[Stage]:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from srmlab.data import DataError
 from srmlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -33,11 +29,14 @@ class Command:
     Example:
         srmlab dictionary runs/nano
         srmlab dictionary runs/nano --layers every --features 512 --k 8
+        srmlab dictionary --pretrained --data data/sotu
         srmlab dictionary runs/nano --layers 2 3 --tokens 1000000 --out dictionaries/middle
     """
 
-    path: tyro.conf.Positional[Path]
+    path: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
     """A run (its last good checkpoint), a checkpoint or an export."""
+    pretrained: bool = False
+    """Instead of a run: the trained model that comes with the package."""
     layers: tuple[str, ...] = ("last",)
     """The states after which layers: last (what the output reads, post-steps included), every (one dictionary
     for all depths), or numbers from 0."""
@@ -71,8 +70,6 @@ class Command:
     def run(self) -> None:
         try:
             answer = self.learn()
-        except DataError as error:
-            raise UserError(str(error)) from None
         except OSError as error:
             where = error.filename or self.out or self.path
             raise UserError(f"cannot write {where} ({error.strerror}): choose another --out") from None
@@ -80,64 +77,54 @@ class Command:
 
     def learn(self) -> dict[str, Any]:
         from srmlab import dictionaries
-        from srmlab.cli.analyze import Reading, bars
-        from srmlab.data import Batches, open_tokens
-        from srmlab.storage import load
-        from srmlab.training.distributed import device_of
-        from srmlab.training.evaluation import check_vocabulary
-        from srmlab.training.memory import keep_buffers
-        from srmlab.training.run import run_config
+        from srmlab.progress import Display
+        from srmlab.training.run_text import chosen, open_text
 
-        keep_buffers()
         self.check()
-        model = load(self.path, device=device_of(self.device))
-        run = run_config(self.path)
-        folder = self.data or (run and run.data)
-        if folder is None:
-            raise UserError(f"{self.path} does not say what it was trained on: give --data DIR")
-        data = open_tokens(folder)
-        check_vocabulary(model.config.vocab_size, data.vocab_size, data.path)
-        context = (run.training.context if run else None) or model.config.context
-        reading = Reading.of(self, run, data.tokenizer)
-        batches = Batches(data.train, context, self.batch_size, self.seed)
-        steps = self.tokens // (context * self.batch_size)
+        path = chosen(self.path, self.pretrained)
+        text = open_text(
+            path,
+            data=self.data,
+            document_mask=self.document_mask,
+            answers_only=self.answers_only,
+            device=self.device,
+        )
+        model, batches = text.model, text.training_batches(self.batch_size, self.seed)
+        steps = self.tokens // (text.context * self.batch_size)
         if steps < 1:
-            raise UserError(f"--tokens {self.tokens}: one batch alone is {context * self.batch_size}")
-
-        def held_out():
-            return reading.evaluation_batches(data.val, context, self.batch_size, self.eval_tokens)
-
-        held_out()  # refused now rather than after learning
+            raise UserError(f"--tokens {self.tokens}: one batch alone is {text.context * self.batch_size}")
+        held_out = text.batches(self.batch_size, self.eval_tokens)
         layers = chosen_layers(self.layers)
-        out = self.out or self.folder(model.config)
+        out = self.out or self.folder(path, model.config)
         if out.exists():
             raise UserError(f"{out} exists and is not overwritten: choose another --out, or delete it")
         out.parent.mkdir(parents=True, exist_ok=True)  # refused now rather than after learning
-        with learning(steps, show=not self.json) as tell:
+        with Display(show=not self.json) as display:
+            task = display.task("learning", steps, "steps")
             dictionary = dictionaries.learn(
                 model,
-                lambda step: reading.with_documents(batches.batch(step), data.train.end_of_text),
+                batches.batch,
                 steps=steps,
                 features=self.features,
                 k=self.k,
                 layers=layers,
                 lr=self.lr,
                 seed=self.seed,
-                progress=tell,
+                progress=lambda done, left: task.update(done, f"{left:.1%} unexplained"),
             )
-        count = sum(1 for _ in held_out())
-        with bars(count, show=not self.json) as tell:
-            quality = dictionaries.quality(model, dictionary, held_out, partial(tell, "quality"))
+            progress = display.tasks(len(held_out), "batches")
+            quality = dictionaries.quality(model, dictionary, held_out, partial(progress, "quality"))
             features = dictionaries.features(
-                model, dictionary, held_out, self.examples, partial(tell, "features")
+                model, dictionary, held_out, self.examples, partial(progress, "features")
             )
-        self.write(out, dictionary, quality, features, readable(data.tokenizer))
-        tokens = steps * context * self.batch_size
-        return {"model": str(self.path), "tokens": tokens, "out": str(out), **told(dictionary, quality)}
+        self.write(out, path, dictionary, quality, features, readable(text.tokenizer))
+        tokens = steps * text.context * self.batch_size
+        return {"model": str(path), "tokens": tokens, "out": str(out), **found(dictionary, quality)}
 
     def write(
         self,
         out: Path,
+        path: Path,
         dictionary: Dictionary,
         quality: Quality,
         features: Features,
@@ -153,7 +140,7 @@ class Command:
             quality.save(folder / "quality")
             features.save(folder / "features")
             save_all(quality, folder / "figures")
-            dictionaries.write_page(features, folder / "features.html", decode, f"Features of {self.path}")
+            dictionaries.write_page(features, folder / "features.html", decode, f"Features of {path}")
             summary = f"{quality.summary()}\n\n{features.summary(decode)}\n"
             (folder / "summary.txt").write_text(summary, encoding="utf-8")
 
@@ -163,44 +150,13 @@ class Command:
                 option = name.replace("_", "-")
                 raise UserError(f"--{option} {getattr(self, name)}: must be at least {least}")
 
-    def folder(self, config: Any) -> Path:
+    def folder(self, path: Path, config: Any) -> Path:
         from srmlab.dictionaries.learning import usual_features, usual_k
-        from srmlab.files import sealed
+        from srmlab.training.run_text import place_for
 
         features = usual_features(config.stream_dim) if self.features is None else self.features
         k = usual_k(config.stream_dim) if self.k is None else self.k
-        name = f"{'-'.join(self.layers)}-{features}-{k}"
-        if (self.path / "run.json").is_file() and not sealed(self.path):
-            return self.path / "dictionaries" / name
-        return self.path.parent / f"{self.path.name}-dictionaries" / name
-
-
-@contextmanager
-def learning(steps: int, show: bool) -> Iterator[Callable[[int, float], None]]:
-    """A bar on a terminal, ten lines elsewhere."""
-    if show and sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = (
-            TextColumn("learning"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[left]:.1%} unexplained"),
-            TimeRemainingColumn(),
-        )
-        with Progress(*columns, console=Console(stderr=True)) as progress:
-            task = progress.add_task("", total=steps, left=1.0)
-            yield lambda done, left: progress.update(task, completed=done, left=left)
-        return
-    started = time.perf_counter()
-
-    def tell(done: int, left: float) -> None:
-        if show and (done == steps or done % max(1, steps // 10) == 0):
-            seconds = f"{time.perf_counter() - started:.0f} s"
-            print(f"learning: {done} of {steps} steps, {left:.1%} unexplained, {seconds}", file=sys.stderr)
-
-    yield tell
+        return place_for(path, "dictionaries") / f"{'-'.join(self.layers)}-{features}-{k}"
 
 
 def chosen_layers(given: tuple[str, ...]) -> Layers:
@@ -213,7 +169,7 @@ def chosen_layers(given: tuple[str, ...]) -> Layers:
     return [int(layer) for layer in given]
 
 
-def told(dictionary: Dictionary, quality: Quality) -> dict[str, Any]:
+def found(dictionary: Dictionary, quality: Quality) -> dict[str, Any]:
     """What was learned, and what it is worth."""
     config = dictionary.config
     return {

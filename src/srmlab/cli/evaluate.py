@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
-
-from srmlab.errors import UserError
 
 
 @dataclass
@@ -20,13 +18,18 @@ class Command:
 
     Example:
         srmlab evaluate runs/nano
+        srmlab evaluate --pretrained
         srmlab evaluate exports/nano --data data/sotu --limit-tokens 100000 --json
     """
 
-    path: tyro.conf.Positional[Path]
+    path: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
     """A run (its last good checkpoint), a checkpoint or an export."""
+    pretrained: bool = False
+    """Instead of a run: the trained model that comes with the package."""
     data: Path | None = None
     """Folder of `srmlab prepare`; by default the run's."""
+    text: Path | None = None
+    """Read this text file, as one document, instead of the validation tokens."""
     limit_tokens: int | None = None
     """Stop after so many tokens; by default all of the validation text."""
     batch_size: int = 8
@@ -46,38 +49,32 @@ class Command:
         print(json.dumps(answer, indent=2) if self.json else "\n".join(lines(answer)))
 
     def evaluate(self) -> dict[str, Any]:
-        from srmlab.data import open_tokens, reference_losses
-        from srmlab.storage import load, weights_folder
-        from srmlab.training.distributed import device_of
-        from srmlab.training.evaluation import check_vocabulary, evaluate
-        from srmlab.training.memory import keep_buffers
-        from srmlab.training.run import run_config
+        from srmlab.data import reference_losses
+        from srmlab.progress import Display
+        from srmlab.training.evaluation import evaluate
+        from srmlab.training.run_text import chosen, open_text
 
-        keep_buffers()
-        weights_folder(self.path)  # a path that holds no model is the first thing to say
-        run = run_config(self.path)
-        folder = self.data or (run and run.data)
-        if folder is None:
-            raise UserError(f"{self.path} is no run and does not say what it was trained on: give --data")
-        data = open_tokens(folder)
-        model = load(self.path, device=device_of(self.device))
-        check_vocabulary(model.config.vocab_size, data.vocab_size, data.path)
-        trained = run.training if run else None
-        answers = self.answers_only or bool(trained and trained.answers_only)
-        result = evaluate(
-            model,
-            data.val,
-            tokenizer=data.tokenizer,
-            context=self.context or (trained.context if trained else None),
-            batch_size=self.batch_size,
-            limit_tokens=self.limit_tokens,
-            document_mask=self.document_mask or bool(trained and trained.document_mask),
-            marks=data.tokenizer.answer_marks if answers else None,
+        path = chosen(self.path, self.pretrained)
+        text = open_text(
+            path,
+            data=self.data,
+            text=self.text,
+            context=self.context,
+            document_mask=self.document_mask,
+            answers_only=self.answers_only,
+            device=self.device,
         )
+        batches = text.batches(self.batch_size, self.limit_tokens)
+        with Display(show=not self.json) as display:
+            task = display.task("evaluating", len(batches), "batches")
+            result = evaluate(text.model, batches, tokenizer=text.tokenizer, progress=task.update)
+        answers = text.marks is not None
+        read = text.data if not answers else None  # what references are counted on
         return (
-            {"model": str(self.path), "data": str(data.path)}
+            {"model": str(path), "data": str(text.data.path if text.data else text.source)}
             | result.to_dict()
-            | {"references": None if answers else asdict(reference_losses(data.train, data.val))}
+            | {"answers_only": answers}
+            | {"references": asdict(reference_losses(read.train, read.val)) if read else None}
         )
 
 
@@ -94,6 +91,6 @@ def lines(answer: dict[str, Any]) -> list[str]:
         shown += [f"{name + ' loss':<15} {references[name]:>9.4f}" for name in rows]
     return [
         *shown,
-        f"{answer['tokens']:,} tokens{'' if references else ' of answers'} of {answer['data']}; "
+        f"{answer['tokens']:,} tokens{' of answers' if answer['answers_only'] else ''} of {answer['data']}; "
         f"± is one standard error over {answer['windows']:,} windows",
     ]

@@ -26,17 +26,21 @@ class Command:
         lm_eval --model hf --model_args pretrained=exports/nano-hf,trust_remote_code=True --tasks wikitext
     """
 
-    source: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_OR_FOLDER")]
-    """A run, a checkpoint, or an earlier export of either kind."""
     out: Path
     """The folder to write; must not exist."""
+    source: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_OR_FOLDER")] = None
+    """A run, a checkpoint, or an earlier export of either kind."""
+    pretrained: bool = False
+    """Instead of those: the trained model that comes with the package."""
     to: Literal["hf", "safetensors"] = "hf"
     """hf: for `AutoModelForCausalLM` and `AutoTokenizer`. safetensors: for `srmlab.load`."""
     tokenizer: str | None = None
     """gpt2, byte or a saved tokenizer's folder, where the source has none of its own."""
 
     def run(self) -> None:
-        model, tokenizer = open_folder(self.source)
+        from srmlab.training.run_text import chosen
+
+        model, tokenizer = open_folder(chosen(self.source, self.pretrained))
         if self.tokenizer is not None:
             tokenizer = make_tokenizer(self.tokenizer)
         if self.to == "safetensors":
@@ -51,9 +55,9 @@ class Command:
 
 def open_folder(path: Path) -> tuple[LanguageModel, Tokenizer | None]:
     """The model and the tokenizer, if there is one, of a run, a checkpoint or an export of either kind."""
-    from srmlab import storage
+    from srmlab.training.run_text import tokenizer_of
 
-    return storage.load(path), storage.load_tokenizer(path)
+    return srmlab.load(path), tokenizer_of(path)
 
 
 def export_huggingface(model: LanguageModel, out: Path, tokenizer: Tokenizer | None) -> None:

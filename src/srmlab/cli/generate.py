@@ -6,7 +6,6 @@ import codecs
 import json
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
@@ -16,7 +15,6 @@ from srmlab.cli.export import open_folder
 from srmlab.data import Tokenizer, byte_tokenizer, gpt2_tokenizer, make_tokenizer
 from srmlab.data.errors import DataError
 from srmlab.errors import UserError
-from srmlab.pretrained import folder
 
 if TYPE_CHECKING:
     import torch
@@ -67,11 +65,11 @@ class Command:
     def run(self) -> None:
         import torch
 
-        if (self.model is not None) == self.pretrained:
-            raise UserError("give one of them: a run such as runs/nano, a preset's name, or --pretrained")
-        name = self.model or str(folder())
-        fresh = not Path(name).exists()
-        model, tokenizer = build_preset(name) if fresh else open_folder(Path(name))
+        from srmlab.training.run_text import chosen
+
+        path = chosen(self.model, self.pretrained)
+        fresh = not path.exists()
+        model, tokenizer = build_preset(str(path)) if fresh else open_folder(path)
         if self.tokenizer is not None:
             tokenizer = make_tokenizer(self.tokenizer)
         prompt = self.prompt_tokens(model, byte_tokenizer() if fresh and tokenizer is None else tokenizer)
@@ -104,7 +102,7 @@ class Command:
         if self.json:
             text = None if tokenizer is None else Stream(tokenizer).all(written)
             answer = {
-                "model": name,
+                "model": str(path),
                 "seed": seed,
                 "prompt_tokens": prompt,
                 "new_tokens": written,

@@ -14,6 +14,7 @@ import tyro
 from srmlab.cli.analyze import TOKENS
 from srmlab.cli.analyze import Command as Analyze
 from srmlab.errors import UserError
+from srmlab.pretrained import folder as shipped
 
 LOSS_COLUMNS = {  # label → the column of loss_smoothed.csv, in the paper's words
     "hrm": "HRM - loss",
@@ -40,19 +41,22 @@ class Command:
     Example:
         srmlab paper baseline=runs/base 161m=runs/med 479m=runs/large gpt2=runs/gpt2 hrm=runs/hrm --out paper
         srmlab paper 161m=runs/nano param:8=runs/sweep-8 --out paper
+        srmlab paper --pretrained 161m --out paper
     """
 
-    runs: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="LABEL=RUN …")]]
-    """Labels and runs."""
     out: Path
     """The folder: its data/ gets the files, its figs/ the figures that the paper has as images."""
+    runs: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="LABEL=RUN …")]] = ()
+    """Labels and runs."""
+    pretrained: str | None = None
+    """A label that the trained model that comes with the package is to stand for."""
     tokens: int = TOKENS
     """How many tokens the analyses read."""
     json: bool = False
     """Print JSON, for a program to read."""
 
     def run(self) -> None:
-        runs = parse(self.runs)
+        runs = parse(self.runs if self.pretrained is None else (*self.runs, f"{self.pretrained}={shipped()}"))
         data = self.out / "data"
         written: list[Path] = []
         for label in ANALYSED:
@@ -73,7 +77,8 @@ class Command:
         from srmlab.analysis import load
         from srmlab.figures import save
 
-        command = Analyze(path=path, only=NEEDED, tokens=self.tokens, formats=())
+        out = self.out / f"{label}-analysis" if path == shipped() else None
+        command = Analyze(path=path, only=NEEDED, tokens=self.tokens, formats=(), out=out)
         folder = Path(command.analyze()["out"]) / "analysis"
         written = []
         for name in NEEDED:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +12,7 @@ import tyro
 
 from srmlab.data import Manifest, PrepareConfig, Progress, prepare
 from srmlab.errors import UserError
+from srmlab.progress import Display
 from srmlab.tasks.corpus import PREFIX, TaskCorpus
 
 
@@ -60,11 +59,14 @@ class Command:
             source, self.out, self.tokenizer, self.val_fraction, self.workers, self.shard_tokens
         )
         task = TaskCorpus.parse(source) if isinstance(source, str) and source.startswith(PREFIX) else None
-        show = Bar() if sys.stderr.isatty() else Lines()
-        try:
+        with Display() as display:
+            reading = display.task("preparing", unit="MB")
+
+            def show(progress: Progress) -> None:
+                total = progress.total_bytes
+                reading.update(progress.text_bytes / 1e6, stage(progress), total and total / 1e6)
+
             manifest = prepare(config, source=task, progress=show)
-        finally:
-            show.close()
         print(
             json.dumps(dataclasses.asdict(manifest), indent=2) if self.json else summary(manifest, self.out)
         )
@@ -81,56 +83,8 @@ def summary(manifest: Manifest, out: Path) -> str:
     return "\n".join([*rows, f"{dropped}; {ids}", f"written to {out}"])
 
 
-def _described(progress: Progress) -> str:
-    rate = f"{progress.documents:,} documents, {progress.tokens:,} tokens"
+def stage(progress: Progress) -> str:
+    done = f"{progress.documents:,} documents, {progress.tokens:,} tokens"
     return {"tokenizer": "training the tokenizer", "resuming": "reading up to where it stopped"}.get(
-        progress.stage, rate
+        progress.stage, done
     )
-
-
-class Lines:
-    """Progress where there is no terminal: a line every few seconds."""
-
-    every = 10.0
-
-    def __init__(self) -> None:
-        self.next = time.monotonic() + self.every
-
-    def __call__(self, progress: Progress) -> None:
-        if time.monotonic() >= self.next:
-            self.next = time.monotonic() + self.every
-            print(f"{_described(progress)}, {progress.text_bytes / 1e6:,.0f} MB", file=sys.stderr, flush=True)
-
-    def close(self) -> None:
-        pass
-
-
-class Bar:
-    """Progress on a terminal."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            DownloadColumn,
-            TextColumn,
-            TimeRemainingColumn,
-            TransferSpeedColumn,
-        )
-        from rich.progress import Progress as RichProgress
-
-        columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-        self.bar = RichProgress(TextColumn("{task.description}"), *columns, console=Console(stderr=True))
-        self.task = self.bar.add_task("reading", total=None)
-        self.bar.start()
-
-    def __call__(self, progress: Progress) -> None:
-        self.bar.update(
-            self.task,
-            description=_described(progress),
-            completed=progress.text_bytes,
-            total=progress.total_bytes,
-        )
-
-    def close(self) -> None:
-        self.bar.stop()

@@ -22,6 +22,7 @@ class Command:
 
     Example:
         srmlab report runs/nano
+        srmlab report --pretrained
         srmlab report runs/nano --prompt "To be or not" --prompt "The streams" --out nano.html
     """
 
@@ -42,17 +43,20 @@ class Command:
 
     def run(self) -> None:
         from srmlab.explorer.report import write_report
+        from srmlab.progress import Display
+        from srmlab.training.run_text import place_for
 
         run, preset = subject(self.run_path, self.preset, self.pretrained)
-        if self.run_path is None and self.out is None:
+        if run is None and self.out is None:
             raise UserError("say where to write with --out, or give a run: srmlab report runs/nano")
         session = opened(run, preset, self.dictionary)
-        out = self.out or default_path(Path(self.run_path or "."))
-        path = write_report(session, out, run=run, prompts=self.prompt, results=self.results)
+        out = self.out or place_for(Path(run or "."), "report.html")
+        prompts = self.prompt or session.prompts
+        with Display() as display:
+            task = display.task("reading", len(prompts), "prompts")
+            traces = []
+            for prompt in prompts:
+                traces.append(session.trace(session.encode(prompt)))
+                task.update(len(traces))
+            path = write_report(session, out, run=run, traces=traces, results=self.results)
         print(f"{path}   {path.stat().st_size / 1e6:.1f} MB, open it in a browser")
-
-
-def default_path(run: Path) -> Path:
-    from srmlab.files import sealed
-
-    return run.parent / f"{run.name}-report.html" if sealed(run) else run / "report.html"

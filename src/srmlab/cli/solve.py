@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +15,7 @@ from srmlab.errors import UserError
 if TYPE_CHECKING:
     from srmlab.data import Manifest
     from srmlab.models import LanguageModel
-    from srmlab.training.run import RunConfig
+    from srmlab.training.run_text import RunText
 
 
 @dataclass
@@ -32,8 +33,10 @@ class Command:
         srmlab solve runs/hops --difficulty 1 2 3 --depth 4 8 16 --problems 1000 --json
     """
 
-    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    path: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
     """A run (its last good checkpoint), a checkpoint or an export."""
+    pretrained: bool = False
+    """Instead of a run: the trained model that comes with the package."""
     task: str | None = None
     """A task by name; by default the one the model was trained on."""
     difficulty: tuple[int, ...] = ()
@@ -60,28 +63,33 @@ class Command:
 
     def solve(self) -> dict[str, Any]:
         from srmlab.analysis.depth import trained_depth
-        from srmlab.data import load_tokenizer
-        from srmlab.storage import load
+        from srmlab.progress import Display
         from srmlab.tasks.accuracy import Accuracy, solved
-        from srmlab.training.distributed import device_of
-        from srmlab.training.evaluation import check_vocabulary
-        from srmlab.training.run import run_config
+        from srmlab.training.run_text import chosen, open_text
 
         for name in ("problems", "batch_size"):
             if getattr(self, name) < 1:
                 raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be at least 1")
-        run = run_config(self.path)
-        data, manifest = self.training_data(run)
+        path = chosen(self.path, self.pretrained)
+        text = open_text(
+            path, data=self.data, document_mask=self.document_mask, device=self.device, verify=False
+        )
+        manifest = self.manifest(text)
         task, difficulties = self.what(manifest)
         drawn = {difficulty: self.draw(task, difficulty, manifest) for difficulty in difficulties}
-        model = load(self.path, device=device_of(self.device))
-        check_vocabulary(model.config.vocab_size, manifest.vocab_size, data)
-        tokenizer = load_tokenizer(data / "tokenizer")
-        alone = self.document_mask or bool(run and run.training.document_mask)
+        models = self.models(text.model)
         found = []
-        for depth, deep in self.models(model).items():
-            for difficulty, problems in drawn.items():
-                right = solved(deep, tokenizer, problems, batch_size=self.batch_size, first=not alone)
+        with Display(show=not self.json) as display:
+            solving = display.task("solving", len(models) * sum(map(len, drawn.values())), "problems")
+            count = 0
+            for (depth, deep), (difficulty, problems) in product(models.items(), drawn.items()):
+                right = solved(
+                    deep,
+                    text.tokenizer,
+                    problems,
+                    batch_size=self.batch_size,
+                    first=not text.document_mask,
+                )
                 accuracy = Accuracy(int(right.sum()), len(problems))
                 low, high = accuracy.interval
                 found.append(
@@ -89,31 +97,26 @@ class Command:
                     | {"right": accuracy.right, "problems": accuracy.problems, "accuracy": accuracy.share}
                     | {"low": low, "high": high}
                 )
+                count += len(problems)
+                solving.update(count)
         return {
-            "model": str(self.path),
-            "data": str(data),
+            "model": str(path),
+            "data": str(text.training_data().path),
             "task": task,
             "seed": self.seed,
-            "trained_depth": trained_depth(model),
+            "trained_depth": trained_depth(text.model),
             "results": found,
         }
 
-    def training_data(self, run: RunConfig | None) -> tuple[Path, Manifest]:
-        """Where the training text is and how it was split: that decides which problems are held out."""
-        from srmlab.data import read_manifest
-        from srmlab.storage import weights_folder
-
-        weights_folder(self.path)  # a path that holds no model is the first thing to say
-        data = self.data or (run.data if run else None)
-        if data is None:
-            raise UserError(f"{self.path} is no run and does not say what it was trained on: give --data")
-        manifest = read_manifest(data)
-        if run is not None and manifest.fingerprint != run.data_fingerprint:
+    def manifest(self, text: RunText) -> Manifest:
+        """How the training text was split: that decides which problems are held out."""
+        data = text.training_data()
+        if text.run is not None and data.fingerprint != text.run.data_fingerprint:
             raise UserError(
-                f"{data} is not what {self.path} was trained on: give that as --data, or its problems may be "
-                "among those of the training"
+                f"{data.path} is not what {text.path} was trained on: give that as --data, or its problems "
+                "may be among those of the training"
             )
-        return data, manifest
+        return data.manifest
 
     def what(self, manifest: Manifest) -> tuple[str, list[int]]:
         from srmlab.tasks import TaskCorpus, find_task

@@ -6,11 +6,12 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import tyro
 
 from srmlab.errors import UserError
+from srmlab.progress import Display, duration
 
 if TYPE_CHECKING:
     from srmlab.data import TokenData
@@ -124,7 +125,7 @@ class Command:
         from srmlab.experiments.dispatch import on_this_machine, workers_here
 
         workers = self.workers or workers_here()
-        with SweepProgress(jobs) as progress:
+        with SweepProgress(jobs, show=not self.json) as progress:
             return on_this_machine(plan, workers, progress.report, progress.tick)
 
     def finish(self, outcome: Outcome, jobs: list[Job]) -> None:
@@ -170,7 +171,6 @@ class Command:
     def tell_plan(self, cells: list[Cell], jobs: list[Job]) -> None:
         from srmlab.models import build
         from srmlab.training.peak import measure_peak
-        from srmlab.training.progress import duration
 
         flops = [
             cell.training.steps
@@ -269,46 +269,31 @@ class Command:
         console.print(f"{told}; {folder / 'table.md'}", highlight=False)
 
 
-class SweepProgress:
-    """On a terminal a bar over all steps of all runs; else a line for each run that ends."""
+class SweepProgress(Display):
+    """All steps of all runs, and a line for each run that ends."""
 
-    def __init__(self, jobs: list[Job]) -> None:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
+    def __init__(self, jobs: list[Job], show: bool) -> None:
+        super().__init__(show=show, file=sys.stdout)
         self.jobs = jobs
         self.ended = sum(job.done for job in jobs)
-        self.live = sys.stdout.isatty()
-        columns = ["{task.description}", BarColumn(), TextColumn("{task.fields[now]}"), TimeRemainingColumn()]
-        self.bar = Progress(*columns, disable=not self.live)
-        self.total = sum(job.training["steps"] for job in jobs)
-        self.task = self.bar.add_task("", total=self.total, now="")
+        self.steps = sum(job.training["steps"] for job in jobs)
 
-    def __enter__(self) -> SweepProgress:
-        self.bar.start()
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self.all = self.task("runs", self.steps, "steps", self.before())
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.bar.stop()
+    def before(self) -> float:
+        """The steps of the runs that have ended."""
+        return self.steps * self.ended / max(1, len(self.jobs))
 
     def report(self, number: int, how: str) -> None:
         self.ended += 1
-        line = f"{self.ended}/{len(self.jobs)}  {self.jobs[number].label}  {how}"
-        if self.live:
-            self.bar.console.print(line, highlight=False)
-        else:
-            print(line, flush=True)
+        self.say(f"{self.ended}/{len(self.jobs)}  {self.jobs[number].label}  {how}")
 
     def tick(self, running: list[Job]) -> None:
-        if not self.live:
-            return
-        before = sum(job.training["steps"] for job in self.jobs) * self.ended / max(1, len(self.jobs))
-        steps = before + sum(steps_of(Path(job.run)) for job in running)
-        self.bar.update(
-            self.task,
-            completed=steps,
-            description=f"{self.ended}/{len(self.jobs)} runs",
-            now=" · ".join(job.label for job in running),
-        )
+        done = self.before() + sum(steps_of(Path(job.run)) for job in running)
+        self.all.update(done, " · ".join(job.label for job in running))
 
 
 def steps_of(run: Path) -> int:

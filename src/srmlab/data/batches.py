@@ -12,8 +12,8 @@ cost no memory, and resuming at step 100,000 costs nothing.
 
     >>> tokens = Tokens([np.arange(100)], vocab_size=100, end_of_text=99)
     >>> batches = Batches(tokens, context=9, batch_size=4, seed=0)
-    >>> inputs, targets = batches.batch(step=7)
-    >>> bool((inputs + 1 == targets).all())
+    >>> batch = batches.batch(step=7)
+    >>> bool((batch.tokens + 1 == batch.targets).all())
     True
 """
 
@@ -21,12 +21,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from srmlab.data.errors import DataError
 from srmlab.data.shards import Tokens
+from srmlab.errors import UserError
 
 if TYPE_CHECKING:
     import torch  # imported on use: preparing text does without
@@ -34,13 +35,64 @@ if TYPE_CHECKING:
 ROUNDS = 8  # Luby and Rackoff need four with ideal round functions; ours are hashes, so twice that
 
 
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Windows of text: what a model reads, and what it is to predict."""
+
+    tokens: torch.Tensor  # [B, T] ids
+    targets: torch.Tensor  # [B, T] the token after each; −100 where none counts
+    documents: torch.Tensor | None = None  # [B, T] the document of each; None: attention may cross documents
+
+    @property
+    def counted(self) -> torch.Tensor:
+        """[B, T], True where there is a target."""
+        from srmlab.models.loss import IGNORE
+
+        return self.targets != IGNORE
+
+    def to(self, device: torch.device | str) -> Batch:
+        documents = None if self.documents is None else self.documents.to(device)
+        return Batch(self.tokens.to(device), self.targets.to(device), documents)
+
+
+def as_batch(given: Any) -> Batch:
+    """A `Batch`, whichever way it was given: tokens [B, T] alone, a pair of tokens and targets, these and
+    documents, or a `Batch`. Of tokens alone, the targets are the next tokens.
+
+    >>> import torch
+    >>> as_batch(torch.tensor([[5, 6, 7]])).targets
+    tensor([[   6,    7, -100]])
+    """
+    import torch
+
+    from srmlab.models.loss import IGNORE
+
+    if isinstance(given, Batch):
+        return given
+    parts = tuple(given) if isinstance(given, tuple | list) else (given,)
+    if not 1 <= len(parts) <= 3 or not all(isinstance(part, torch.Tensor) for part in parts):
+        raise UserError(
+            "a batch is a tensor [batch, token] of token ids, or a pair of tokens and targets, or these and "
+            "documents"
+        )
+    tokens, *rest = parts
+    if tokens.ndim != 2:
+        raise UserError(f"a batch of shape {tuple(tokens.shape)}: need [batch, token] token ids")
+    if not rest:
+        rest = [torch.cat((tokens[:, 1:], torch.full_like(tokens[:, :1], IGNORE)), dim=1)]
+    return Batch(tokens, *rest)
+
+
 @dataclass(frozen=True)
 class Batches:
+    """The batches of a training, by step."""
+
     tokens: Tokens
     context: int
     batch_size: int  # of the global batch: all ranks, all micro-batches
     seed: int = 0
     marks: tuple[int, ...] | None = None  # only answers are targets, as `answers_only` says
+    document_mask: bool = False  # attention stays within documents
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -76,12 +128,31 @@ class Batches:
             found[now] = permute(places[now], self.num_windows, self.seed, int(epoch))
         return found
 
-    def batch(
-        self, step: int, rank: int = 0, world: int = 1, micro: int = 0, accumulate: int = 1
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """inputs and targets, each [b, context] int64, with b = batch_size / (world · accumulate)."""
+    def batch(self, step: int, rank: int = 0, world: int = 1, micro: int = 0, accumulate: int = 1) -> Batch:
+        """A process's part of a micro-batch: batch_size / (world · accumulate) rows of `context` tokens."""
         windows = self.windows(step, rank, world, micro, accumulate)
-        return _read_windows(self.tokens, self.context, windows, self.marks)
+        return _read_windows(self.tokens, self.context, windows, self.marks, self.document_mask)
+
+
+@dataclass(frozen=True)
+class EvaluationBatches:
+    """Windows in the order of the text, as batches that can be read again and again."""
+
+    tokens: Tokens
+    context: int
+    batch_size: int
+    windows: int  # how many, from the first
+    marks: tuple[int, ...] | None = None
+    document_mask: bool = False
+
+    def __len__(self) -> int:
+        """How many batches; the last may be smaller."""
+        return -(-self.windows // self.batch_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        for first in range(0, self.windows, self.batch_size):
+            windows = np.arange(first, min(first + self.batch_size, self.windows))
+            yield _read_windows(self.tokens, self.context, windows, self.marks, self.document_mask)
 
 
 def evaluation_batches(
@@ -90,10 +161,12 @@ def evaluation_batches(
     batch_size: int,
     limit_tokens: int | None = None,
     marks: tuple[int, ...] | None = None,
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    document_mask: bool = False,
+) -> EvaluationBatches:
     """All windows in the order of the text, up to `limit_tokens` targets; the last batch may be smaller.
 
-    With `marks`, only answers are targets, as `answers_only` says.
+    With `marks`, only answers are targets, as `answers_only` says; with `document_mask`, attention stays
+    within documents.
     """
     if batch_size < 1:
         raise DataError(f"batch_size is {batch_size}: give 1 or more")
@@ -103,10 +176,7 @@ def evaluation_batches(
         if limit_tokens < context:
             raise DataError(f"limit_tokens {limit_tokens} is less than one window: give {context} or more")
         count = min(count, limit_tokens // context)
-    return (
-        _read_windows(tokens, context, np.arange(first, min(first + batch_size, count)), marks)
-        for first in range(0, count, batch_size)
-    )
+    return EvaluationBatches(tokens, context, batch_size, count, marks, document_mask)
 
 
 def document_ids(inputs: torch.Tensor, end_of_text: int) -> torch.Tensor:
@@ -197,11 +267,13 @@ def _check_length(tokens: Tokens, context: int) -> None:
 
 
 def _read_windows(
-    tokens: Tokens, context: int, windows: np.ndarray, marks: tuple[int, ...] | None
-) -> tuple[torch.Tensor, torch.Tensor]:
+    tokens: Tokens, context: int, windows: np.ndarray, marks: tuple[int, ...] | None, document_mask: bool
+) -> Batch:
     import torch
 
     rows = np.stack([tokens.read(w * context, w * context + context + 1) for w in windows.tolist()])
     both = torch.from_numpy(rows)
     inputs, targets = both[:, :-1].contiguous(), both[:, 1:].contiguous()
-    return inputs, targets if marks is None else answers_only(inputs, targets, marks, tokens.end_of_text)
+    if marks is not None:
+        targets = answers_only(inputs, targets, marks, tokens.end_of_text)
+    return Batch(inputs, targets, document_ids(inputs, tokens.end_of_text) if document_mask else None)

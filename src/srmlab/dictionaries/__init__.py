@@ -1,6 +1,6 @@
 """Dictionary learning on streams: sparse autoencoders, one for each stream, all learned at once.
 
-    dictionary = srmlab.dictionaries.learn(model, lambda step: batches.batch(step)[0], steps=500)
+    dictionary = srmlab.dictionaries.learn(model, batches.batch, steps=500)
     found      = srmlab.dictionaries.quality(model, dictionary, evaluation)     # explained, recovered, alive
     features   = srmlab.dictionaries.features(model, dictionary, evaluation)    # examples, promoted tokens
     srmlab.dictionaries.save(dictionary, "dictionaries/last"); srmlab.dictionaries.load("dictionaries/last")

@@ -28,9 +28,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srmlab.analysis.capture import Batch, Batches, EvidenceSums, evaluating, numbered
+from srmlab.analysis.capture import Batches, EvidenceSums, placed
 from srmlab.analysis.readout import Readout
 from srmlab.analysis.result import Array, Axes, Result, require, write_table
+from srmlab.data import Batch
 from srmlab.dictionaries.dictionary import Dictionary
 from srmlab.dictionaries.quality import check
 from srmlab.errors import UserError
@@ -126,8 +127,8 @@ def features(
         raise UserError(f"examples = {examples}: give 1 or more")
     search = Search(model, dictionary.to(model.device), examples)
     text = EvidenceSums()
-    with evaluating(model), torch.inference_mode():
-        for batch in numbered(batches, model.device):
+    with model.evaluating(), torch.inference_mode():
+        for batch in placed(batches, model.device):
             model.check_tokens(batch.tokens, documents=batch.documents)
             text.begin(batch)
             search.read(batch)

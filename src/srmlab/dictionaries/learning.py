@@ -27,8 +27,9 @@ import torch
 from torch import Tensor
 
 from srmlab.analysis.ablation import Layers, points_at
-from srmlab.analysis.capture import Batch, as_batch, evaluating, stream_major
+from srmlab.analysis.capture import stream_major
 from srmlab.analysis.routing import streams_of
+from srmlab.data import Batch, as_batch
 from srmlab.dictionaries.dictionary import Dictionary, DictionaryConfig
 from srmlab.errors import UserError
 from srmlab.models import SRM, LanguageModel
@@ -42,7 +43,7 @@ Progress = Callable[[int, float], None]  # steps done, the share of variance une
 
 def learn(
     model: LanguageModel,
-    batch: Callable[[int], Tensor | tuple[Tensor, ...]],
+    batch: Callable[[int], Batch | Tensor | tuple[Tensor, ...]],
     *,
     steps: int,
     features: int | None = None,
@@ -55,10 +56,9 @@ def learn(
 ) -> Dictionary:
     """A dictionary of each stream's states after some layers ("last", "every", or layer numbers).
 
-    `batch` gives the tokens [B, T] of a step, or tokens and targets, or these and documents, within which
-    attention then stays. "last" is the state that the output function reads; it and "every" include the
-    post-steps, if there are any. By default there are 8 features for each dimension of a stream, and an
-    eighth as many as dimensions are in use at once.
+    `batch` gives the `srmlab.data.Batch` of a step, or its tokens [B, T] alone. "last" is the state that the
+    output function reads; it and "every" include the post-steps, if there are any. By default there are 8
+    features for each dimension of a stream, and an eighth as many as dimensions are in use at once.
     """
     model = streams_of(model, "a dictionary")
     if steps < 1:
@@ -79,7 +79,7 @@ def learn(
     silent = torch.zeros(config.streams, config.features, device=model.device)  # states since it last fired
     variance = torch.ones(config.streams, device=model.device)
     for step in range(steps):
-        states = states_of(model, as_batch(batch(step), step, model.device), config.points)
+        states = states_of(model, as_batch(batch(step)).to(model.device), config.points)
         if step == 0:
             variance = settle(dictionary, states)
         for group in optimizer.param_groups:
@@ -114,7 +114,7 @@ def usual_k(dim: int) -> int:
 def states_of(model: SRM, batch: Batch, points: Sequence[str]) -> Tensor:
     """The states [N, S, D] of all tokens at all points, point by point."""
     found: list[Tensor] = []
-    with evaluating(model), torch.no_grad():
+    with model.evaluating():
         model.check_tokens(batch.tokens, documents=batch.documents)
         with model.hooks([(points, lambda value, _: found.append(stream_major(value).flatten(1, 2)))]):
             model.output_embedding(batch.tokens, documents=batch.documents)

@@ -33,9 +33,9 @@ from torch import Tensor
 from srmlab.analysis.ablation import replacing
 from srmlab.analysis.capture import (
     Accumulator,
-    Batch,
     Batches,
     Mean,
+    Placed,
     capture,
     need_targets,
     read_twice,
@@ -192,7 +192,7 @@ class QualitySums(Accumulator):
         self.means = {name: Mean(*shape) for name, shape in (self.shapes | losses).items()}
         self.sums: dict[str, Tensor] = {}
 
-    def begin(self, batch: Batch) -> None:
+    def begin(self, batch: Placed) -> None:
         B = len(batch.tokens)
         self.sums = {name: torch.zeros(B, *shape) for name, shape in self.shapes.items()}
 
@@ -213,7 +213,7 @@ class QualitySums(Accumulator):
             self.sums[field][:, p] = sums.transpose(0, 1).cpu()
         self.z = z
 
-    def end(self, batch: Batch, embedding: Tensor) -> None:
+    def end(self, batch: Placed, embedding: Tensor) -> None:
         for name, sums in self.sums.items():
             self.means[name].add(batch, sums)
         everyone, counts = list(range(self.dictionary.config.streams)), batch.counted.sum(1)
@@ -225,15 +225,15 @@ class QualitySums(Accumulator):
             self.means[f"all_{name}"].add(batch, of_all, counts)
             self.means[name].add(batch, of_each, counts)
 
-    def _loss(self, batch: Batch, embedding: Tensor) -> Tensor:
+    def _loss(self, batch: Placed, embedding: Tensor) -> Tensor:
         return sequence_losses(embedding, self.unembedding, batch.targets)
 
-    def _changed(self, batch: Batch, embedding: Tensor, streams: list[int], replace: Replace) -> Tensor:  # noqa: ARG002
+    def _changed(self, batch: Placed, embedding: Tensor, streams: list[int], replace: Replace) -> Tensor:  # noqa: ARG002
         """[B] The losses with some streams replaced at every point: the model is run again."""
         with self.model.hooks([(self.points, replacing(streams, replace))]):
             return self._loss(batch, self.model.output_embedding(batch.tokens, documents=batch.documents))
 
-    def _read_out(self, batch: Batch, embedding: Tensor, streams: list[int], replace: Replace) -> Tensor:
+    def _read_out(self, batch: Placed, embedding: Tensor, streams: list[int], replace: Replace) -> Tensor:
         """The same for the final state, which the output function reads: it is linear, so no second run."""
         assert self.readout is not None
         change = torch.zeros_like(self.z)

@@ -21,8 +21,8 @@ from srmlab.errors import UserError
 from srmlab.experiments.experiment import Cell, Experiment, Scale
 from srmlab.files import write_file
 from srmlab.models import build
+from srmlab.progress import duration
 from srmlab.storage.metrics import iter_metrics
-from srmlab.training.progress import duration
 
 FORMAT = 1
 LAST_STEPS = (

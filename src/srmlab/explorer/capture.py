@@ -92,13 +92,8 @@ def capture(
             f"the prompt has {len(ids)} tokens, the model reads {model.config.context}: shorten it"
         )
     tokens = torch.tensor(ids, device=model.device)
-    was_training = model.training
-    model.eval()
-    try:
-        with model.hooks(hooks):
-            logits, cache = model.run_with_cache(tokens[None], names_filter=_wanted(model))
-    finally:
-        model.train(was_training)
+    with model.evaluating(), model.hooks(hooks):
+        logits, cache = model.run_with_cache(tokens[None], names_filter=_wanted(model))
     states = States.of(model, cache)
     target = torch.cat((tokens[1:], logits[0, -1].argmax(-1, keepdim=True)))
     arrays = (

@@ -18,13 +18,14 @@ from torch import Tensor
 
 import srmlab
 from srmlab.analysis.states import state_means
-from srmlab.data import DataError, byte_tokenizer, evaluation_batches, open_tokens
+from srmlab.data import DataError, Tokenizer, byte_tokenizer, evaluation_batches, open_tokens
 from srmlab.dictionaries import Lexicon, lexicons_of
 from srmlab.errors import Notice, UserError
 from srmlab.explorer.capture import require_srm
 from srmlab.explorer.session import Session
 from srmlab.models import SRM, LanguageModel, SRMConfig
-from srmlab.storage import load, load_tokenizer
+from srmlab.storage import load
+from srmlab.training.run_text import TEXT, read_text, tokenizer_of
 
 REFERENCE_WINDOWS = 16  # windows of evaluation text the mean states are taken over
 SMALL = 20_000_000  # parameters up to which one thread is quicker than two
@@ -145,12 +146,11 @@ def _checkpoint_folders(path: Path) -> list[Path]:
     return sorted(folders, key=lambda folder: (len(folder.name), folder.name))
 
 
-def _tokenizer(path: Path):
-    for folder in (path, path.parent.parent):  # a checkpoint's run is two folders up
-        tokenizer = load_tokenizer(folder)
-        if tokenizer is not None:
-            return tokenizer
-    raise UserError(f"{path} has no tokenizer beside it: export the model with one, or give the run")
+def _tokenizer(path: Path) -> Tokenizer:
+    tokenizer = tokenizer_of(path)
+    if tokenizer is None:
+        raise UserError(f"{path} has no tokenizer beside it: export the model with one, or give the run")
+    return tokenizer
 
 
 def evaluation_text(path: str | Path, model: LanguageModel) -> list[Tensor]:
@@ -159,9 +159,9 @@ def evaluation_text(path: str | Path, model: LanguageModel) -> list[Tensor]:
 
     path = Path(path)
     context = min(model.config.context, 256)
-    if (path / "validation.txt").is_file():
-        tokens = _tokenizer(path).encode((path / "validation.txt").read_text(encoding="utf-8"))
-        rows = torch.tensor(tokens[: len(tokens) // context * context]).view(-1, context)
+    if (path / TEXT).is_file():
+        tokens = read_text(path / TEXT, _tokenizer(path))
+        rows = torch.from_numpy(tokens.read(0, len(tokens) // context * context)).view(-1, context)
         return list(rows[:REFERENCE_WINDOWS].split(4))
     if not (path / "run.json").is_file():
         return []
@@ -169,5 +169,5 @@ def evaluation_text(path: str | Path, model: LanguageModel) -> list[Tensor]:
         data = open_tokens(RunConfig.read(path).data, verify=False)
     except (DataError, OSError):
         return []
-    batches = evaluation_batches(data.val, context=context, batch_size=4)
-    return [torch.as_tensor(batch[0]).long() for batch in islice(batches, REFERENCE_WINDOWS // 4)]
+    batches = evaluation_batches(data.val, context, batch_size=4)
+    return [batch.tokens for batch in islice(batches, REFERENCE_WINDOWS // 4)]

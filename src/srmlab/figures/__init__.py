@@ -39,8 +39,11 @@ FIGURES: dict[
     "dictionary": {"dictionary": dictionary_bars},
 }
 
+FORMATS = ("png", "svg", "pdf")
+
 __all__ = [
     "FIGURES",
+    "FORMATS",
     "ablation_bars",
     "alignment_maps",
     "attribution_bars",
@@ -48,18 +51,22 @@ __all__ = [
     "depth_curve",
     "dictionary_bars",
     "draw",
+    "draw_missing",
     "drift_curves",
     "drift_kl_curves",
     "dynamics_curves",
     "interaction_matrix",
     "lens_curves",
     "lens_map",
+    "paths",
     "read_losses",
+    "remove_all",
     "rolling_mean",
     "routing_wall",
     "save",
     "save_all",
     "training_curves",
+    "training_figure",
 ]
 
 
@@ -70,11 +77,35 @@ def draw(result: Result, **options: Any) -> Figure:
     return next(iter(FIGURES[result.kind].values()))(result, **options)
 
 
-def save_all(
-    result: Result, directory: str | Path, formats: Iterable[str] = ("png", "svg", "pdf")
-) -> list[Path]:
+def save_all(result: Result, directory: str | Path, formats: Iterable[str] = FORMATS) -> list[Path]:
     """Every figure of a result, by its name, in a directory."""
     written = []
     for name, function in FIGURES.get(result.kind, {}).items():
         written += save(function(result), Path(directory) / name, formats)
     return written
+
+
+def paths(kind: str, directory: str | Path, formats: Iterable[str] = FORMATS) -> list[Path]:
+    """The files of the figures of a kind of result."""
+    return [Path(directory) / f"{name}.{suffix}" for name in FIGURES.get(kind, {}) for suffix in formats]
+
+
+def draw_missing(result: Result, directory: str | Path, formats: Iterable[str] = FORMATS) -> None:
+    """The figures of a result in the formats in which one of them is not there yet."""
+    files = paths(result.kind, directory, formats)
+    if missing := {file.suffix[1:] for file in files if not file.is_file()}:
+        save_all(result, directory, sorted(missing))
+
+
+def remove_all(kind: str, directory: str | Path) -> None:
+    """Remove the figures of a kind of result, in every format: they are of another text or model."""
+    for file in paths(kind, directory):
+        file.unlink(missing_ok=True)
+
+
+def training_figure(run: Path, directory: str | Path, formats: Iterable[str] = FORMATS) -> None:
+    """The losses of a run, if it has a log."""
+    if (run / "metrics.jsonl").is_file():
+        curve = read_losses(run / "metrics.jsonl")
+        if len(curve[0]):
+            save(training_curves({run.name: curve}), Path(directory) / "training", formats)

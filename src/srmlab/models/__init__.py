@@ -13,7 +13,6 @@ from srmlab.models.srm import SRM, SRMConfig  # isort: skip  (the order of the r
 from srmlab.models.hrm import HRM, HRMConfig  # isort: skip
 from srmlab.models.gpt2 import GPT2, GPT2Config  # isort: skip
 from srmlab.models.transformer import Transformer, TransformerConfig  # isort: skip
-from srmlab.models.mode import evaluating
 from srmlab.models.model import Call, Exchange, Flops, LanguageModel, Point
 from srmlab.models.registry import (
     ARCHITECTURES,
@@ -60,7 +59,6 @@ __all__ = [
     "causal_attention",
     "config_from_dict",
     "connection",
-    "evaluating",
     "generate",
     "init_linear_",
     "preset",

@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from srmlab.errors import UserError
-from srmlab.models.mode import evaluating
 
 if TYPE_CHECKING:
     from srmlab.models.model import LanguageModel
@@ -101,7 +100,6 @@ def sample(
     return torch.multinomial(logits.softmax(-1), 1, generator=generator).squeeze(-1)
 
 
-@torch.no_grad()  # not inference_mode: the tokens returned may be used in training
 def generate(
     model: LanguageModel,
     tokens: Tensor,
@@ -131,7 +129,7 @@ def generate(
         generator.seed()
     else:
         generator.manual_seed(seed)
-    with evaluating(model):
+    with model.evaluating():  # not inference_mode: the tokens returned may be used in training
         sequence = tokens
         finished = torch.zeros(tokens.shape[0], dtype=torch.bool, device=tokens.device)
         cache: DecodingCache | None = None

@@ -24,7 +24,8 @@ running the computation once on the meta device. `docs/extending.md` builds one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -287,6 +288,17 @@ class LanguageModel(Instrumented, Generic[Config]):
         for module in self.modules():
             if isinstance(module, self.units):
                 module.compile(**options)
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """eval() and no gradient, and afterwards as it was."""
+        was = self.training
+        self.eval()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            self.train(was)
 
     def num_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())

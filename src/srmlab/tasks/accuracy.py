@@ -24,9 +24,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from srmlab.data import ANSWER, Tokenizer
+from srmlab.data import ANSWER, Batch, Tokenizer
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
+from srmlab.models.loss import IGNORE
 from srmlab.tasks.problems import Problem
 
 Z95 = 1.959964  # standard normal deviations that hold 95 %
@@ -83,30 +84,33 @@ def solved(
             f"a problem of {longest} tokens exceeds the model's context of {model.config.context}: "
             "choose a lower difficulty, or train with a longer context"
         )
-    was_training = model.training
-    model.eval()
-    try:
+    with model.evaluating():
         parts = [
             _solved_batch(model, rows[start : start + batch_size], tokenizer.end_of_text)
             for start in range(0, len(rows), batch_size)
         ]
-    finally:
-        model.train(was_training)
     return np.concatenate(parts) if parts else np.zeros(0, bool)
 
 
-@torch.no_grad()
 def _solved_batch(model: LanguageModel, rows: list[tuple[list[int], list[int]]], filler: int) -> np.ndarray:
+    batch = _batch(rows, filler)
+    asked = batch.counted
+    hidden = model.output_embedding(batch.tokens.to(model.device))[
+        asked.to(model.device)
+    ]  # [answer tokens, E]
+    chosen = (hidden @ model.unembedding.T).argmax(-1).cpu()
+    right = torch.ones_like(asked)
+    right[asked] = chosen == batch.targets[asked]
+    return right.all(1).numpy()
+
+
+def _batch(rows: list[tuple[list[int], list[int]]], filler: int) -> Batch:
+    """Questions with their answers, of which the answers are the targets."""
     width = max(len(before) + len(answer) for before, answer in rows) - 1
     inputs = torch.full((len(rows), width), filler)  # behind the answer anything may stand: models are causal
-    targets = torch.full((len(rows), width), -1)
+    targets = torch.full((len(rows), width), IGNORE)
     for row, (before, answer) in enumerate(rows):
         tokens = torch.tensor(before + answer)
         inputs[row, : len(tokens) - 1] = tokens[:-1]
         targets[row, len(before) - 1 : len(tokens) - 1] = tokens[len(before) :]
-    asked = targets >= 0
-    hidden = model.output_embedding(inputs.to(model.device))[asked.to(model.device)]  # [answer tokens, E]
-    chosen = (hidden @ model.unembedding.T).argmax(-1).cpu()
-    right = torch.ones_like(asked)
-    right[asked] = chosen == targets[asked]
-    return right.all(1).numpy()
+    return Batch(inputs, targets)

@@ -33,7 +33,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
-from srmlab.training.config import Strategy, TrainConfig
+from srmlab.training.config import Strategy
 
 
 @dataclass(frozen=True)
@@ -82,25 +82,25 @@ class World:
 
 
 @contextlib.contextmanager
-def open_world(config: TrainConfig) -> Iterator[World]:
+def open_world(device: str = "auto", strategy: Strategy = "auto") -> Iterator[World]:
     """Join the other processes that torchrun started, if it did."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
-        yield World(0, 1, device_of(config.device), "single")
+        yield World(0, 1, device_of(device), "single")
         return
-    if config.strategy == "single":
+    if strategy == "single":
         raise UserError(
             f'strategy = "single": there are {size} processes; use ddp or fsdp, or start without torchrun'
         )
-    device = device_of(config.device, int(os.environ.get("LOCAL_RANK", "0")))
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
+    mine = device_of(device, int(os.environ.get("LOCAL_RANK", "0")))
+    if mine.type == "cuda":
+        torch.cuda.set_device(mine)
     ours = not dist.is_initialized()
     if ours:
-        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        backend = "cpu:gloo,cuda:nccl" if mine.type == "cuda" else "gloo"
         dist.init_process_group(backend, **_store_of_this_attempt())
     try:
-        yield World(dist.get_rank(), size, device, "ddp" if config.strategy == "auto" else config.strategy)
+        yield World(dist.get_rank(), size, mine, "ddp" if strategy == "auto" else strategy)
     finally:
         if ours:
             dist.destroy_process_group()

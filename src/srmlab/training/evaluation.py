@@ -8,10 +8,9 @@ windows, and get theirs by the delta method.
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
@@ -20,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from srmlab.data import Tokenizer, Tokens, document_ids, evaluation_batches, num_windows
+from srmlab.data import Batch, EvaluationBatches, Tokenizer, Tokens, evaluation_batches, num_windows
 from srmlab.errors import UserError
 from srmlab.models import HookPoint, LanguageModel
 from srmlab.models.loss import CHUNK, IGNORE
@@ -48,52 +47,33 @@ class Evaluation:
         return asdict(self)
 
 
-@contextlib.contextmanager
-def evaluating(model: LanguageModel) -> Iterator[None]:
-    """eval() and no gradient, and afterwards as it was."""
-    was = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        model.train(was)
-
-
 def evaluate(
     model: LanguageModel,
-    tokens: Tokens,
+    batches: EvaluationBatches,
     *,
     tokenizer: Tokenizer | None = None,
-    context: int | None = None,
-    batch_size: int = 8,
-    limit_tokens: int | None = None,
-    document_mask: bool = False,
-    marks: tuple[int, ...] | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Evaluation:
-    """Loss over (the first `limit_tokens` of) `tokens`, in consecutive windows; of answers, with `marks`."""
-    context = context or model.config.context
+    """The loss over a text, window by window. `progress` is called with the number of batches done."""
     losses: list[float] = []  # the sum of each window
     counts: list[int] = []  # its targets
     sizes: list[int] = []  # their bytes of text
-    with evaluating(model):
-        for inputs, targets in evaluation_batches(tokens, context, batch_size, limit_tokens, marks):
-            documents = document_ids(inputs, tokens.end_of_text).to(model.device) if document_mask else None
-            per_token = token_losses(model, inputs.to(model.device), targets.to(model.device), documents)
-            losses += per_token.double().sum(-1).tolist()
-            counts += (targets != IGNORE).sum(-1).tolist()
+    with model.evaluating():
+        for done, batch in enumerate(batches, start=1):
+            losses += token_losses(model, batch.to(model.device)).double().sum(-1).tolist()
+            counts += batch.counted.sum(-1).tolist()
             if tokenizer is not None:
-                sizes += [tokenizer.num_bytes(row[row != IGNORE].numpy()) for row in targets]
-            progress(inputs.numel())
-    if marks is None:
-        per_window = np.array(losses) / context
+                rows = zip(batch.targets, batch.counted, strict=True)
+                sizes += [tokenizer.num_bytes(row[counted].numpy()) for row, counted in rows]
+            progress(done)
+    if batches.marks is None:
+        per_window = np.array(losses) / batches.context
         loss = Estimate(float(per_window.mean()), _standard_error(per_window))
     elif sum(counts):
         loss = _ratio(np.array(losses), np.array(counts))
     else:
         raise UserError(
-            f"no window of {context} tokens holds a question and its answer: lengthen the context"
+            f"no window of {batches.context} tokens holds a question and its answer: lengthen the context"
         )
     perplexity = Estimate(math.exp(min(loss.mean, 700)), math.exp(min(loss.mean, 700)) * loss.standard_error)
     return Evaluation(
@@ -106,16 +86,14 @@ def evaluate(
     )
 
 
-def token_losses(
-    model: LanguageModel, tokens: Tensor, targets: Tensor, documents: Tensor | None = None
-) -> Tensor:
+def token_losses(model: LanguageModel, batch: Batch) -> Tensor:
     """Cross-entropy of every token [B, T] in nats, 0 where none counts; all logits are never held at once."""
-    hidden = model.output_embedding(tokens, documents=documents).flatten(0, 1)
-    rows = zip(hidden.split(CHUNK), targets.flatten().split(CHUNK), strict=True)
+    hidden = model.output_embedding(batch.tokens, documents=batch.documents).flatten(0, 1)
+    rows = zip(hidden.split(CHUNK), batch.targets.flatten().split(CHUNK), strict=True)
     parts = [
         F.cross_entropy((h @ model.unembedding.T).float(), target, reduction="none") for h, target in rows
     ]
-    return torch.cat(parts).view_as(targets)
+    return torch.cat(parts).view_as(batch.targets)
 
 
 def validation_loss(
@@ -135,16 +113,16 @@ def validation_loss(
     Every process makes the same number of calls, as a sharded model needs: one that has run out gets a batch
     that does not count.
     """
-    batches = evaluation_batches(tokens, context, batch_size, limit_tokens, marks)
+    batches = evaluation_batches(tokens, context, batch_size, limit_tokens, marks, document_mask)
     total = count = 0.0
-    with evaluating(model):
-        for turn in zip_longest(*[batches] * world.size):
+    with model.evaluating():
+        for turn in zip_longest(*[iter(batches)] * world.size):
             if interrupted():
                 return None
-            inputs, targets = turn[world.rank] or (turn[0][0], torch.full_like(turn[0][1], IGNORE))
-            documents = document_ids(inputs, tokens.end_of_text).to(world.device) if document_mask else None
-            loss = model(inputs.to(world.device), targets.to(world.device), documents=documents)
-            counted = int((targets != IGNORE).sum())
+            batch = turn[world.rank] or replace(turn[0], targets=torch.full_like(turn[0].targets, IGNORE))
+            counted = int(batch.counted.sum())
+            batch = batch.to(world.device)
+            loss = model(batch.tokens, batch.targets, documents=batch.documents)
             total, count = total + float(loss) * counted, count + counted
     total, count = world.total(total, count)
     return total / count
@@ -157,7 +135,7 @@ def state_norms(model: LanguageModel, tokens: Tensor) -> dict[str, list[float]]:
     def keep(value: Tensor, hook: HookPoint) -> None:
         norms[hook.name] = value.float().norm(dim=-1).mean((0, 1)).reshape(-1).tolist()
 
-    with evaluating(model), model.hooks([(model.watched_sites, keep)]):
+    with model.evaluating(), model.hooks([(model.watched_sites, keep)]):
         model(tokens.to(model.device), tokens.to(model.device))
     return norms
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from srmlab.data import Batches, TokenData, document_ids
+from srmlab.data import Batch, Batches, TokenData
 from srmlab.models import LanguageModel, build
 from srmlab.storage.run import RunDirectory
 from srmlab.storage.weights import load_tensors, model_tensors, read_json
@@ -37,7 +37,6 @@ from srmlab.training.nonfinite import POLICIES
 from srmlab.training.optimizer import build_optimizer
 from srmlab.training.outcome import TrainResult
 from srmlab.training.peak import measure_peak
-from srmlab.training.plan import counted
 from srmlab.training.progress import Progress
 from srmlab.training.recompute import recompute_activations
 from srmlab.training.restore import choose_checkpoint
@@ -62,7 +61,14 @@ class Trainer:
         self.log, self.stop = log, stop
         self.context = self.config.context or plan.model.context
         self.marks = data.tokenizer.answer_marks if self.config.answers_only else None
-        self.batches = Batches(data.train, self.context, self.config.batch_size, self.config.seed, self.marks)
+        self.batches = Batches(
+            data.train,
+            self.context,
+            self.config.batch_size,
+            self.config.seed,
+            self.marks,
+            self.config.document_mask,
+        )
         self.model: LanguageModel = build(plan.model, device=world.device)
         self.model.train()
         if self.config.activation_checkpointing:
@@ -150,18 +156,13 @@ class Trainer:
             torch.manual_seed(int(seed) >> 1)
         self.optimizer.zero_grad(set_to_none=True)
         total = torch.zeros((), device=world.device)
-        for micro in range(config.accumulate):
-            place = (step - 1 + self.data_offset, world.rank, world.size, micro, config.accumulate)
-            inputs, targets = self.batches.batch(*place)
-            documents = (
-                document_ids(inputs, self.data.train.end_of_text).to(world.device)
-                if config.document_mask
-                else None
-            )
+        place = (step - 1 + self.data_offset, world.rank, world.size)
+        mine = [self.batches.batch(*place, micro, config.accumulate) for micro in range(config.accumulate)]
+        for micro, (batch, parts) in enumerate(zip(mine, self.parts(mine), strict=True)):
+            batch = batch.to(world.device)
             with gradient_sync(self.call, micro == config.accumulate - 1):
                 with self.autocast():
-                    loss = self.call(inputs.to(world.device), targets.to(world.device), documents=documents)
-                parts = self.parts(step, targets)
+                    loss = self.call(batch.tokens, batch.targets, documents=batch.documents)
                 (loss / parts).backward()
             total += loss.detach() / parts
         grads = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
@@ -170,12 +171,14 @@ class Trainer:
             torch.nn.utils.clip_grads_with_norm_(list(self.model.parameters()), config.clip, norm)
         return float(total), float(whole(norm))
 
-    def parts(self, step: int, targets: torch.Tensor) -> float:
-        """What a micro-batch's mean loss is divided by, so that all of them add up to the global batch's."""
+    def parts(self, mine: list[Batch]) -> list[float]:
+        """What the mean loss of each of this process's micro-batches is divided by, so that all of them, of
+        all processes, add up to the global batch's."""
         if self.marks is None:
-            return self.config.accumulate
-        _, everyones = self.batches.batch(step - 1 + self.data_offset)
-        return max(counted(everyones), 1) / (max(counted(targets), 1) * self.world.size)
+            return [self.config.accumulate] * len(mine)
+        counts = [int(batch.counted.sum()) for batch in mine]
+        (everyones,) = self.world.total(sum(counts))
+        return [max(everyones, 1) / (max(count, 1) * self.world.size) for count in counts]
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         # no cache of cast weights: one filled by layers without gradient could serve those with

@@ -19,13 +19,12 @@ from torch import Tensor
 from srmlab.data import ANSWER, Batches, TokenData, evaluation_batches
 from srmlab.errors import UserError
 from srmlab.models import build
-from srmlab.models.loss import IGNORE
+from srmlab.progress import duration
 from srmlab.training.config import TrainConfig
 from srmlab.training.distributed import World
 from srmlab.training.evaluation import can_evaluate, check_vocabulary
 from srmlab.training.metrics import check_writers
 from srmlab.training.peak import measure_peak
-from srmlab.training.progress import duration
 from srmlab.training.recompute import recompute_activations
 from srmlab.training.run import RunConfig
 
@@ -52,15 +51,11 @@ def check_answers(data: TokenData, context: int, config: TrainConfig) -> None:
     for split, tokens, tokens_read in (("training", data.train, None), ("validation", data.val, limit)):
         if can_evaluate(tokens, context):
             batches = evaluation_batches(tokens, context, config.batch_size, tokens_read, marks)
-            if not any(counted(targets) for _, targets in batches):
+            if not any(bool(batch.counted.any()) for batch in batches):
                 raise UserError(
                     f"answers_only: no {split} window of {context} tokens holds a question, {ANSWER!r} and "
                     "an answer; lengthen the context, or use the data of `srmlab prepare task:NAME`"
                 )
-
-
-def counted(targets: Tensor) -> int:
-    return int((targets != IGNORE).sum())
 
 
 @dataclass(frozen=True)

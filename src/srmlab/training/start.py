@@ -42,7 +42,7 @@ def train(
     """
     keep_buffers()
     run = RunDirectory(out)
-    with open_world(config) as world:
+    with open_world(config.device, config.strategy) as world:
         data = open_tokens(data_dir, verify=world.main)
         again = resume and world.share(run.exists())
         start = None

@@ -42,7 +42,7 @@ def take_steps(model, optimizer, count: int) -> list[float]:
 
 def main() -> None:
     folder = HERE / f"format-{FORMAT}"
-    with open_world(TRAINING.replace(strategy="fsdp")) as world:
+    with open_world(TRAINING.device, "fsdp") as world:
         model = build(MODEL).train()
         call = distribute(model, world)
         optimizer = AdamAtan2(model.parameters(), lr=1e-2)

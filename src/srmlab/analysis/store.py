@@ -1,0 +1,99 @@
+"""The folder of results: analysis/ of a run. A result is known by the model, text and settings it came from,
+and is measured again when one of them is another.
+
+    store = Store(Path("runs/nano"), model, "validation tokens 4f…, 64 windows of 256", [0.1, 4096, None])
+    if not store.has("routing"):
+        store.save(routing(model, batches))
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from srmlab.analysis.capture import Batches, model_fingerprint
+from srmlab.analysis.result import Result, ResultError, load
+from srmlab.analysis.survey import FIRST, SECOND, survey
+from srmlab.files import write_file
+from srmlab.models import LanguageModel
+
+PASSES = (FIRST, SECOND, ("depth",))
+
+
+class Store:
+    def __init__(self, folder: Path, model: LanguageModel, text: str, settings: Sequence[Any]) -> None:
+        self.results = folder / "analysis"
+        origin = json.dumps([model_fingerprint(model), text, *settings])
+        self.identity = hashlib.sha256(origin.encode()).hexdigest()[:16]
+        self.partial = self.results / "partial" / self.identity  # what is half done
+        self.index = self.results / "index.json"  # name of a result → identity
+
+    def has(self, name: str) -> bool:
+        """Whether it is there, whole, and of this model, text and settings."""
+        if self._index().get(name) != self.identity:
+            return False
+        try:
+            self.load(name)
+        except ResultError:
+            return False
+        return True
+
+    def load(self, name: str) -> Result:
+        return load(self.results / name)
+
+    def known(self, names: Iterable[str] | None = None) -> dict[str, Result]:
+        """Those of the results (by default of all) that need not be measured again."""
+        asked = self._index() if names is None else names
+        return {name: self.load(name) for name in asked if self.has(name)}
+
+    def save(self, result: Result) -> None:
+        result.save(self.results / result.kind)
+        write_file(self.index, json.dumps(self._index() | {result.kind: self.identity}, indent=2) + "\n")
+
+    def survey(
+        self,
+        model: LanguageModel,
+        batches: Batches,
+        asked: Sequence[str],
+        keep: Callable[[Result], None],
+        **options: Any,
+    ) -> dict[str, Result]:
+        """The analyses asked for: known ones as they are, others measured, and kept pass by pass, so that a
+        later stop costs less. `options` are those of `srmlab.analysis.survey`."""
+        results = self.known(asked)
+        for names in PASSES:
+            missing = [name for name in asked if name in names and name not in results]
+            if missing:
+                found = survey(model, batches, missing, known=results, checkpoint=self.partial, **options)
+                for name in found.keys() - results.keys():
+                    keep(found[name])
+                results |= found
+        return {name: results[name] for name in asked}
+
+    def about(self, result: Result) -> dict[str, Any]:
+        """A result in short, for a program to read."""
+        return {
+            "finding": result.headline(),
+            "tokens": result.evidence.tokens,
+            "sequences": result.evidence.sequences,
+            "text": result.evidence.fingerprint,
+            "file": str(self.results / f"{result.kind}.npz"),
+        }
+
+    def finish(self, order: Sequence[str]) -> None:
+        """Throw away what is half done, and write the summary of all that is known."""
+        shutil.rmtree(self.partial.parent, ignore_errors=True)
+        self.results.mkdir(parents=True, exist_ok=True)
+        known = self.known()
+        summaries = [known[name].summary() for name in order if name in known]
+        write_file(self.results / "summary.txt", "\n\n".join(summaries) + "\n")
+
+    def _index(self) -> dict[str, str]:
+        try:
+            return json.loads(self.index.read_text())
+        except (OSError, ValueError):
+            return {}

@@ -1,0 +1,112 @@
+"""The one progress display: how much is done, how fast, and how long the rest will take.
+
+On a terminal a bar for each task; elsewhere plain lines, one every ten seconds and one when a task is done.
+
+    >>> import sys
+    >>> with Display(file=sys.stdout) as display:
+    ...     task = display.task("reading", total=3, unit="pages")
+    ...     for page in range(3):
+    ...         task.update(page + 1, note="all well")  # doctest: +ELLIPSIS
+    reading: 3 of 3 pages, all well, ... pages/s, 0:00
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Self, TextIO
+
+EVERY = 10.0  # seconds between plain lines
+
+
+class Display:
+    """Tasks and remarks on a stream, by default stderr: what a program reads is on stdout."""
+
+    def __init__(self, *, show: bool = True, file: TextIO | None = None) -> None:
+        self.show, self.file = show, file or sys.stderr
+        self.live = show and self.file.isatty()
+        self._bars: Any = None
+
+    def __enter__(self) -> Self:
+        if self.live:
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn
+
+            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[words]}"))
+            self._bars = Progress(*columns, console=Console(file=self.file))
+            self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+            self._bars = None
+
+    def task(self, name: str, total: float | None = None, unit: str = "", first: float = 0) -> Task:
+        """Something to be done, `total` units of it if that is known, of which `first` were done before."""
+        return Task(self, name, total, unit, first)
+
+    def tasks(self, total: float | None = None, unit: str = "") -> Callable[[str, float], None]:
+        """A task for each name that something is reported of; it begins where the one before it ended."""
+        known: dict[str, Task] = {}
+        last = time.perf_counter()
+
+        def update(name: str, done: float) -> None:
+            nonlocal last
+            if name not in known:
+                known[name] = self.task(name, total, unit)
+                known[name].started = last
+            known[name].update(done)
+            last = time.perf_counter()
+
+        return update
+
+    def say(self, text: str) -> None:
+        if self._bars is not None:
+            self._bars.console.print(text, highlight=False, markup=False)
+        elif self.show:
+            print(text, file=self.file, flush=True)
+
+
+class Task:
+    def __init__(self, display: Display, name: str, total: float | None, unit: str, first: float) -> None:
+        self.display, self.name, self.total, self.unit, self.first = display, name, total, unit, first
+        self.started = self.said = time.perf_counter()
+        self._bar = None
+        if display._bars is not None:
+            self._bar = display._bars.add_task(name, total=total, completed=first, words="")
+
+    def update(self, done: float, note: str = "", total: float | None = None) -> None:
+        """So much is done, all in all; `note` is shown beside it."""
+        self.total = self.total if total is None else total
+        if self._bar is not None and self.display._bars is not None:
+            words = self.words(done, note)
+            self.display._bars.update(self._bar, completed=done, total=self.total, words=words)
+        elif self.display.show and (done == self.total or time.perf_counter() - self.said >= EVERY):
+            self.said = time.perf_counter()
+            self.display.say(f"{self.name}: {self.words(done, note)}")
+
+    def words(self, done: float, note: str) -> str:
+        elapsed = max(time.perf_counter() - self.started, 1e-9)
+        rate = (done - self.first) / elapsed
+        of = "" if self.total is None else f" of {self.total:,.0f}"
+        parts = [f"{done:,.0f}{of} {self.unit}".rstrip(), note]
+        parts.append(f"{rate:,.0f} {self.unit}/s" if rate >= 10 else f"{rate:.2g} {self.unit}/s")
+        left = None if self.total is None or rate <= 0 else (self.total - done) / rate
+        parts.append(f"{duration(left)} left" if left else duration(elapsed))
+        return ", ".join(part for part in parts if part)
+
+
+def duration(seconds: float) -> str:
+    """
+    >>> duration(3725)
+    '1:02:05'
+    >>> duration(1e6)
+    '11.6 days'
+    """
+    if seconds >= 48 * 3600:
+        return f"{seconds / 86400:,.1f} days"
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"

@@ -1,0 +1,182 @@
+"""A run with its text: a model, and what it is evaluated on, read as it was read in training.
+
+    text = open_text("runs/nano")
+    for batch in text.batches(batch_size=8, limit_tokens=16_384):
+        loss = text.model(batch.tokens, batch.targets, documents=batch.documents)
+
+The text is a file, if one is given, or the validation tokens of the data, which a run names itself. A model
+that comes with a `validation.txt`, as the shipped one does, is evaluated on that unless other data is given.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from srmlab.data import (
+    Batches,
+    EvaluationBatches,
+    TokenData,
+    Tokenizer,
+    Tokens,
+    evaluation_batches,
+    open_tokens,
+)
+from srmlab.errors import UserError
+from srmlab.files import sealed
+from srmlab.models import LanguageModel
+from srmlab.pretrained import folder as shipped
+from srmlab.storage import load, load_tokenizer
+from srmlab.training.distributed import device_of
+from srmlab.training.evaluation import check_vocabulary
+from srmlab.training.memory import keep_buffers
+from srmlab.training.run import RunConfig, run_config
+
+TEXT = "validation.txt"  # a piece of the validation text, beside a model
+
+
+@dataclass(frozen=True)
+class RunText:
+    path: Path
+    run: RunConfig | None  # None of an export
+    model: LanguageModel
+    tokenizer: Tokenizer
+    data: TokenData | None  # None if the text is a file
+    tokens: Tokens  # what is evaluated
+    source: str  # which text that is
+    context: int  # tokens of a window
+    document_mask: bool = False
+    marks: tuple[int, ...] | None = None  # only answers are targets: what follows one of these
+
+    def batches(self, batch_size: int, limit_tokens: int | None = None) -> EvaluationBatches:
+        """The evaluation text, or the first `limit_tokens` of it."""
+        return evaluation_batches(
+            self.tokens, self.context, batch_size, limit_tokens, self.marks, self.document_mask
+        )
+
+    def training_batches(self, batch_size: int, seed: int) -> Batches:
+        """The training text, in the order of a seed."""
+        data = self.training_data()
+        return Batches(data.train, self.context, batch_size, seed, document_mask=self.document_mask)
+
+    def training_data(self) -> TokenData:
+        if self.data is None:
+            raise UserError(f"{self.path} does not come with what it was trained on: give --data DIR")
+        return self.data
+
+    def name(self, batches: EvaluationBatches) -> str:
+        """What was read, and how. A result is known by it."""
+        within = ", attention within documents" if self.document_mask else ""
+        answers = ", answers only" if self.marks is not None else ""
+        return f"{self.source}, {batches.windows} windows of {self.context}{within}{answers}"
+
+
+def open_text(
+    path: str | Path,
+    *,
+    data: Path | None = None,
+    text: Path | None = None,
+    context: int | None = None,
+    longest: int | None = None,
+    document_mask: bool = False,
+    answers_only: bool = False,
+    device: str = "auto",
+    verify: bool = True,
+) -> RunText:
+    """The model of a run, a checkpoint or an export, and its text.
+
+    `data` is a folder of `srmlab prepare`, by default the run's; `text` a file to read instead, as one
+    document. Windows are as long as in training, or `context`, and no longer than `longest`. Attention stays
+    within documents, and only answers count, if it was so in training or is asked for here. `verify=False`
+    skips the checksums of the data.
+    """
+    keep_buffers()
+    path = Path(path)
+    model = load(path, device=device_of(device))
+    run = run_config(path)
+    trained = run.training if run else None
+    context = context or (trained.context if trained else None) or model.config.context
+    file = text or (None if data else text_of(path))
+    if file is not None:
+        if answers_only:
+            raise UserError(
+                "--answers-only: no document ends in a text file; give --data DIR instead of --text"
+            )
+        tokenizer = tokenizer_of(path) or _tokenizer_of_data(path, data or (run.data if run else None), file)
+        tokens = read_text(file, tokenizer)
+        digest = hashlib.sha256(tokens.read(0, len(tokens)).tobytes()).hexdigest()
+        check_vocabulary(model.config.vocab_size, tokens.vocab_size, file, trained=True)
+        context = min(context, max(1, len(tokens) - 1), longest or context)
+        return RunText(path, run, model, tokenizer, None, tokens, f"{file.name} {digest[:12]}", context)
+    folder = data or (run.data if run else None)
+    if folder is None:
+        raise UserError(f"{path} does not say what it was trained on: give --data DIR")
+    opened = open_tokens(folder, verify=verify)
+    check_vocabulary(model.config.vocab_size, opened.vocab_size, opened.path, trained=True)
+    answers = answers_only or bool(trained and trained.answers_only)
+    return RunText(
+        path=path,
+        run=run,
+        model=model,
+        tokenizer=opened.tokenizer,
+        data=opened,
+        tokens=opened.val,
+        source=f"validation tokens {opened.fingerprint[:12]}",
+        context=min(context, longest or context),
+        document_mask=document_mask or bool(trained and trained.document_mask),
+        marks=opened.tokenizer.answer_marks if answers else None,
+    )
+
+
+def read_text(file: Path, tokenizer: Tokenizer) -> Tokens:
+    """The tokens of a text file, as one document."""
+    try:
+        content = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {file} as UTF-8 text ({error}): give a text file") from None
+    ids = np.asarray(tokenizer.encode(content), dtype=np.uint32)
+    if len(ids) < 3:
+        raise UserError(f"{file} has {len(ids)} tokens: give a longer text")
+    return Tokens([ids], vocab_size=tokenizer.vocab_size, end_of_text=tokenizer.end_of_text)
+
+
+def text_of(path: str | Path) -> Path | None:
+    """The piece of validation text that a model comes with, if it does."""
+    return next((home / TEXT for home in homes(path) if (home / TEXT).is_file()), None)
+
+
+def tokenizer_of(path: str | Path) -> Tokenizer | None:
+    """The tokenizer that was saved with a run, a checkpoint's run or an export, if one was."""
+    return next((found for home in homes(path) if (found := load_tokenizer(home)) is not None), None)
+
+
+def homes(path: str | Path) -> Iterator[Path]:
+    """The folders that may hold what belongs to a model: its own and, of a checkpoint, the run's."""
+    yield Path(path)
+    if (checkpoints := Path(path).absolute().parent).name == "checkpoints":
+        yield checkpoints.parent
+
+
+def chosen(path: str | Path | None, pretrained: bool) -> Path:
+    """The model a command is about: the path it was given, or the shipped one."""
+    if (path is not None) == pretrained:
+        raise UserError("give one of them: a run such as runs/nano, or --pretrained")
+    return shipped() if path is None else Path(path)
+
+
+def place_for(path: Path, name: str, inside: str | None = None) -> Path:
+    """Where something about a model is written: into its run, as `name` or `inside`; beside it, if nothing
+    may be added to it; into the current folder, if it is the shipped model."""
+    if (path / "run.json").is_file() and not sealed(path):
+        return path / (name if inside is None else inside)
+    return (Path() if path == shipped() else path.parent) / f"{path.name}-{name}"
+
+
+def _tokenizer_of_data(path: Path, data: Path | None, file: Path) -> Tokenizer:
+    if data is None:
+        raise UserError(f"{path} has no tokenizer for {file}: give the --data DIR of its training")
+    return open_tokens(data).tokenizer
