@@ -50,7 +50,7 @@ from srmlab.analysis.capture import (
     stream_major,
 )
 from srmlab.analysis.readout import Readout, kl_of_changes
-from srmlab.analysis.result import Array, Axes, Evidence, Result, derived, require, write_table
+from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require, write_table
 from srmlab.analysis.routing import streams_of
 from srmlab.analysis.states import Spool, StateMeans, StateSums, points_of
 from srmlab.errors import UserError
@@ -70,10 +70,8 @@ class Ablation(Result):
     by: By
     points: tuple[str, ...]  # the sites at which streams were replaced
     groups: tuple[tuple[int, ...], ...]  # the streams ablated together; by default one each
-    kl: Annotated[Array, Axes("group", "nats, KL(full ‖ ablated), mean over tokens")]
-    kl_se: Annotated[Array, Axes("group", "standard error over sequences, nats")]
-    loss_change: Annotated[Array, Axes("group", "nats, loss ablated − full, mean over targets")]
-    loss_change_se: Annotated[Array, Axes("group", "standard error over sequences, nats")]
+    kl: Annotated[Array, Measured("group", "nats, KL(full ‖ ablated), mean over tokens")]
+    loss_change: Annotated[Array, Measured("group", "nats, loss ablated − full, mean over targets")]
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from srmlab.analysis.capture import Accumulator, Batch, Batches, Mean, capture, stream_major
-from srmlab.analysis.result import Array, Axes, Evidence, Result, derived, require, write_table
+from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require, write_table
 from srmlab.analysis.routing import streams_of, token_independent_layers
 from srmlab.models import SRM, LanguageModel
 
@@ -43,14 +43,13 @@ class Alignment(Result):
     kind: ClassVar[str] = "alignment"
 
     token_independent: tuple[int, ...]  # layers whose connection output cannot depend on the token
-    connection: Annotated[Array, Axes("layer stream", "cosine of c and x, mean over tokens")]
-    connection_se: Annotated[Array, Axes("layer stream", "standard error over sequences")]
-    output: Annotated[Array, Axes("layer step stream", "cosine of update and step output, mean over tokens")]
-    output_se: Annotated[Array, Axes("layer step stream", "standard error over sequences")]
-    incoming: Annotated[
-        Array, Axes("layer step stream", "cosine of update and incoming state, mean over tokens")
+    connection: Annotated[Array, Measured("layer stream", "cosine of c and x, mean over tokens")]
+    output: Annotated[
+        Array, Measured("layer step stream", "cosine of update and step output, mean over tokens")
     ]
-    incoming_se: Annotated[Array, Axes("layer step stream", "standard error over sequences")]
+    incoming: Annotated[
+        Array, Measured("layer step stream", "cosine of update and incoming state, mean over tokens")
+    ]
 
     def __post_init__(self) -> None:
         super().__post_init__()

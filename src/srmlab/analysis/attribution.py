@@ -18,7 +18,6 @@ same to all of them changes no prediction; `centred` is measured against the mea
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -36,7 +35,7 @@ from srmlab.analysis.capture import (
     stream_major,
 )
 from srmlab.analysis.readout import Readout
-from srmlab.analysis.result import Array, Axes, Evidence, Result, derived, require, write_table
+from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require
 from srmlab.analysis.routing import streams_of
 from srmlab.analysis.states import points_of
 from srmlab.models import SRM, LanguageModel
@@ -46,12 +45,9 @@ from srmlab.models import SRM, LanguageModel
 class Attribution(Result):
     kind: ClassVar[str] = "attribution"
 
-    logit: Annotated[Array, Axes("", "mean logit of the correct token")]
-    logit_se: Annotated[Array, Axes("", "standard error over sequences, logits")]
-    contribution: Annotated[Array, Axes("stream", "logits, mean over targets; adds up to `logit`")]
-    contribution_se: Annotated[Array, Axes("stream", "standard error over sequences, logits")]
-    centred: Annotated[Array, Axes("stream", "logits above the vocabulary's mean, mean over targets")]
-    centred_se: Annotated[Array, Axes("stream", "standard error over sequences, logits")]
+    logit: Annotated[Array, Measured("", "mean logit of the correct token")]
+    contribution: Annotated[Array, Measured("stream", "logits, mean over targets; adds up to `logit`")]
+    centred: Annotated[Array, Measured("stream", "logits above the vocabulary's mean, mean over targets")]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -95,12 +91,6 @@ class Attribution(Result):
                 f"  mean logit {self.told('logit', '+.3f')}, the sum of {parts}",
             ]
         )
-
-    def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:
-        """`{prefix}_attribution.dat`: stream, contribution, centred."""
-        rows = ((s, float(c), float(self.centred[s])) for s, c in enumerate(self.contribution))
-        path = Path(directory) / f"{prefix}_attribution.dat"
-        return [write_table(path, ["stream", "contribution", "centred"], rows)]
 
 
 class AttributionSums(Accumulator):

@@ -31,7 +31,6 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Protocol, get_args
 
 import numpy as np
@@ -39,7 +38,7 @@ import torch
 from torch import Tensor
 
 from srmlab.analysis.capture import Accumulator, Batch, Batches, Mean, capture, stream_major
-from srmlab.analysis.result import Array, Axes, Evidence, Result, derived, require, write_table
+from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require
 from srmlab.errors import UserError
 from srmlab.models import SRM, LanguageModel
 from srmlab.models.ordering import LETTERS
@@ -126,10 +125,8 @@ class Drift(Result):
     boundary: (
         int | None
     )  # the first layer that was trained with gradient, if the model truncates backpropagation
-    cosine: Annotated[Array, Axes("group transition stream", "cosine distance, mean over tokens")]
-    cosine_se: Annotated[Array, Axes("group transition stream", "standard error over sequences")]
-    kl: Annotated[Array, Axes("group transition stream", "nats, mean over tokens")]
-    kl_se: Annotated[Array, Axes("group transition stream", "standard error over sequences, nats")]
+    cosine: Annotated[Array, Measured("group transition stream", "cosine distance, mean over tokens")]
+    kl: Annotated[Array, Measured("group transition stream", "nats, mean over tokens")]
     direction: Direction = "forward"
 
     def __post_init__(self) -> None:
@@ -144,6 +141,9 @@ class Drift(Result):
         for name in ("cosine", "kl"):
             values = getattr(self, name)
             require(not (values[np.isfinite(values)] < 0).any(), f"{name}: a distance is not negative")
+
+    def places(self, axis: str, size: int) -> Sequence[object]:
+        return self.groups if axis == "group" else super().places(axis, size)
 
     def curves(self, metric: Metric = "cosine") -> Array:
         return self.cosine if metric == "cosine" else self.kl
@@ -245,15 +245,6 @@ class Drift(Result):
         error = float(self.standard_error("mean_convergence")[metric, group])
         known = f"; standard error of the mean {error:.2f}" if math.isfinite(error) else ""
         return f"convergence, mean ± s.d. over streams: {found}{known}"
-
-    def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:
-        """`{prefix}_drift.dat`: group, transition, stream, cosine, kl."""
-        rows = (
-            (self.groups[g], t, s, float(value), float(self.kl[g, t, s]))
-            for (g, t, s), value in np.ndenumerate(self.cosine)
-        )
-        columns = ["group", "transition", "stream", "cosine", "kl"]
-        return [write_table(Path(directory) / f"{prefix}_drift.dat", columns, rows)]
 
 
 class Contributions(Protocol):

@@ -29,7 +29,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from pathlib import Path
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -49,7 +48,7 @@ from srmlab.analysis.capture import (
     read_twice,
 )
 from srmlab.analysis.readout import chunks, kl_divergence
-from srmlab.analysis.result import Array, Axes, Evidence, Result, derived, require, write_table
+from srmlab.analysis.result import Array, Axes, Evidence, Measured, Result, derived, require
 from srmlab.analysis.routing import streams_of
 from srmlab.analysis.states import StateMeans, StateSums
 from srmlab.errors import UserError
@@ -230,10 +229,6 @@ class Effect(Result):
             lines.append(f"  after sequence {row}: {moved}")
         return "\n".join(lines)
 
-    def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:
-        rows = ((b, t, float(value)) for (b, t), value in np.ndenumerate(self.kl))
-        return [write_table(Path(directory) / f"{prefix}_effect.dat", ["sequence", "token", "kl"], rows)]
-
 
 def effect(
     model: LanguageModel, tokens: Tensor, hooks: Sequence[Hook], targets: Tensor | None = None, top: int = 10
@@ -310,14 +305,11 @@ class Interaction(Result):
     kind: ClassVar[str] = "interaction"
 
     by: By
-    single: Annotated[Array, Axes("stream", "nats, KL with this stream ablated")]
-    single_se: Annotated[Array, Axes("stream", "standard error over sequences, nats")]
+    single: Annotated[Array, Measured("stream", "nats, KL with this stream ablated")]
     joint: Annotated[
-        Array, Axes("first second", "nats, KL with both streams ablated; the diagonal is `single`")
+        Array, Measured("first second", "nats, KL with both streams ablated; the diagonal is `single`")
     ]
-    joint_se: Annotated[Array, Axes("first second", "standard error over sequences, nats")]
-    interaction: Annotated[Array, Axes("first second", "nats, joint − sum of the two; the diagonal is 0")]
-    interaction_se: Annotated[Array, Axes("first second", "standard error over sequences, nats")]
+    interaction: Annotated[Array, Measured("first second", "nats, joint − sum of the two; the diagonal is 0")]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -351,12 +343,6 @@ class Interaction(Result):
             lines.append(f"  S{a} and S{b}: joint {joint}, more than the sum by {more} nats")
         return "\n".join(lines)
 
-    def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:
-        """`{prefix}_interaction.dat`: first, second, joint, interaction."""
-        rows = ((a, b, float(v), float(self.interaction[a, b])) for (a, b), v in np.ndenumerate(self.joint))
-        path = Path(directory) / f"{prefix}_interaction.dat"
-        return [write_table(path, ["first", "second", "joint", "interaction"], rows)]
-
 
 class InteractionSums(FinalAblation):
     def __init__(self, model: SRM, by: By = "mean", means: StateMeans | None = None) -> None:
@@ -386,11 +372,13 @@ class InteractionSums(FinalAblation):
             evidence=evidence,
             by=self.by,
             single=kl[:S],
-            single_se=kl_se[:S],
             joint=matrix(kl[:S], kl[S:]),
-            joint_se=matrix(kl_se[:S], kl_se[S:]),
             interaction=matrix(np.zeros(S), beyond.mean),
-            interaction_se=matrix(np.zeros(S), beyond.standard_error),
+            errors={
+                "single": kl_se[:S],
+                "joint": matrix(kl_se[:S], kl_se[S:]),
+                "interaction": matrix(np.zeros(S), beyond.standard_error),
+            },
         )
 
 

@@ -29,7 +29,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Protocol
 
 import numpy as np
@@ -47,7 +46,7 @@ from srmlab.analysis.capture import (
     stream_major,
 )
 from srmlab.analysis.readout import Readout, log_probabilities
-from srmlab.analysis.result import Array, Axes, Evidence, Result, derived, require, write_table
+from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require
 from srmlab.analysis.states import Finished, StateMeans, StateSums, points_of
 from srmlab.errors import UserError
 from srmlab.models import SRM, LanguageModel
@@ -63,12 +62,9 @@ class LogitLens(Result):
     points: tuple[str, ...]  # the sites decoded
     streams: tuple[str, ...]
     sampled: int  # positions decoded, of all those in the evidence
-    corrected: Annotated[Array, Axes("point stream", "nats, mean log-probability of the correct token")]
-    corrected_se: Annotated[Array, Axes("point stream", "standard error over sequences, nats")]
-    raw: Annotated[Array, Axes("point stream", "nats, mean log-probability of the correct token")]
-    raw_se: Annotated[Array, Axes("point stream", "standard error over sequences, nats")]
-    full: Annotated[Array, Axes("point", "nats, mean log-probability of the correct token")]
-    full_se: Annotated[Array, Axes("point", "standard error over sequences, nats")]
+    corrected: Annotated[Array, Measured("point stream", "nats, mean log-probability of the correct token")]
+    raw: Annotated[Array, Measured("point stream", "nats, mean log-probability of the correct token")]
+    full: Annotated[Array, Measured("point", "nats, mean log-probability of the correct token")]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -121,15 +117,6 @@ class LogitLens(Result):
                 fall = self.told("largest_fall", ".2f", (m,))
                 lines.append(f"    the largest fall, {fall} nats: {self.points[t]} → {self.points[t + 1]}")
         return "\n".join(lines)
-
-    def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:
-        """`{prefix}_logit_lens.dat`: stream, layer (from 0), corrected, raw."""
-        rows = (
-            (stream, point, float(value), float(self.raw[point, stream]))
-            for (point, stream), value in np.ndenumerate(self.corrected)
-        )
-        columns = ["stream", "layer", "corrected", "raw"]
-        return [write_table(Path(directory) / f"{prefix}_logit_lens.dat", columns, rows)]
 
 
 Asked = list[tuple[tuple[str, int, int], Tensor]]  # (field, point, stream), embeddings [n, E]

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -31,7 +30,7 @@ import torch
 from torch import Tensor
 
 from srmlab.analysis.capture import Accumulator, Batch, Batches, Mean, capture
-from srmlab.analysis.result import Array, Axes, Evidence, Result, derived, require, write_table
+from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require
 from srmlab.errors import UserError
 from srmlab.models import SRM, LanguageModel
 
@@ -42,10 +41,10 @@ class Routing(Result):
 
     threshold: float
     token_independent: tuple[int, ...]  # layers whose pattern cannot depend on the token
-    frequency: Annotated[Array, Axes("layer head target source", "share of tokens with weight > threshold")]
-    frequency_se: Annotated[Array, Axes("layer head target source", "standard error over sequences")]
-    weight: Annotated[Array, Axes("layer head target source", "mean attention weight")]
-    weight_se: Annotated[Array, Axes("layer head target source", "standard error over sequences")]
+    frequency: Annotated[
+        Array, Measured("layer head target source", "share of tokens with weight > threshold")
+    ]
+    weight: Annotated[Array, Measured("layer head target source", "mean attention weight")]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -171,12 +170,6 @@ class Routing(Result):
         if self.token_independent:
             lines.append("  layer 0 reads z_0 and is the same for every token")
         return "\n".join(lines)
-
-    def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:
-        frequency, weight = self.frequency, self.weight
-        rows = ((*at, float(frequency[at]), float(weight[at])) for at in np.ndindex(*frequency.shape))
-        columns = ["layer", "head", "target", "source", "frequency", "weight"]
-        return [write_table(Path(directory) / f"{prefix}_routing.dat", columns, rows)]
 
 
 class RoutingSums(Accumulator):

@@ -19,7 +19,6 @@ import json
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -27,7 +26,7 @@ import torch
 from torch import Tensor
 
 from srmlab.analysis.capture import Accumulator, Batch, Batches, Mean, capture, stream_major
-from srmlab.analysis.result import Array, Axes, Evidence, Result, derived, require
+from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require
 from srmlab.analysis.routing import streams_of
 from srmlab.errors import UserError
 from srmlab.models import SRM, LanguageModel
@@ -91,8 +90,7 @@ class StateMeans(Result):
     kind: ClassVar[str] = "states"
 
     points: tuple[str, ...]
-    mean: Annotated[Array, Axes("point stream dim", "mean state over tokens")]
-    mean_se: Annotated[Array, Axes("point stream dim", "standard error over sequences")]
+    mean: Annotated[Array, Measured("point stream dim", "mean state over tokens")]
     model: str = ""  # the mark of the model they are of; "" if unknown
 
     def __post_init__(self) -> None:
@@ -142,9 +140,6 @@ class StateMeans(Result):
             for p, point in enumerate(self.points)
         ]
         return "\n".join(lines)
-
-    def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:  # noqa: ARG002
-        return []
 
 
 class StateSums(Accumulator):

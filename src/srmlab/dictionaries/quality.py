@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -42,7 +41,7 @@ from srmlab.analysis.capture import (
     stream_major,
 )
 from srmlab.analysis.readout import Readout, sequence_losses
-from srmlab.analysis.result import Array, Axes, Evidence, Result, derived, require, write_table
+from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require
 from srmlab.analysis.routing import streams_of
 from srmlab.analysis.states import StateMeans, StateSums, model_mark, points_of
 from srmlab.dictionaries.dictionary import Dictionary
@@ -55,29 +54,20 @@ Replace = Callable[[Tensor, str], Tensor]  # states [S, B, T, D] at a point → 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Quality(Result):
     kind: ClassVar[str] = "dictionary"
+    columns: ClassVar[tuple[str, ...]] = ("stream_explained", "recovered", "alive")
 
     points: tuple[str, ...]  # where states were read, and replaced
     k: int
-    residual: Annotated[Array, Axes("point stream", "mean squared length of x − x̂")]
-    residual_se: Annotated[Array, Axes("point stream", "standard error over sequences")]
-    power: Annotated[Array, Axes("point stream", "mean squared length of x")]
-    power_se: Annotated[Array, Axes("point stream", "standard error over sequences")]
-    state: Annotated[Array, Axes("point stream dim", "mean of x")]
-    state_se: Annotated[Array, Axes("point stream dim", "standard error over sequences")]
-    active: Annotated[Array, Axes("point stream", "features in use, mean over tokens")]
-    active_se: Annotated[Array, Axes("point stream", "standard error over sequences")]
-    firing: Annotated[Array, Axes("point stream feature", "share of tokens at which a feature is in use")]
-    firing_se: Annotated[Array, Axes("point stream feature", "standard error over sequences")]
-    loss: Annotated[Array, Axes("", "nats, mean over targets")]
-    loss_se: Annotated[Array, Axes("", "standard error over sequences, nats")]
-    spliced: Annotated[Array, Axes("stream", "nats, loss with the stream's reconstruction in its place")]
-    spliced_se: Annotated[Array, Axes("stream", "standard error over sequences, nats")]
-    ablated: Annotated[Array, Axes("stream", "nats, loss with the stream at its mean")]
-    ablated_se: Annotated[Array, Axes("stream", "standard error over sequences, nats")]
-    all_spliced: Annotated[Array, Axes("", "nats, loss with all streams' reconstructions")]
-    all_spliced_se: Annotated[Array, Axes("", "standard error over sequences, nats")]
-    all_ablated: Annotated[Array, Axes("", "nats, loss with all streams at their means")]
-    all_ablated_se: Annotated[Array, Axes("", "standard error over sequences, nats")]
+    residual: Annotated[Array, Measured("point stream", "mean squared length of x − x̂")]
+    power: Annotated[Array, Measured("point stream", "mean squared length of x")]
+    state: Annotated[Array, Measured("point stream dim", "mean of x")]
+    active: Annotated[Array, Measured("point stream", "features in use, mean over tokens")]
+    firing: Annotated[Array, Measured("point stream feature", "share of tokens at which a feature is in use")]
+    loss: Annotated[Array, Measured("", "nats, mean over targets")]
+    spliced: Annotated[Array, Measured("stream", "nats, loss with the stream's reconstruction in its place")]
+    ablated: Annotated[Array, Measured("stream", "nats, loss with the stream at its mean")]
+    all_spliced: Annotated[Array, Measured("", "nats, loss with all streams' reconstructions")]
+    all_ablated: Annotated[Array, Measured("", "nats, loss with all streams at their means")]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -157,13 +147,6 @@ class Quality(Result):
                 f"  S{s}: {explained} of variance, {active} in use, {alive} alive, {recovered} recovered"
             )
         return "\n".join(lines)
-
-    def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:
-        """`{prefix}_dictionary.dat`: stream, explained, recovered, alive."""
-        explained, recovered, alive = self.stream_explained, self.recovered, self.alive
-        rows = ((s, float(explained[s]), float(recovered[s]), float(alive[s])) for s in range(len(recovered)))
-        path = Path(directory) / f"{prefix}_dictionary.dat"
-        return [write_table(path, ["stream", "explained", "recovered", "alive"], rows)]
 
 
 def _share(part: Array, whole: Array) -> Array:
