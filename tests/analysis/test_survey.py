@@ -67,7 +67,8 @@ def test_baselines_get_what_is_defined_on_them(batches):
     model = srmlab.build(srmlab.preset("hrm-nano"))
     found = srmlab.analysis.survey(model, [batch % 64 for batch in batches])
     assert sorted(found) == ["depth", "drift", "logit_lens"]
-    with pytest.raises(UserError, match="routing is defined on streams; a HRM has drift, logit_lens, depth"):
+    known = "a HRM has drift, logit_lens, depth"
+    with pytest.raises(UserError, match=f"routing is defined on a model that has patterns; {known}"):
         srmlab.analysis.survey(model, batches, only=["routing"])
 
 

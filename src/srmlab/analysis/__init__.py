@@ -10,13 +10,19 @@ A result saves itself (`result.save(path)`, `srmlab.analysis.load(path)`), tells
 itself (`figure()`) and writes data files for LaTeX (`to_pgfplots(directory, prefix)`).
 """
 
-from srmlab.analysis.ablation import Ablation, ablation
-from srmlab.analysis.alignment import Alignment, alignment
-from srmlab.analysis.attribution import Attribution, attribute, attribution
 from srmlab.analysis.capture import Accumulator, Batch, Mean, capture, merge
-from srmlab.analysis.depth import Depth, at_depth, depth
+from srmlab.analysis.registry import ANALYSES, Analysis, Request, register
+from srmlab.analysis.result import Axes, Coordinate, Evidence, Measured, Result, ResultError, load
+
+# Analyses register themselves, and results are shown in this order.
+# isort: off
+from srmlab.analysis.routing import Routing, routing
+from srmlab.analysis.alignment import Alignment, alignment
 from srmlab.analysis.drift import Convergence, Drift, convergence, drift
-from srmlab.analysis.dynamics import Dynamics, checkpoints_of, dynamics
+from srmlab.analysis.states import StateMeans, state_means
+from srmlab.analysis.ablation import Ablation, ablation
+from srmlab.analysis.attribution import Attribution, attribute, attribution
+from srmlab.analysis.logit_lens import LogitLens, lens_cost, logit_lens
 from srmlab.analysis.interventions import (
     Effect,
     Interaction,
@@ -26,21 +32,22 @@ from srmlab.analysis.interventions import (
     patch_streams,
     replace_streams,
 )
-from srmlab.analysis.logit_lens import LogitLens, lens_cost, logit_lens
-from srmlab.analysis.result import Axes, Evidence, Result, ResultError, load
-from srmlab.analysis.routing import Routing, routing
-from srmlab.analysis.states import StateMeans, state_means
-from srmlab.analysis.survey import ANALYSES, survey
+from srmlab.analysis.depth import Depth, at_depth, depth
+from srmlab.analysis.dynamics import Dynamics, checkpoints_of, dynamics
+from srmlab.analysis.survey import survey
+# isort: on
 
 __all__ = [
     "ANALYSES",
     "Ablation",
     "Accumulator",
     "Alignment",
+    "Analysis",
     "Attribution",
     "Axes",
     "Batch",
     "Convergence",
+    "Coordinate",
     "Depth",
     "Drift",
     "Dynamics",
@@ -49,6 +56,8 @@ __all__ = [
     "Interaction",
     "LogitLens",
     "Mean",
+    "Measured",
+    "Request",
     "Result",
     "ResultError",
     "Routing",
@@ -72,6 +81,7 @@ __all__ = [
     "logit_lens",
     "merge",
     "patch_streams",
+    "register",
     "replace_streams",
     "routing",
     "state_means",

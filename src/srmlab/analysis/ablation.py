@@ -50,9 +50,9 @@ from srmlab.analysis.capture import (
     stream_major,
 )
 from srmlab.analysis.readout import Readout, kl_of_changes
+from srmlab.analysis.registry import Analysis, Request, has_streams, register, streams_of
 from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require, write_table
-from srmlab.analysis.routing import streams_of
-from srmlab.analysis.states import Spool, StateMeans, StateSums, points_of
+from srmlab.analysis.states import Spool, StateMeans, StateSums, means_in, points_of
 from srmlab.errors import UserError
 from srmlab.models import SRM, LanguageModel
 
@@ -373,3 +373,10 @@ def _natural_breaks(values: Array, count: int) -> list[int]:
                 if (runs - 1, start) in best
             )
     return best[count, n][1]
+
+
+def _accumulator(request: Request) -> FinalAblation:
+    return FinalAblation(streams_of(request.model, "ablation"), "mean", means_in(request))
+
+
+register(Analysis(Ablation, _accumulator, has_streams, needs="means"))

@@ -31,8 +31,9 @@ import torch
 from torch import Tensor
 
 from srmlab.analysis.capture import Accumulator, Batch, Batches, Mean, capture, stream_major
+from srmlab.analysis.registry import Analysis, has_streams, register, streams_of
 from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require, write_table
-from srmlab.analysis.routing import streams_of, token_independent_layers
+from srmlab.analysis.routing import token_independent_layers
 from srmlab.models import SRM, LanguageModel
 
 State = Literal["output", "incoming"]
@@ -222,3 +223,8 @@ def cosine(a: Tensor, b: Tensor, a_norm: Tensor, b_norm: Tensor) -> Tensor:
 def token_sum(values: Tensor) -> Tensor:
     """[S, B, T] → per-sequence sums [B, S]."""
     return values.sum(-1).T.cpu()
+
+
+register(
+    Analysis(Alignment, lambda request: AlignmentSums(streams_of(request.model, "alignment")), has_streams)
+)

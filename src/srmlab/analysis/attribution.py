@@ -35,8 +35,8 @@ from srmlab.analysis.capture import (
     stream_major,
 )
 from srmlab.analysis.readout import Readout
+from srmlab.analysis.registry import Analysis, Request, has_streams, register, streams_of
 from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require
-from srmlab.analysis.routing import streams_of
 from srmlab.analysis.states import points_of
 from srmlab.models import SRM, LanguageModel
 
@@ -143,3 +143,10 @@ def attribute(
             model.hidden(tokens, documents=documents)
         parts = readout.parts(stream_major(kept[0]))
         return torch.linalg.vecdot(parts, readout.unembedding[targets]).permute(1, 2, 0)
+
+
+def _accumulator(request: Request) -> AttributionSums:
+    return AttributionSums(streams_of(request.model, "attribution"))
+
+
+register(Analysis(Attribution, _accumulator, has_streams, needs="outputs"))

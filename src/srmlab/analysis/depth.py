@@ -30,6 +30,7 @@ from torch import Tensor
 
 from srmlab.analysis.capture import IGNORE, Accumulator, Batch, Batches, Mean, capture, need_targets
 from srmlab.analysis.readout import chunks
+from srmlab.analysis.registry import Analysis, register
 from srmlab.analysis.result import Array, Coordinate, Evidence, Measured, Result, derived, require
 from srmlab.analysis.states import Finished
 from srmlab.errors import UserError
@@ -215,3 +216,8 @@ def _places(model: LanguageModel) -> dict[str, int]:
         case config:
             raise UserError(f"no depth is known for {config.architecture}")
     return {name: index for index, name in enumerate(names)}
+
+
+register(
+    Analysis(Depth, lambda request: DepthSums(request.model, trained_depth(request.trained)), needs="depth")
+)

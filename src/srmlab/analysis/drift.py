@@ -38,6 +38,7 @@ import torch
 from torch import Tensor
 
 from srmlab.analysis.capture import Accumulator, Batch, Batches, Mean, capture, stream_major
+from srmlab.analysis.registry import Analysis, register
 from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require
 from srmlab.errors import UserError
 from srmlab.models import SRM, LanguageModel
@@ -384,3 +385,6 @@ def contributions_of(model: LanguageModel) -> Contributions:
     from srmlab.analysis.baselines import baseline_contributions
 
     return StepContributions(model) if isinstance(model, SRM) else baseline_contributions(model)
+
+
+register(Analysis(Drift, lambda request: DriftSums(contributions_of(request.model))))

@@ -29,8 +29,9 @@ from srmlab.analysis.alignment import AlignmentSums
 from srmlab.analysis.capture import Accumulator, Batch, Batches, Mean, capture, read_twice
 from srmlab.analysis.drift import DriftSums, StepContributions
 from srmlab.analysis.readout import sequence_losses
+from srmlab.analysis.registry import streams_of
 from srmlab.analysis.result import Array, Coordinate, Evidence, Measured, Result, require
-from srmlab.analysis.routing import RoutingSums, streams_of
+from srmlab.analysis.routing import RoutingSums
 from srmlab.analysis.states import StateSums
 from srmlab.errors import UserError
 from srmlab.models import SRM, LanguageModel

@@ -48,9 +48,9 @@ from srmlab.analysis.capture import (
     read_twice,
 )
 from srmlab.analysis.readout import chunks, kl_divergence
+from srmlab.analysis.registry import Analysis, Request, has_streams, register, streams_of
 from srmlab.analysis.result import Array, Axes, Evidence, Measured, Result, derived, require
-from srmlab.analysis.routing import streams_of
-from srmlab.analysis.states import StateMeans, StateSums
+from srmlab.analysis.states import StateMeans, StateSums, means_in
 from srmlab.errors import UserError
 from srmlab.models import SRM, HookPoint, LanguageModel
 
@@ -181,6 +181,7 @@ def _checked_tokens(tokens: list[int], length: int, whose: str) -> list[int]:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Effect(Result):
     kind: ClassVar[str] = "effect"
+    drawn: ClassVar[bool] = False
 
     kl: Annotated[Array, Axes("batch token", "nats, KL(unchanged ‖ changed)")]
     loss_before: Annotated[Array, Axes("batch token", "nats, NaN where there is no target")]
@@ -402,3 +403,10 @@ def _checked_streams(model: SRM, streams: Iterable[int]) -> list[int]:
 
 def _array(value: Tensor) -> Array:
     return value.detach().cpu().double().numpy()
+
+
+def _accumulator(request: Request) -> InteractionSums:
+    return InteractionSums(streams_of(request.model, "interaction"), "mean", means_in(request))
+
+
+register(Analysis(Interaction, _accumulator, has_streams, needs="means"))

@@ -46,12 +46,12 @@ from srmlab.analysis.capture import (
     stream_major,
 )
 from srmlab.analysis.readout import Readout, log_probabilities
+from srmlab.analysis.registry import LENS_TOKENS, Analysis, Request, register
 from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require
-from srmlab.analysis.states import Finished, StateMeans, StateSums, points_of
+from srmlab.analysis.states import Finished, StateMeans, StateSums, means_in, points_of
 from srmlab.errors import UserError
 from srmlab.models import SRM, LanguageModel
 
-LENS_TOKENS = 4096
 Mode = Literal["corrected", "raw"]
 
 
@@ -281,3 +281,16 @@ def logit_lens(
 def count_tokens(batches: Batches | Callable) -> int:
     parts = batches() if callable(batches) else batches
     return sum((part[0] if isinstance(part, tuple | list) else part).numel() for part in parts)
+
+
+def _accumulator(request: Request) -> LensSums:
+    if isinstance(request.model, SRM):
+        means = means_in(request)
+        decoder = StreamDecoder(request.model, means)
+        return LensSums(decoder, means.evidence.tokens, request.lens_tokens)
+    from srmlab.analysis.baselines import baseline_decoder
+
+    return LensSums(baseline_decoder(request.model), count_tokens(request.batches), request.lens_tokens)
+
+
+register(Analysis(LogitLens, _accumulator, needs="means"))

@@ -119,6 +119,7 @@ class Result:
 
     kind: ClassVar[str]
     kinds: ClassVar[dict[str, type[Result]]] = {}
+    drawn: ClassVar[bool] = True  # whether there is a figure of it
     columns: ClassVar[tuple[str, ...]] = ()  # the numbers in data files for LaTeX; by default all fields
 
     evidence: Evidence
@@ -188,11 +189,23 @@ class Result:
 
     def summary(self) -> str:
         """The findings as text to read."""
-        raise NotImplementedError
+        lines = [f"{self.kind.replace('_', ' ').capitalize()} ({self.evidence})"]
+        for name, axes in self.uncertain().items():
+            over = f" over {', '.join(axes)}" if axes.names else ""
+            lines.append(f"  {name}: {self._range(name)}{over} ({axes.unit})")
+        return "\n".join(lines)
 
     def headline(self) -> str:
         """The findings in one line, for a table of all analyses."""
-        raise NotImplementedError
+        return "; ".join(f"{name} {self._range(name)}" for name in list(self.uncertain())[:3])
+
+    def _range(self, name: str) -> str:
+        """A number with its error, or the least and the greatest of an array."""
+        values = np.asarray(getattr(self, name))
+        if values.ndim == 0:
+            return self.told(name, ".4g")
+        known = values[np.isfinite(values)]
+        return f"{known.min():.4g} to {known.max():.4g}" if known.size else "–"
 
     def figure(self, **options: Any) -> Figure:
         """The result drawn. (matplotlib is imported here and not before.)"""

@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from srmlab.analysis.capture import Accumulator, Batch, Batches, Mean, capture
+from srmlab.analysis.registry import Analysis, Request, has_patterns, register, streams_of
 from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require
 from srmlab.errors import UserError
 from srmlab.models import SRM, LanguageModel
@@ -213,13 +214,6 @@ def routing(model: LanguageModel, batches: Batches, threshold: float = 0.10) -> 
     return capture(model, batches, RoutingSums(streams_of(model, "routing"), threshold))[0]
 
 
-def streams_of(model: LanguageModel, analysis: str) -> SRM:
-    """The model, if it has streams and a connection function."""
-    if not isinstance(model, SRM):
-        raise UserError(f"{analysis} is defined on streams; a {type(model).__name__} has none")
-    return model
-
-
 def token_independent_layers(model: SRM) -> tuple[int, ...]:
     return () if model.config.z0 == "input" else (0,)
 
@@ -235,3 +229,10 @@ def _correlation(a: Array, b: Array) -> float:
     if scale == 0:  # a map without contrast: the same as another such, unlike any other
         return float(np.array_equal(a, b))
     return float(a @ b / scale)
+
+
+def _accumulator(request: Request) -> RoutingSums:
+    return RoutingSums(streams_of(request.model, "routing"), request.threshold)
+
+
+register(Analysis(Routing, _accumulator, has_patterns))

@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 
 from srmlab.analysis.capture import Accumulator, Batch, Batches, Mean, capture, stream_major
+from srmlab.analysis.registry import Analysis, Request, has_streams, register, streams_of
 from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require
-from srmlab.analysis.routing import streams_of
 from srmlab.errors import UserError
 from srmlab.models import SRM, LanguageModel
 from srmlab.models.model import document_mask
@@ -88,6 +88,7 @@ class Finished:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StateMeans(Result):
     kind: ClassVar[str] = "states"
+    drawn: ClassVar[bool] = False
 
     points: tuple[str, ...]
     mean: Annotated[Array, Measured("point stream dim", "mean state over tokens")]
@@ -216,6 +217,13 @@ class Spool(Accumulator):
         self.file.close()
 
 
+def means_in(request: Request) -> StateMeans:
+    """The mean states among the results of earlier passes."""
+    means = request.results["states"]
+    assert isinstance(means, StateMeans)
+    return means
+
+
 def state_means(model: LanguageModel, batches: Batches, through_post: bool = False) -> StateMeans:
     """The mean over tokens of every stream's state after every layer and post-step.
 
@@ -223,3 +231,6 @@ def state_means(model: LanguageModel, batches: Batches, through_post: bool = Fal
     """
     sums = StateSums(streams_of(model, "state_means"), through_post=through_post)
     return capture(model, batches, sums)[0]
+
+
+register(Analysis(StateMeans, lambda request: StateSums(streams_of(request.model, "states")), has_streams))

@@ -97,7 +97,7 @@ class Command:
     def analyze(self, show: bool = True) -> dict[str, Any]:
         from srmlab.analysis import lens_cost, survey
         from srmlab.analysis.depth import deepened
-        from srmlab.analysis.survey import chosen
+        from srmlab.analysis.survey import chosen, passes
         from srmlab.models import SRM
         from srmlab.storage import load
         from srmlab.training.distributed import device_of
@@ -124,7 +124,7 @@ class Command:
                     "lens_tokens": self.lens_tokens,
                     "max_depth": self.max_depth,
                 }
-                for part in _passes(missing):  # a pass's figures are there before the next begins
+                for _, part in passes(missing):  # a pass's figures are there before the next begins
                     found = survey(
                         model,
                         text.batches,
@@ -175,15 +175,6 @@ class Command:
         if (self.path / "run.json").is_file() and not sealed(self.path):
             return self.path
         return self.path.parent / f"{self.path.name}-analysis"
-
-
-def _passes(missing: list[str]) -> Iterator[list[str]]:
-    from srmlab.analysis.survey import FIRST, SECOND
-
-    for names in (FIRST, SECOND, ("depth",)):
-        part = [name for name in missing if name in names]
-        if part:
-            yield part
 
 
 @dataclass
@@ -325,12 +316,12 @@ class Store:
 
     def save(self, result: Result) -> None:
         from srmlab.analysis.result import write_text
-        from srmlab.figures import FIGURES, save_all
+        from srmlab.figures import figures_of, save_all
 
         if not is_main():
             return
         result.save(self.results / result.kind)
-        for name in FIGURES.get(result.kind, {}):
+        for name in figures_of(result.kind):
             for kind in FORMATS:  # of an earlier text or model
                 (self.figures / f"{name}.{kind}").unlink(missing_ok=True)
         save_all(result, self.figures, self.formats)
@@ -338,9 +329,9 @@ class Store:
 
     def draw(self, result: Result) -> None:
         """The figures of a known result that have not been written in these formats."""
-        from srmlab.figures import FIGURES, save_all
+        from srmlab.figures import figures_of, save_all
 
-        names = FIGURES.get(result.kind, {})
+        names = figures_of(result.kind)
         missing = [
             kind
             for kind in self.formats
@@ -350,8 +341,8 @@ class Store:
             save_all(result, self.figures, missing)
 
     def finish(self, run: Path, results: dict[str, Result]) -> None:
+        from srmlab.analysis.registry import ANALYSES
         from srmlab.analysis.result import write_text
-        from srmlab.analysis.survey import ANALYSES
         from srmlab.figures import read_losses, save, training_curves
 
         if not is_main():
@@ -369,7 +360,7 @@ class Store:
                 save(training_curves({run.name: curve}), self.figures / "training", self.formats)
 
     def answers(self, results: dict[str, Result]) -> dict[str, Any]:
-        from srmlab.figures import FIGURES
+        from srmlab.figures import figures_of
 
         return {
             name: {
@@ -380,7 +371,7 @@ class Store:
                 "file": str(self.results / f"{name}.npz"),
                 "figures": [
                     str(self.figures / f"{figure}.{kind}")
-                    for figure in FIGURES.get(name, {})
+                    for figure in figures_of(name)
                     for kind in self.formats
                 ],
             }

@@ -44,6 +44,7 @@ Decode = Callable[[int], str]
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Features(Result):
     kind: ClassVar[str] = "features"
+    drawn: ClassVar[bool] = False
     columns: ClassVar[tuple[str, ...]] = ("fired", "strength")
 
     points: tuple[str, ...]

@@ -41,8 +41,8 @@ from srmlab.analysis.capture import (
     stream_major,
 )
 from srmlab.analysis.readout import Readout, sequence_losses
+from srmlab.analysis.registry import streams_of
 from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require
-from srmlab.analysis.routing import streams_of
 from srmlab.analysis.states import StateMeans, StateSums, model_mark, points_of
 from srmlab.dictionaries.dictionary import Dictionary
 from srmlab.errors import UserError
