@@ -10,8 +10,9 @@ import torch.multiprocessing
 from constructed import build
 
 import srmlab.analysis
-from srmlab.analysis.ablation import Ablation, other_tokens
+from srmlab.analysis.ablation import Ablation
 from srmlab.analysis.readout import kl_of_changes
+from srmlab.analysis.replacement import other_tokens
 from srmlab.analysis.result import Evidence
 from srmlab.analysis.states import Spool
 from srmlab.errors import UserError

@@ -23,15 +23,18 @@ from srmlab.analysis.states import StateMeans, state_means
 from srmlab.analysis.ablation import Ablation, ablation
 from srmlab.analysis.attribution import Attribution, attribute, attribution
 from srmlab.analysis.logit_lens import LogitLens, lens_cost, logit_lens
+from srmlab.analysis.interaction import Interaction, interaction
 from srmlab.analysis.interventions import (
-    Effect,
-    Interaction,
+    AblatedStream,
+    CutEdge,
+    HeldFeature,
+    Intervention,
     cut_edges,
-    effect,
-    interaction,
+    hold_features,
     patch_streams,
     replace_streams,
 )
+from srmlab.analysis.effect import Effect, effect
 from srmlab.analysis.depth import Depth, at_depth, depth
 from srmlab.analysis.dynamics import Dynamics, checkpoints_of, dynamics
 from srmlab.analysis.survey import survey
@@ -39,6 +42,7 @@ from srmlab.analysis.survey import survey
 
 __all__ = [
     "ANALYSES",
+    "AblatedStream",
     "Ablation",
     "Accumulator",
     "Alignment",
@@ -48,12 +52,15 @@ __all__ = [
     "Batch",
     "Convergence",
     "Coordinate",
+    "CutEdge",
     "Depth",
     "Drift",
     "Dynamics",
     "Effect",
     "Evidence",
+    "HeldFeature",
     "Interaction",
+    "Intervention",
     "LogitLens",
     "Mean",
     "Measured",
@@ -75,6 +82,7 @@ __all__ = [
     "drift",
     "dynamics",
     "effect",
+    "hold_features",
     "interaction",
     "lens_cost",
     "load",

@@ -19,7 +19,7 @@ from srmlab.data import DataError
 from srmlab.errors import UserError
 
 if TYPE_CHECKING:
-    from srmlab.analysis.ablation import Layers
+    from srmlab.analysis.replacement import Layers
     from srmlab.data import Tokenizer
     from srmlab.dictionaries import Dictionary, Features, Quality
 

@@ -29,7 +29,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srmlab.analysis.ablation import replacing
 from srmlab.analysis.capture import (
     Accumulator,
     Batch,
@@ -42,13 +41,12 @@ from srmlab.analysis.capture import (
 )
 from srmlab.analysis.readout import Readout, sequence_losses
 from srmlab.analysis.registry import streams_of
+from srmlab.analysis.replacement import Replace, replacing
 from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require
 from srmlab.analysis.states import StateMeans, StateSums, model_mark, points_of
 from srmlab.dictionaries.dictionary import Dictionary
 from srmlab.errors import UserError
 from srmlab.models import SRM, LanguageModel
-
-Replace = Callable[[Tensor, str], Tensor]  # states [S, B, T, D] at a point → what comes in their place
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -223,7 +221,7 @@ class QualitySums(Accumulator):
         return self._loss(batch, embedding.float() + self.readout.parts(change).sum(0))
 
     def _rebuild(self, z: Tensor, point: str) -> Tensor:  # noqa: ARG002
-        return stream_major(self.dictionary(z.movedim(0, -2)))
+        return stream_major(self.dictionary(z.float().movedim(0, -2)))
 
     def _level(self, z: Tensor, point: str) -> Tensor:
         return self.replacements[point][:, None, None].expand_as(z)

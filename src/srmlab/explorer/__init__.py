@@ -3,7 +3,7 @@
 trace.py          the data contract: one prompt as named arrays and a manifest
 lens.py           the likeliest tokens of many states
 capture.py        model + prompt → trace
-interventions.py  what the board asks for, in terms of srmlab.analysis; before and after
+outcomes.py       a prompt before and after an intervention
 session.py        one model, its tokenizer and checkpoints: what the server serves
 worker.py         one thread around the model, with a bounded queue
 jobs.py           long sweeps with progress

@@ -19,8 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from srmlab.analysis.ablation import BITS
-from srmlab.analysis.readout import Readout, kl_of_changes
+from srmlab.analysis.readout import BITS, Readout, kl_of_changes
 from srmlab.analysis.states import StateMeans
 from srmlab.dictionaries import Lexicon
 from srmlab.errors import UserError

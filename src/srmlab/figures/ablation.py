@@ -8,9 +8,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from srmlab.analysis.ablation import BITS, Ablation
+from srmlab.analysis.ablation import Ablation
 from srmlab.analysis.attribution import Attribution
-from srmlab.analysis.interventions import Interaction
+from srmlab.analysis.interaction import Interaction
+from srmlab.analysis.readout import BITS
 from srmlab.figures.style import (
     BLACK,
     BLUE,
