@@ -215,8 +215,10 @@ def alignment(model: LanguageModel, batches: Batches) -> Alignment:
     return capture(model, batches, AlignmentSums(streams_of(model, "alignment")))[0]
 
 
-def cosine(a: Tensor, b: Tensor, a_norm: Tensor, b_norm: Tensor) -> Tensor:
-    """Cosines over the last axis, given the lengths; 0 where a vector is zero."""
+def cosine(a: Tensor, b: Tensor, a_norm: Tensor | None = None, b_norm: Tensor | None = None) -> Tensor:
+    """Cosines over the last axis, with the lengths if they are known already; 0 where a vector is zero."""
+    a_norm = torch.linalg.vector_norm(a, dim=-1) if a_norm is None else a_norm
+    b_norm = torch.linalg.vector_norm(b, dim=-1) if b_norm is None else b_norm
     return torch.linalg.vecdot(a, b) / (a_norm * b_norm).clamp(min=1e-12)
 
 

@@ -74,14 +74,14 @@ class Routing(Result):
     def outgoing(self) -> Array:
         """[source] How often a stream is listened to by another one: mean frequency over layers, heads and
         other targets."""
-        return _off_diagonal_mean(self.frequency.mean((0, 1)), axis=0)
+        return outgoing(self.frequency)
 
     @property
     @derived("target", "share of tokens")
     def incoming(self) -> Array:
         """[target] How often a stream listens to another one: mean frequency over layers, heads and other
         sources."""
-        return _off_diagonal_mean(self.frequency.mean((0, 1)), axis=1)
+        return incoming(self.frequency)
 
     @property
     @derived("stream", "share of tokens")
@@ -106,7 +106,7 @@ class Routing(Result):
     @derived("stream", "share of tokens")
     def self_routing(self) -> Array:
         """[stream] How often a stream listens to itself: mean frequency of the diagonal."""
-        return np.diagonal(self.frequency, axis1=-2, axis2=-1).mean((0, 1))
+        return self_routing(self.frequency)
 
     @property
     @derived("", "share of tokens")
@@ -216,6 +216,27 @@ def routing(model: LanguageModel, batches: Batches, threshold: float = 0.10) -> 
 
 def token_independent_layers(model: SRM) -> tuple[int, ...]:
     return () if model.config.z0 == "input" else (0,)
+
+
+def outgoing(frequency: Array) -> Array:
+    """[source] The hub score: how often a stream is listened to by another one, of frequencies [layer, head,
+    target, source]."""
+    return _off_diagonal_mean(frequency.mean((0, 1)), axis=0)
+
+
+def incoming(frequency: Array) -> Array:
+    """[target] How often a stream listens to another one."""
+    return _off_diagonal_mean(frequency.mean((0, 1)), axis=1)
+
+
+def self_routing(frequency: Array) -> Array:
+    """[stream] How often a stream listens to itself."""
+    return np.diagonal(frequency, axis1=-2, axis2=-1).mean((0, 1))
+
+
+def pattern_entropy(pattern: Tensor) -> Tensor:
+    """[…, head] Bits, over the sources of a pattern [… head, target, source], mean over targets."""
+    return -(pattern * pattern.clamp_min(1e-12).log2()).sum(-1).mean(-1)
 
 
 def _off_diagonal_mean(matrix: Array, axis: int) -> Array:
