@@ -1,6 +1,7 @@
 """The explorer: look at the streams of one model think, in a browser, in one file, or in a notebook.
 
 trace.py          the data contract: one prompt as named arrays and a manifest
+measures.py       numbers of a whole prompt, by the formulas of srmlab.analysis
 lens.py           the likeliest tokens of many states
 capture.py        model + prompt → trace
 outcomes.py       a prompt before and after an intervention

@@ -115,7 +115,7 @@ def capture(
     return Trace(
         {key: value.cpu().contiguous().numpy() for key, value in arrays.items()},
         {**manifest, "python": python},
-    )
+    ).with_measures()
 
 
 def _wanted(model: SRM) -> list[str]:
