@@ -28,10 +28,10 @@ from starlette.exceptions import HTTPException
 from srmlab import __version__
 from srmlab.errors import UserError
 from srmlab.explorer import schema
-from srmlab.explorer.capture import display_strings
+from srmlab.explorer.background import Job, Jobs
 from srmlab.explorer.guard import LOOPBACK, Guard
-from srmlab.explorer.jobs import Job, Jobs
 from srmlab.explorer.session import Session
+from srmlab.explorer.tracing import display_strings
 from srmlab.explorer.worker import Busy, Gone, Worker
 
 T = TypeVar("T")

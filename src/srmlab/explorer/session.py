@@ -26,9 +26,9 @@ from srmlab.analysis.replacement import By
 from srmlab.analysis.states import StateMeans
 from srmlab.dictionaries import Dictionary, Lexicon
 from srmlab.errors import UserError
-from srmlab.explorer.capture import TextTokens, capture, display_strings, require_srm
 from srmlab.explorer.outcomes import Baseline, evaluate
 from srmlab.explorer.trace import Trace, config_hash
+from srmlab.explorer.tracing import TextTokens, capture, display_strings, require_srm
 from srmlab.models import SRM, LanguageModel, generate
 from srmlab.models.ordering import LETTERS
 

@@ -24,7 +24,7 @@ from srmlab.analysis.routing import pattern_entropy
 from srmlab.analysis.states import StateMeans
 from srmlab.dictionaries import Lexicon
 from srmlab.errors import UserError
-from srmlab.explorer.features import described, feature_arrays
+from srmlab.explorer.active_features import described, feature_arrays
 from srmlab.explorer.lens import stream_lens, top_lens
 from srmlab.explorer.trace import FORMAT, Trace, config_hash
 from srmlab.models import SRM, LanguageModel
