@@ -6,7 +6,7 @@
     >>> print(found.summary().splitlines()[1].strip())
     8 layers × 2 heads × 8 streams; uniform 1/S = 0.125
 
-A result saves itself (`result.save(path)`, `srmlab.analysis.load(path)`), tells itself (`summary()`), draws
+A result saves itself (`result.save(path)`, `srmlab.analysis.load(path)`), sums itself up (`summary()`), draws
 itself (`figure()`) and writes data files for LaTeX (`to_pgfplots(directory, prefix)`).
 """
 

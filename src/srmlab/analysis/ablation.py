@@ -139,21 +139,21 @@ class Ablation(Result):
         where = self.points[0] if len(self.points) == 1 else f"{self.points[0]} … {self.points[-1]}"
         spread = self.bits.std(ddof=1) if len(self.bits) > 1 else 0.0
         carried = (
-            f"{share:.0%} is from the top {self.told('carriers', 'd', (i,))}"
+            f"{share:.0%} is from the top {self.text('carriers', 'd', (i,))}"
             for i, share in enumerate(SHARES)
         )
         lines = [
             f"Ablation by {self.by} at {where} ({self.evidence})",
             f"  KL {self.bits.min():.3f} to {self.bits.max():.3f} bits "
-            f"(× {self.told('dynamic_range', '.1f')}), mean {self.told('mean_bits')} bits, "
+            f"(× {self.text('dynamic_range', '.1f')}), mean {self.text('mean_bits')} bits, "
             f"spread over streams {spread:.3f} bits (mean {self.kl.mean():.3f} nats)",
             f"  of the total impact, {', '.join(carried)}",
         ]
         for tier, members in enumerate(self.tiers(), start=1):
-            listed = ", ".join(f"{self.names[g]} {self.told('bits', at=(g,))}" for g in members)
+            listed = ", ".join(f"{self.names[g]} {self.text('bits', at=(g,))}" for g in members)
             lines.append(f"  tier {tier}: {listed} bits")
         worst = self.ranking[0]
-        change = self.told("loss_change", "+.3f", (worst,))
+        change = self.text("loss_change", "+.3f", (worst,))
         lines.append(f"  without {self.names[worst]} the loss changes by {change} nats")
         return "\n".join(lines)
 

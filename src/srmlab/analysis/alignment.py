@@ -116,11 +116,11 @@ class Alignment(Result):
     def summary(self) -> str:
         peak = int(self.layer_mean.argmax())
         layers, steps, _ = self.output.shape
-        each = ", ".join(self.told("layer_mean", "+.3f", (l,)) for l in range(layers))
+        each = ", ".join(self.text("layer_mean", "+.3f", (l,)) for l in range(layers))
         lines = [
             f"Connection alignment cos(c, x) ({self.evidence})",
-            f"  mean {self.told('mean', '+.3f')}, range {self.connection.min():+.3f} to "
-            f"{self.connection.max():+.3f}, negative in {self.told('negative_share', '.1%')} "
+            f"  mean {self.text('mean', '+.3f')}, range {self.connection.min():+.3f} to "
+            f"{self.connection.max():+.3f}, negative in {self.text('negative_share', '.1%')} "
             "of (layer, stream) pairs",
             f"  per layer: {each} (peak at layer {peak})",
         ]
@@ -128,12 +128,12 @@ class Alignment(Result):
             lines.append("  layer 0's c is the same for every token")
         for i, state in enumerate(("step output", "incoming state")):
             low = self.update_stream_mean[i].argsort(kind="stable")[:3]
-            lowest = ", ".join(f"S{s} {self.told('update_stream_mean', '+.2f', (i, s))}" for s in low)
-            each = ", ".join(self.told("update_step_mean", "+.3f", (i, k)) for k in range(steps))
+            lowest = ", ".join(f"S{s} {self.text('update_stream_mean', '+.2f', (i, s))}" for s in low)
+            each = ", ".join(self.text("update_step_mean", "+.3f", (i, k)) for k in range(steps))
             lines += [
                 f"Update–state alignment, {state}",
-                f"  mean {self.told('update_mean', '+.3f', (i,))}, negative in "
-                f"{self.told('update_negative_share', '.1%', (i,))} of (layer, step, stream); "
+                f"  mean {self.text('update_mean', '+.3f', (i,))}, negative in "
+                f"{self.text('update_negative_share', '.1%', (i,))} of (layer, step, stream); "
                 f"lowest streams {lowest}",
                 f"  per step of a layer: {each}",
             ]

@@ -71,7 +71,7 @@ class Attribution(Result):
     @property
     @derived("", "streams")
     def against(self) -> int:
-        """How many streams speak against the correct token on average."""
+        """How many streams lower the correct token's logit on average."""
         return int((self.centred < 0).sum())
 
     def headline(self) -> str:
@@ -79,16 +79,16 @@ class Attribution(Result):
         return f"logits {first} … of {self.total:+.2f}"
 
     def summary(self) -> str:
-        listed = ", ".join(f"S{s} {self.told('centred', '+.3f', (s,))}" for s in self.ranking)
+        listed = ", ".join(f"S{s} {self.text('centred', '+.3f', (s,))}" for s in self.ranking)
         streams = range(len(self.contribution))
-        parts = ", ".join(f"S{s} {self.told('contribution', '+.3f', (s,))}" for s in streams)
+        parts = ", ".join(f"S{s} {self.text('contribution', '+.3f', (s,))}" for s in streams)
         return "\n".join(
             [
                 f"Direct attribution to the correct token's logit ({self.evidence})",
-                f"  above the vocabulary's mean: {listed}; together {self.told('total', '+.3f')}",
-                f"  {self.told('against', 'd')} of {len(self.centred)} streams speak against the correct "
-                "token on average",
-                f"  mean logit {self.told('logit', '+.3f')}, the sum of {parts}",
+                f"  above the vocabulary's mean: {listed}; together {self.text('total', '+.3f')}",
+                f"  {self.text('against', 'd')} of {len(self.centred)} streams lower the correct "
+                "token's logit on average",
+                f"  mean logit {self.text('logit', '+.3f')}, the sum of {parts}",
             ]
         )
 

@@ -80,14 +80,14 @@ class Depth(Result):
         lines = [f"Loss against depth ({self.evidence})"]
         for i, d in enumerate(self.depths):
             loss, same, here = (
-                self.told(name, form, (i,))
+                self.text(name, form, (i,))
                 for name, form in (("loss", ".4f"), ("agreement", ".1%"), ("settled", ".1%"))
             )
             mark = " (trained)" if d == self.trained else ""
             lines.append(f"  {d:>3} {self.unit}: {loss} nats; agrees {same}, settles {here}{mark}")
         lines.append(
-            f"  the least loss is at {self.told('best', 'd')} {self.unit}; "
-            f"predictions settle at {self.told('mean_settling', '.2f')} on average"
+            f"  the least loss is at {self.text('best', 'd')} {self.unit}; "
+            f"predictions settle at {self.text('mean_settling', '.2f')} on average"
         )
         return "\n".join(lines)
 

@@ -229,7 +229,7 @@ class Drift(Result):
             found = self.convergence(metric)
             for g, group in enumerate(self.groups):
                 median = self.quartiles(metric)[1, g]
-                each = (self.told(f"{metric}_median", ".3g", (g, t)) for t in range(len(median)))
+                each = (self.text(f"{metric}_median", ".3g", (g, t)) for t in range(len(median)))
                 lines.append(f"  {unit}, group {group}: median {', '.join(each)}")
                 if np.isfinite(median).any():
                     peak = int(np.nanargmax(median))

@@ -104,15 +104,15 @@ class Dynamics(Result):
     def summary(self) -> str:
         lines = [f"Training dynamics ({self.evidence})"]
         for i, step in enumerate(self.steps):
-            told = [f"loss {self.told('loss', at=(i,))}"]
+            facts = [f"loss {self.text('loss', at=(i,))}"]
             if self.routed:
                 strongest = int(self.outgoing[i].argmax())
-                told.append(f"strongest source S{strongest} ({self.told('hub_share', '.1%', (i,))} of all)")
-            told.append(f"cos(c, x) {self.told('alignment', '+.3f', (i,))}")
+                facts.append(f"strongest source S{strongest} ({self.text('hub_share', '.1%', (i,))} of all)")
+            facts.append(f"cos(c, x) {self.text('alignment', '+.3f', (i,))}")
             if (jump := int(self.jump[i])) >= 0:
-                told.append(f"largest drift at {jump}→{jump + 1}")
-            told.append(f"mean ablation {self.told('mean_bits', at=(i,))} bits")
-            lines.append(f"  step {step:>6}: {'; '.join(told)}")
+                facts.append(f"largest drift at {jump}→{jump + 1}")
+            facts.append(f"mean ablation {self.text('mean_bits', at=(i,))} bits")
+            lines.append(f"  step {step:>6}: {'; '.join(facts)}")
         if self.boundary:
             at = f"transition {self.boundary - 1}→{self.boundary}"
             lines.append(f"  the gradient begins at layer {self.boundary}: {at} crosses its boundary")
@@ -177,15 +177,15 @@ def dynamics(
 
 def _analyses(model: SRM, batches: Batches, threshold: float) -> tuple[dict[str, Any], Mean]:
     """The results by name, and the loss."""
-    books: dict[str, Accumulator] = {
+    accumulators: dict[str, Accumulator] = {
         "alignment": AlignmentSums(model),
         "drift": DriftSums(StepContributions(model)),
         "states": StateSums(model, last=True),
         "loss": LossSums(model),
     }
     if model.config.connection == "attention":
-        books["routing"] = RoutingSums(model, threshold)
-    found = dict(zip(books, capture(model, batches, *books.values()), strict=True))
+        accumulators["routing"] = RoutingSums(model, threshold)
+    found = dict(zip(accumulators, capture(model, batches, *accumulators.values()), strict=True))
     (found["ablation"],) = capture(model, batches, FinalAblation(model, "mean", found["states"]))
     return found, found["loss"]
 

@@ -54,7 +54,7 @@ class Interaction(Result):
     @property
     @derived("", "share of pairs")
     def positive_share(self) -> float:
-        """The share of pairs in which each covers for the other; NaN without pairs."""
+        """The share of super-additive pairs, in which each covers for the other; NaN without pairs."""
         signs = [self.interaction[pair] > 0 for pair in self.pairs]
         return float(np.mean(signs)) if signs else float("nan")
 
@@ -64,12 +64,11 @@ class Interaction(Result):
     def summary(self) -> str:
         lines = [
             f"Interaction of streams under joint ablation by {self.by} ({self.evidence})",
-            f"  positive, each covering for the other, in {self.told('positive_share', '.0%')} "
-            f"of {len(self.pairs)} pairs",
+            f"  super-additive in {self.text('positive_share', '.0%')} of {len(self.pairs)} pairs",
         ]
         for a, b in self.pairs[:6]:
-            joint, more = self.told("joint", at=(a, b)), self.told("interaction", "+.4f", (a, b))
-            lines.append(f"  S{a} and S{b}: joint {joint}, more than the sum by {more} nats")
+            joint, more = self.text("joint", at=(a, b)), self.text("interaction", "+.4f", (a, b))
+            lines.append(f"  S{a} and S{b}: joint {joint}, beyond the sum of both {more} nats")
         return "\n".join(lines)
 
 

@@ -106,15 +106,15 @@ class LogitLens(Result):
     def summary(self) -> str:
         P = len(self.points)
         lines = [f"Stream-wise logit lens, {self.sampled:,} positions of {self.evidence}"]
-        lines.append(f"  all streams: {', '.join(self.told('full', '.2f', (p,)) for p in range(P))} nats")
+        lines.append(f"  all streams: {', '.join(self.text('full', '.2f', (p,)) for p in range(P))} nats")
         for m, mode in enumerate(("corrected", "raw")):
             order = np.argsort(-self.curves(mode)[-1], kind="stable")
-            last = ", ".join(f"{self.streams[s]} {self.told(mode, '.2f', (P - 1, s))}" for s in order[:4])
-            mean = ", ".join(self.told("stream_mean", ".2f", (m, p)) for p in range(P))
+            last = ", ".join(f"{self.streams[s]} {self.text(mode, '.2f', (P - 1, s))}" for s in order[:4])
+            mean = ", ".join(self.text("stream_mean", ".2f", (m, p)) for p in range(P))
             lines.append(f"  {mode}, mean over streams: {mean}; at the end {last}")
             if self.largest_fall[m] < 0:
                 t = int(np.diff(self.stream_mean[m]).argmin())
-                fall = self.told("largest_fall", ".2f", (m,))
+                fall = self.text("largest_fall", ".2f", (m,))
                 lines.append(f"    the largest fall, {fall} nats: {self.points[t]} → {self.points[t + 1]}")
         return "\n".join(lines)
 

@@ -183,7 +183,7 @@ class Result:
             raise ResultError(f"no standard error of {name!r} in {self.kind}; there are {', '.join(known)}")
         return np.asarray(self.errors.get(name, np.full(np.shape(getattr(self, name)), np.nan)))
 
-    def told(self, name: str, form: str = ".3f", at: tuple[int, ...] = ()) -> str:
+    def text(self, name: str, form: str = ".3f", at: tuple[int, ...] = ()) -> str:
         """A number, or the one at a place of an array, with its error: `0.123 ± 0.004`."""
         return plus_minus(np.asarray(getattr(self, name))[at], self.standard_error(name)[at], form)
 
@@ -203,7 +203,7 @@ class Result:
         """A number with its error, or the least and the greatest of an array."""
         values = np.asarray(getattr(self, name))
         if values.ndim == 0:
-            return self.told(name, ".4g")
+            return self.text(name, ".4g")
         known = values[np.isfinite(values)]
         return f"{known.min():.4g} to {known.max():.4g}" if known.size else "–"
 
@@ -333,9 +333,9 @@ def plus_minus(value: float, error: float, form: str = ".3f") -> str:
     "g" and "d" (a count) the error has one digit."""
     if np.isnan(value):
         return "–"
-    told = f"{value:.0f}" if form == "d" else f"{value:{form}}"
+    shown = f"{value:.0f}" if form == "d" else f"{value:{form}}"
     rounded = ".1g" if form[-1] in "gd" else form.lstrip("+")
-    return told if np.isnan(error) else f"{told} ± {error:{rounded}}"
+    return shown if np.isnan(error) else f"{shown} ± {error:{rounded}}"
 
 
 def require(holds: bool, message: str) -> None:

@@ -1,5 +1,5 @@
-"""Routing: who listens to whom. Statistics of the connection function's pattern, the learned wiring between
-streams.
+"""Routing: which stream reads which. Statistics of the connection function's attention pattern, the learned
+wiring between streams.
 
 At every token, layer and head the pattern A[target, source] is a softmax over sources: how much of each
 source stream the target stream takes in. An edge is in use when A > 0.10 (strictly; `threshold`). Measured
@@ -60,7 +60,7 @@ class Routing(Result):
 
     @property
     def uniform(self) -> float:
-        """The weight of every edge if a stream listened to all streams alike: 1/S."""
+        """The weight of every edge if a stream read all streams alike: 1/S."""
         return 1 / self.streams
 
     @property
@@ -72,14 +72,14 @@ class Routing(Result):
     @property
     @derived("source", "share of tokens")
     def outgoing(self) -> Array:
-        """[source] How often a stream is listened to by another one: mean frequency over layers, heads and
+        """[source] How often a stream is read by another one: mean frequency over layers, heads and
         other targets."""
         return outgoing(self.frequency)
 
     @property
     @derived("target", "share of tokens")
     def incoming(self) -> Array:
-        """[target] How often a stream listens to another one: mean frequency over layers, heads and other
+        """[target] How often a stream reads another one: mean frequency over layers, heads and other
         sources."""
         return incoming(self.frequency)
 
@@ -105,7 +105,7 @@ class Routing(Result):
     @property
     @derived("stream", "share of tokens")
     def self_routing(self) -> Array:
-        """[stream] How often a stream listens to itself: mean frequency of the diagonal."""
+        """[stream] How often a stream reads itself: mean frequency of the diagonal."""
         return self_routing(self.frequency)
 
     @property
@@ -116,7 +116,7 @@ class Routing(Result):
     @property
     @derived("", "(layer, head, stream) triples")
     def mostly_self(self) -> int:
-        """In how many layers, heads and streams the stream listens to itself at more than half the tokens."""
+        """In how many layers, heads and streams the stream reads itself at more than half the tokens."""
         return int((np.diagonal(self.frequency, axis1=-2, axis2=-1) > 0.5).sum())
 
     @property
@@ -155,18 +155,18 @@ class Routing(Result):
         layers, heads = self.frequency.shape[:2]
 
         def named(streams: list[int]) -> str:
-            return ", ".join(f"S{s} {self.told('outgoing', '.1%', (s,))}" for s in streams) or "none"
+            return ", ".join(f"S{s} {self.text('outgoing', '.1%', (s,))}" for s in streams) or "none"
 
         lines = [
             f"Routing, weight > {self.threshold:g} ({self.evidence})",
             f"  {layers} layers × {heads} heads × {self.streams} streams; uniform 1/S = {self.uniform:.3f}",
-            f"  edges in use: {self.told('in_use', '.1%')} of all",
+            f"  edges in use: {self.text('in_use', '.1%')} of all",
             "  hubs (outgoing frequency): " + named(self.hubs),
-            "  sinks (rarely listened to): " + named(self.sinks),
-            f"  self-routing: mean {self.told('mean_self_routing', '.1%')}, above one half in "
-            f"{self.told('mostly_self', 'd')} of {layers * heads * self.streams}",
+            "  sinks (rarely read): " + named(self.sinks),
+            f"  self-routing: mean {self.text('mean_self_routing', '.1%')}, above one half in "
+            f"{self.text('mostly_self', 'd')} of {layers * heads * self.streams}",
             "  correlation with the next layer: "
-            + ", ".join(self.told("stability", ".2f", (t,)) for t in range(layers - 1)),
+            + ", ".join(self.text("stability", ".2f", (t,)) for t in range(layers - 1)),
         ]
         if self.token_independent:
             lines.append("  layer 0 reads z_0 and is the same for every token")
@@ -210,7 +210,7 @@ class RoutingSums(Accumulator):
 
 
 def routing(model: LanguageModel, batches: Batches, threshold: float = 0.10) -> Routing:
-    """How often, and how strongly, each stream listens to each other one."""
+    """How often, and how strongly, each stream reads each other one."""
     return capture(model, batches, RoutingSums(streams_of(model, "routing"), threshold))[0]
 
 
@@ -219,18 +219,18 @@ def token_independent_layers(model: SRM) -> tuple[int, ...]:
 
 
 def outgoing(frequency: Array) -> Array:
-    """[source] The hub score: how often a stream is listened to by another one, of frequencies [layer, head,
+    """[source] The hub score: how often a stream is read by another one, of frequencies [layer, head,
     target, source]."""
     return _off_diagonal_mean(frequency.mean((0, 1)), axis=0)
 
 
 def incoming(frequency: Array) -> Array:
-    """[target] How often a stream listens to another one."""
+    """[target] How often a stream reads another one."""
     return _off_diagonal_mean(frequency.mean((0, 1)), axis=1)
 
 
 def self_routing(frequency: Array) -> Array:
-    """[stream] How often a stream listens to itself."""
+    """[stream] How often a stream reads itself."""
     return np.diagonal(frequency, axis1=-2, axis2=-1).mean((0, 1))
 
 

@@ -136,7 +136,7 @@ class StateMeans(Result):
             f"Mean states ({self.evidence}); a length of √D = {full:.1f} would mean that all tokens agree"
         ]
         lines += [
-            f"  {point}: mean length {self.told('mean_length', '.2f', (p,))}, "
+            f"  {point}: mean length {self.text('mean_length', '.2f', (p,))}, "
             f"by stream {' '.join(f'{v:.1f}' for v in self.length[p])}"
             for p, point in enumerate(self.points)
         ]

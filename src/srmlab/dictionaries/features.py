@@ -112,7 +112,7 @@ def features(
     examples: int = 8,
     progress: Callable[[int], None] | None = None,
 ) -> Features:
-    """The strongest examples of every feature, and the tokens it speaks for."""
+    """The strongest examples of every feature, and the tokens whose logits it raises."""
     model = check(model, dictionary)
     if examples < 1:
         raise UserError(f"examples = {examples}: give 1 or more")

@@ -120,20 +120,20 @@ class Quality(Result):
         return (self.firing.max(0) > 0).mean(-1)
 
     def headline(self) -> str:
-        explained, recovered = self.told("mean_explained", ".1%"), self.told("all_recovered", ".1%")
-        told = f"{explained} of variance explained, {recovered} of the loss recovered"
-        return f"{self.features} features a stream, {self.k} in use: {told}"
+        explained, recovered = self.text("mean_explained", ".1%"), self.text("all_recovered", ".1%")
+        found = f"{explained} of variance explained, {recovered} of the loss recovered"
+        return f"{self.features} features a stream, {self.k} in use: {found}"
 
     def summary(self) -> str:
         lines = [
             f"Dictionaries of {self.features} features, at most {self.k} in use ({self.evidence})",
-            f"  {self.told('mean_explained', '.1%')} of variance explained; with all streams replaced "
-            f"the loss is {self.told('all_spliced')} instead of {self.told('loss')} nats, "
-            f"{self.told('all_recovered', '.1%')} recovered",
+            f"  {self.text('mean_explained', '.1%')} of variance explained; with all streams replaced "
+            f"the loss is {self.text('all_spliced')} instead of {self.text('loss')} nats, "
+            f"{self.text('all_recovered', '.1%')} recovered",
         ]
         for s in range(len(self.recovered)):
             explained, active, alive, recovered = (
-                self.told(name, form, (s,))
+                self.text(name, form, (s,))
                 for name, form in (
                     ("stream_explained", ".1%"),
                     ("stream_active", ".1f"),
