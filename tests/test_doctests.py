@@ -30,5 +30,5 @@ def test_there_are_examples():
         "srmlab.models.sites",
         "srmlab.data.batches",
         "srmlab.analysis.drift",
-        "srmlab.explorer.capture",
+        "srmlab.explorer.tracing",
     } <= (with_examples)

@@ -10,8 +10,9 @@ import torch.multiprocessing
 from constructed import build
 
 import srmlab.analysis
-from srmlab.analysis.ablation import Ablation, other_tokens
+from srmlab.analysis.ablation import Ablation
 from srmlab.analysis.readout import kl_of_changes
+from srmlab.analysis.replacement import other_tokens
 from srmlab.analysis.result import Evidence
 from srmlab.analysis.states import Spool
 from srmlab.errors import UserError
@@ -36,7 +37,7 @@ def by_hand(model, batches, stream, replace, point):
 
 def some_result(kl) -> Ablation:
     kl = np.array(kl, dtype=float)
-    same = {"kl_se": kl * 0.01, "loss_change": kl, "loss_change_se": kl * 0.01}
+    same = {"loss_change": kl, "errors": {"kl": kl * 0.01, "loss_change": kl * 0.01}}
     groups = tuple((s,) for s in range(len(kl)))
     return Ablation(
         evidence=Evidence(1, 1, "0"), by="mean", points=("layers.7.out",), groups=groups, kl=kl, **same

@@ -17,6 +17,10 @@ def arrays(result):
 def assert_same(a, b, **tolerance):
     for name, value in arrays(a).items():
         np.testing.assert_allclose(getattr(b, name), value, err_msg=name, **(tolerance or {"atol": 1e-7}))
+    for name in a.errors:
+        np.testing.assert_allclose(
+            b.standard_error(name), a.standard_error(name), err_msg=name, **(tolerance or {"atol": 1e-7})
+        )
 
 
 def test_streaming_equals_one_shot(model, batches):

@@ -38,8 +38,7 @@ def apart() -> list[torch.Tensor]:
 
 def differences(a, b) -> dict[str, float]:
     """How far the numbers of two results are apart. Errors are not compared: they are over windows."""
-    names = [name for name in a.axes() if not name.endswith("_se")]
-    return {name: float(np.abs(getattr(a, name) - getattr(b, name)).max(initial=0)) for name in names}
+    return {name: float(np.abs(getattr(a, name) - getattr(b, name)).max(initial=0)) for name in a.axes()}
 
 
 def assert_same(a, b) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import srmlab.analysis
-from srmlab.analysis.result import ResultError
+from srmlab.analysis.result import ResultError, write_npz
 from srmlab.analysis.routing import Routing
 
 
@@ -18,7 +18,7 @@ def test_a_saved_result_is_read_back_the_same(model, batches, tmp_path):
     assert (again.threshold, again.token_independent) == (found.threshold, found.token_independent)
     for name in found.axes():
         np.testing.assert_array_equal(getattr(again, name), getattr(found, name))
-    assert set(again.errors) == set(found.derived())
+    assert set(again.errors) == {"frequency", "weight", *found.derived()}
     for name, error in found.errors.items():
         np.testing.assert_array_equal(again.errors[name], error)
     assert again.summary() == found.summary()
@@ -35,8 +35,25 @@ def test_the_saved_files_are_plain_npz_and_json_with_axes_and_units(model, batch
     }
     with np.load(tmp_path / "routing.npz", allow_pickle=False) as archive:
         fields = {name for name in archive.files if not name.startswith("error of ")}
-        assert fields == {"frequency", "frequency_se", "weight", "weight_se"}
+        assert fields == {"frequency", "weight"}
+        assert archive["error of weight"].shape == (4, 2, 4, 4)
         assert archive["error of hub_score"].shape == (4,)
+
+
+def test_a_result_saved_in_the_format_before_keeps_its_standard_errors(model, batches, tmp_path):
+    """Format 2 has the errors of fields beside them, as `weight_se`."""
+    found = srmlab.analysis.routing(model, batches)
+    found.save(tmp_path / "routing")
+    document = json.loads((tmp_path / "routing.json").read_text())
+    with np.load(tmp_path / "routing.npz", allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    for name in ("frequency", "weight"):
+        arrays[f"{name}_se"] = arrays.pop(f"error of {name}")
+    document |= {"format": 2, "npz": write_npz(tmp_path / "routing.npz", arrays)}
+    (tmp_path / "routing.json").write_text(json.dumps(document))
+    again = srmlab.analysis.load(tmp_path / "routing")
+    for name in found.errors:
+        np.testing.assert_array_equal(again.standard_error(name), found.standard_error(name))
 
 
 def test_a_missing_result_names_the_command_that_makes_it(tmp_path):
@@ -64,6 +81,6 @@ def test_damaged_arrays_are_refused_in_one_line(model, batches, tmp_path, where)
 def test_arrays_that_disagree_about_an_axis_are_refused(model, batches):
     found = srmlab.analysis.routing(model, batches)
     fields = {name: getattr(found, name) for name in found.axes()}
-    fields["weight_se"] = fields["weight_se"][:2]
-    with pytest.raises(ResultError, match="weight_se has 2 entries along layer, other fields have 4"):
-        Routing(evidence=found.evidence, threshold=0.1, token_independent=(0,), **fields)
+    errors = {"weight": found.standard_error("weight")[:2]}
+    with pytest.raises(ResultError, match="error of weight has 2 entries along layer, other fields have 4"):
+        Routing(evidence=found.evidence, errors=errors, threshold=0.1, token_independent=(0,), **fields)

@@ -16,7 +16,7 @@ def test_a_connection_forced_to_a_permutation_gives_that_routing_matrix(model, b
     found = srmlab.analysis.routing(model, batches)
     for maps in (found.frequency, found.weight):
         np.testing.assert_array_equal(maps, np.broadcast_to(permutation.numpy(), maps.shape))
-    assert not found.frequency_se.any()
+    assert not found.standard_error("frequency").any()
     assert not found.self_routing.any()
     np.testing.assert_allclose(found.stability, 1.0)
 
@@ -56,14 +56,14 @@ def test_standard_errors_are_those_of_the_sequence_means(model, batches):
     _, cache = model.run_with_cache(torch.cat(batches), "layers.2.connection.pattern")
     means = cache["layers.2.connection.pattern"].double().mean(1)  # [sequence, H, target, source]
     expected = means.std(0, correction=1) / len(means) ** 0.5
-    np.testing.assert_allclose(found.weight_se[2], expected, rtol=1e-4)
+    np.testing.assert_allclose(found.standard_error("weight")[2], expected, rtol=1e-4)
 
 
 def test_layer_zero_is_marked_as_the_same_for_every_token_unless_it_reads_the_input(model, batches):
     found = srmlab.analysis.routing(model, batches)
     assert found.token_independent == (0,)
-    assert not found.weight_se[0].any()
-    assert found.weight_se[1].min() > 0
+    assert not found.standard_error("weight")[0].any()
+    assert found.standard_error("weight")[1].min() > 0
     assert srmlab.analysis.routing(build(z0="input"), batches).token_independent == ()
 
 

@@ -31,6 +31,10 @@ def test_a_survey_gives_what_the_analyses_give_one_by_one(model, batches):
                 atol=1e-6,
                 err_msg=f"{name}.{field}",
             )
+        for number, error in expected.errors.items():
+            np.testing.assert_allclose(
+                found[name].errors[number], error, rtol=1e-3, atol=1e-6, err_msg=f"{name}.{number}"
+            )
         assert found[name].evidence == expected.evidence
 
 
@@ -42,6 +46,8 @@ def test_every_result_saves_loads_tells_and_names_itself(model, batches, tmp_pat
         assert again.headline() == result.headline()
         for field in result.axes():
             np.testing.assert_array_equal(getattr(again, field), getattr(result, field))
+        for number in result.errors:
+            np.testing.assert_array_equal(again.standard_error(number), result.standard_error(number))
         for path in result.to_pgfplots(tmp_path, "x"):
             lines = path.read_text().splitlines()
             assert len({len(line.split()) for line in lines}) == 1
@@ -61,7 +67,8 @@ def test_baselines_get_what_is_defined_on_them(batches):
     model = srmlab.build(srmlab.preset("hrm-nano"))
     found = srmlab.analysis.survey(model, [batch % 64 for batch in batches])
     assert sorted(found) == ["depth", "drift", "logit_lens"]
-    with pytest.raises(UserError, match="routing is defined on streams; a HRM has drift, logit_lens, depth"):
+    known = "a HRM has drift, logit_lens, depth"
+    with pytest.raises(UserError, match=f"routing is defined on a model that has patterns; {known}"):
         srmlab.analysis.survey(model, batches, only=["routing"])
 
 

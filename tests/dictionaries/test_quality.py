@@ -81,7 +81,7 @@ def test_explained_variance_is_that_of_the_states(small, dictionary, unseen):
 
 def test_every_number_has_its_error(small, dictionary, unseen):
     found = srmlab.dictionaries.quality(small, dictionary, unseen)
-    for name in [*found.derived(), *(n for n in found.axes() if not n.endswith("_se"))]:
+    for name in [*found.derived(), *found.axes()]:
         assert np.isfinite(found.standard_error(name)).all(), name
     assert "±" in found.summary()
 

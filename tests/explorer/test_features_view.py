@@ -13,13 +13,13 @@ from explorer_pages import click_region, picture, put, settle, state
 from explorer_subjects import PROMPT, tiny_model, write_lexicon
 
 import srmlab
+from srmlab.analysis.interventions import AblatedStream, HeldFeature, Intervention
 from srmlab.cli import main
 from srmlab.data import byte_tokenizer
 from srmlab.dictionaries import Lexicon
 from srmlab.errors import Notice, UserError
 from srmlab.explorer import Trace, TraceError, capture
 from srmlab.explorer.captions import captions
-from srmlab.explorer.interventions import Ablation, Hold, Intervention
 from srmlab.explorer.opening import open_run
 from srmlab.explorer.report import write_report
 from srmlab.explorer.session import Session
@@ -89,7 +89,7 @@ def test_a_held_feature_is_an_intervention_like_the_others(model, lexicon, trace
     session = Session(model, TOKENIZER, lexicon=lexicon)
     tokens = session.encode(PROMPT)
     used = int(trace["features"][0, 4, 1, 0])
-    silent = Intervention(holds=(Hold(1, used),))
+    silent = Intervention(holds=(HeldFeature(1, used),))
     found = session.intervene(tokens, silent)
     assert max(found["kl"]) > 0
     assert max(found["kl"][:1]) >= 0
@@ -97,7 +97,7 @@ def test_a_held_feature_is_an_intervention_like_the_others(model, lexicon, trace
     assert used not in changed["features"][:, :, 1]
     assert changed.manifest["note"]["intervention"]["holds"] == [{"stream": 1, "feature": used, "value": 0.0}]
     with pytest.raises(UserError, match="feature 99 is not in 0…23"):
-        session.intervene(tokens, Intervention(holds=(Hold(1, 99),)))
+        session.intervene(tokens, Intervention(holds=(HeldFeature(1, 99),)))
     with pytest.raises(UserError, match="no dictionary of these weights"):
         Session(model, TOKENIZER).intervene(tokens, silent)
 
@@ -108,7 +108,7 @@ def test_another_checkpoint_has_no_features_of_this_dictionary(model, lexicon):
     )
     assert "features" not in session.trace(session.encode("ab"), checkpoint="early").arrays
     with pytest.raises(UserError, match="no dictionary of these weights"):
-        session.trace(session.encode("ab"), Intervention(holds=(Hold(0, 0),)), checkpoint="early")
+        session.trace(session.encode("ab"), Intervention(holds=(HeldFeature(0, 0),)), checkpoint="early")
 
 
 def test_a_run_opens_with_its_dictionary_and_its_python_gives_the_same_trace(tmp_path):
@@ -285,7 +285,8 @@ def test_without_a_dictionary_there_is_no_panel(watch, address):
 def test_generation_under_an_intervention_is_what_the_changed_model_says(model, lexicon):
     session = Session(model, TOKENIZER, lexicon=lexicon)
     tokens = session.encode("ab")
-    under = Intervention(ablations=(Ablation(2, "zero", 0, 2),), holds=(Hold(0, 3, 30.0), Hold(1, 1, 30.0)))
+    held = (HeldFeature(0, 3, 30.0), HeldFeature(1, 1, 30.0))
+    under = Intervention(ablations=(AblatedStream(2, "zero", 0, 2),), holds=held)
     made = session.generate(tokens, 6, 0, None, 0, under)
     expected = list(tokens)
     for _ in range(6):
@@ -300,7 +301,7 @@ def test_an_intervention_without_effect_draws_the_same_tokens(model, lexicon):
     made = session.generate(tokens, 12, 1.5, None, 7)
     used = {int(f) for f in session.trace(made)["features"][:, :, 0].ravel()}
     unused = next(f for f in range(24) if f not in used)
-    assert session.generate(tokens, 12, 1.5, None, 7, Intervention(holds=(Hold(0, unused),))) == made
+    assert session.generate(tokens, 12, 1.5, None, 7, Intervention(holds=(HeldFeature(0, unused),))) == made
 
 
 def test_generate_follows_the_board_if_asked_to(page):

@@ -14,7 +14,7 @@ import pytest
 import torch
 from explorer_subjects import serving
 
-from srmlab.explorer import Trace, jobs
+from srmlab.explorer import Trace, background
 from srmlab.explorer.guard import MAX_BODY
 from srmlab.explorer.server import static_files
 from srmlab.explorer.worker import Busy, Gone, Worker
@@ -154,6 +154,15 @@ def test_no_file_of_the_page_names_another_host():
         ("/api/trace", {"tokens": [-1]}, 422, "tokens.0"),
         ("/api/trace", {"prompt": "a", "path": "/etc/passwd"}, 422, "path"),
         ("/api/intervene", {"prompt": "a", "intervention": ablate(3)}, 422, "stream 3 is not in 0…2"),
+        ("/api/intervene", {"prompt": "a", "intervention": ablate(-1)}, 422, "stream -1 is not in 0…2"),
+        ("/api/intervene", {"prompt": "a", "intervention": ablate(*[0] * 257)}, 422, "at most 256"),
+        ("/api/intervene", {"prompt": "a", "intervention": {"paths": []}}, 422, "paths"),
+        (
+            "/api/intervene",
+            {"prompt": "a", "intervention": {"holds": [{"stream": 0, "feature": 0, "value": 1e300}]}},
+            422,
+            "not within",
+        ),
         ("/api/generate", {"prompt": "a", "temperature": -1}, 422, "temperature"),
         ("/api/sweep", {"prompt": "a", "checkpoint": "x"}, 422, "no such checkpoint"),
     ],
@@ -315,7 +324,7 @@ def test_a_gone_asker_frees_its_place():
 
 def test_a_job_can_be_stopped_and_tells_of_its_failure():
     worker = Worker()
-    board = jobs.Jobs(worker)
+    board = background.Jobs(worker)
     steady = board.start(10**6, iter(range(10**6)))
     assert board.stop(steady.id) is steady
     broken = board.start(2, (1 // (1 - i) for i in range(2)))
@@ -331,9 +340,9 @@ def test_a_job_can_be_stopped_and_tells_of_its_failure():
 
 def test_too_many_jobs_are_refused_and_old_ones_forgotten():
     worker = Worker()
-    board = jobs.Jobs(worker)
+    board = background.Jobs(worker)
     release = threading.Event()
-    held = [board.start(1, iter(release.wait, None)) for _ in range(jobs.MAX_RUNNING)]
+    held = [board.start(1, iter(release.wait, None)) for _ in range(background.MAX_RUNNING)]
     with pytest.raises(Busy):
         board.start(1, iter([1]))
     for job in held:
@@ -342,7 +351,7 @@ def test_too_many_jobs_are_refused_and_old_ones_forgotten():
     deadline = time.monotonic() + 10
     while any(job.status == "running" for job in held) and time.monotonic() < deadline:
         time.sleep(0.01)
-    for _ in range(jobs.MAX_KEPT + 4):
+    for _ in range(background.MAX_KEPT + 4):
         job = board.start(1, iter([1]))
         while job.status == "running":
             time.sleep(0.001)

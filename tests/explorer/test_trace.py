@@ -10,6 +10,7 @@ import torch
 from explorer_subjects import PROMPT, tiny_model
 
 import srmlab
+import srmlab.analysis
 from srmlab.analysis import state_means
 from srmlab.data import byte_tokenizer
 from srmlab.errors import UserError
@@ -50,6 +51,34 @@ def test_routing_is_the_connections_pattern_to_a_255th(trace, pass_):
     for layer in range(3):
         pattern = cache[f"layers.{layer}.connection.pattern"][0].numpy()
         assert np.abs(trace.weights[layer] - pattern).max() <= 0.5 / 255 + 1e-6
+
+
+def test_hub_scores_are_those_of_the_analysis_at_every_threshold(trace, model):
+    tokens = torch.from_numpy(trace["tokens"]).long()[None]
+    for level in (25, 51, 128):  # a weight is rounded to a 255th: one is above level if it exceeds level + ½
+        found = srmlab.analysis.routing(model, [tokens], threshold=(level + 0.5) / 255)
+        np.testing.assert_allclose(trace["hub_score"][level], found.hub_score, atol=1e-6)
+        np.testing.assert_allclose(trace["incoming"][level], found.incoming, atol=1e-6)
+        np.testing.assert_allclose(trace["self_routing"][level], found.self_routing, atol=1e-6)
+
+
+def test_convergence_is_that_of_the_analysis(trace):
+    for metric in ("cosine", "kl"):
+        curves = trace[f"drift_{metric}"].astype(float).mean(2)  # [transition, group, stream]
+        for (g, s), at in np.ndenumerate(trace[f"convergence_{metric}"]):
+            np.testing.assert_equal(at, srmlab.analysis.convergence(curves[:, g, s]))
+
+
+def test_a_trace_saved_without_the_measures_of_a_whole_prompt_gets_them(trace):
+    derived = {"hub_score", "incoming", "self_routing", "convergence_cosine", "convergence_kl"}
+    axes = {name: size for name, size in trace.manifest["axes"].items() if name != "level"}
+    before = Trace(
+        {name: array for name, array in trace.arrays.items() if name not in derived},
+        {**trace.manifest, "axes": axes},
+    )
+    again = Trace.from_bytes(before.to_bytes())
+    for name in derived:
+        np.testing.assert_array_equal(again[name], trace[name])
 
 
 def test_surprisal_is_minus_log2_of_the_models_probability(trace, pass_):

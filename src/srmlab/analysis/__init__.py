@@ -6,49 +6,65 @@
     >>> print(found.summary().splitlines()[1].strip())
     8 layers × 2 heads × 8 streams; uniform 1/S = 0.125
 
-A result saves itself (`result.save(path)`, `srmlab.analysis.load(path)`), tells itself (`summary()`), draws
+A result saves itself (`result.save(path)`, `srmlab.analysis.load(path)`), sums itself up (`summary()`), draws
 itself (`figure()`) and writes data files for LaTeX (`to_pgfplots(directory, prefix)`).
 """
 
-from srmlab.analysis.ablation import Ablation, ablation
-from srmlab.analysis.alignment import Alignment, alignment
-from srmlab.analysis.attribution import Attribution, attribute, attribution
 from srmlab.analysis.capture import Accumulator, Mean, Placed, capture, merge
-from srmlab.analysis.depth import Depth, at_depth, depth
+from srmlab.analysis.registry import ANALYSES, Analysis, Request, register
+from srmlab.analysis.result import Axes, Coordinate, Evidence, Measured, Result, ResultError, load
+
+# Analyses register themselves, and results are shown in this order.
+# isort: off
+from srmlab.analysis.routing import Routing, routing
+from srmlab.analysis.alignment import Alignment, alignment
 from srmlab.analysis.drift import Convergence, Drift, convergence, drift
-from srmlab.analysis.dynamics import Dynamics, checkpoints_of, dynamics
+from srmlab.analysis.states import StateMeans, state_means
+from srmlab.analysis.ablation import Ablation, ablation
+from srmlab.analysis.attribution import Attribution, attribute, attribution
+from srmlab.analysis.logit_lens import LogitLens, lens_cost, logit_lens
+from srmlab.analysis.interaction import Interaction, interaction
 from srmlab.analysis.interventions import (
-    Effect,
-    Interaction,
+    AblatedStream,
+    CutEdge,
+    HeldFeature,
+    Intervention,
     cut_edges,
-    effect,
-    interaction,
+    hold_features,
     patch_streams,
     replace_streams,
 )
-from srmlab.analysis.logit_lens import LogitLens, lens_cost, logit_lens
-from srmlab.analysis.result import Axes, Evidence, Result, ResultError, load
-from srmlab.analysis.routing import Routing, routing
-from srmlab.analysis.states import StateMeans, state_means
-from srmlab.analysis.survey import ANALYSES, survey
+from srmlab.analysis.effect import Effect, effect
+from srmlab.analysis.depth import Depth, at_depth, depth
+from srmlab.analysis.dynamics import Dynamics, checkpoints_of, dynamics
+from srmlab.analysis.survey import survey
+# isort: on
 
 __all__ = [
     "ANALYSES",
+    "AblatedStream",
     "Ablation",
     "Accumulator",
     "Alignment",
+    "Analysis",
     "Attribution",
     "Axes",
     "Convergence",
+    "Coordinate",
+    "CutEdge",
     "Depth",
     "Drift",
     "Dynamics",
     "Effect",
     "Evidence",
+    "HeldFeature",
     "Interaction",
+    "Intervention",
     "LogitLens",
     "Mean",
+    "Measured",
     "Placed",
+    "Request",
     "Result",
     "ResultError",
     "Routing",
@@ -66,12 +82,14 @@ __all__ = [
     "drift",
     "dynamics",
     "effect",
+    "hold_features",
     "interaction",
     "lens_cost",
     "load",
     "logit_lens",
     "merge",
     "patch_streams",
+    "register",
     "replace_streams",
     "routing",
     "state_means",

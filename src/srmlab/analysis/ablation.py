@@ -10,7 +10,7 @@ distributions are compared: KL(full ‖ ablated), averaged over tokens. In its p
 Because the output function is linear in the streams, this is exact without running the model again: S
 unembeddings a token. `layers="every"` replaces the stream after every layer instead (`range(2, 5)`: after
 those), and runs the model once per stream. `groups` ablates streams together; `interaction` (in
-interventions.py) asks about all pairs.
+interaction.py) asks about all pairs.
 
     >>> import srmlab, srmlab.analysis, torch
     >>> model = srmlab.build(srmlab.preset("srm-nano"))
@@ -22,12 +22,10 @@ interventions.py) asks about all pairs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
-from numbers import Integral
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -48,17 +46,15 @@ from srmlab.analysis.capture import (
     share_sums,
     stream_major,
 )
-from srmlab.analysis.readout import Readout, kl_of_changes
-from srmlab.analysis.result import Array, Axes, Evidence, Result, derived, require, write_table
-from srmlab.analysis.routing import streams_of
-from srmlab.analysis.states import Spool, StateMeans, StateSums, points_of
+from srmlab.analysis.readout import BITS, Readout, kl_of_changes
+from srmlab.analysis.registry import Analysis, Request, has_streams, register, streams_of
+from srmlab.analysis.replacement import By, Layers, check_by, points_at, replacement, replacer, replacing
+from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require, write_table
+from srmlab.analysis.states import Spool, StateMeans, StateSums, means_in, points_of
 from srmlab.errors import UserError
 from srmlab.models import SRM, LanguageModel
 
-By = Literal["mean", "zero", "resample"]
-Layers = Literal["last", "every"] | Iterable[int]
 Groups = Sequence[tuple[int, ...]]
-BITS = 1 / math.log(2)  # bits in a nat
 SHARES = (0.5, 0.75, 0.8)  # of the total impact
 
 
@@ -69,10 +65,8 @@ class Ablation(Result):
     by: By
     points: tuple[str, ...]  # the sites at which streams were replaced
     groups: tuple[tuple[int, ...], ...]  # the streams ablated together; by default one each
-    kl: Annotated[Array, Axes("group", "nats, KL(full ‖ ablated), mean over tokens")]
-    kl_se: Annotated[Array, Axes("group", "standard error over sequences, nats")]
-    loss_change: Annotated[Array, Axes("group", "nats, loss ablated − full, mean over targets")]
-    loss_change_se: Annotated[Array, Axes("group", "standard error over sequences, nats")]
+    kl: Annotated[Array, Measured("group", "nats, KL(full ‖ ablated), mean over tokens")]
+    loss_change: Annotated[Array, Measured("group", "nats, loss ablated − full, mean over targets")]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -144,21 +138,21 @@ class Ablation(Result):
         where = self.points[0] if len(self.points) == 1 else f"{self.points[0]} … {self.points[-1]}"
         spread = self.bits.std(ddof=1) if len(self.bits) > 1 else 0.0
         carried = (
-            f"{share:.0%} is from the top {self.told('carriers', 'd', (i,))}"
+            f"{share:.0%} is from the top {self.text('carriers', 'd', (i,))}"
             for i, share in enumerate(SHARES)
         )
         lines = [
             f"Ablation by {self.by} at {where} ({self.evidence})",
             f"  KL {self.bits.min():.3f} to {self.bits.max():.3f} bits "
-            f"(× {self.told('dynamic_range', '.1f')}), mean {self.told('mean_bits')} bits, "
+            f"(× {self.text('dynamic_range', '.1f')}), mean {self.text('mean_bits')} bits, "
             f"spread over streams {spread:.3f} bits (mean {self.kl.mean():.3f} nats)",
             f"  of the total impact, {', '.join(carried)}",
         ]
         for tier, members in enumerate(self.tiers(), start=1):
-            listed = ", ".join(f"{self.names[g]} {self.told('bits', at=(g,))}" for g in members)
+            listed = ", ".join(f"{self.names[g]} {self.text('bits', at=(g,))}" for g in members)
             lines.append(f"  tier {tier}: {listed} bits")
         worst = self.ranking[0]
-        change = self.told("loss_change", "+.3f", (worst,))
+        change = self.text("loss_change", "+.3f", (worst,))
         lines.append(f"  without {self.names[worst]} the loss changes by {change} nats")
         return "\n".join(lines)
 
@@ -197,16 +191,6 @@ class AblationSums(Accumulator):
             "means": None if means is None else means.evidence.fingerprint,
         }
 
-    def replacement(self, z: Tensor, point: str, batch: Placed) -> Tensor:
-        """What comes in the place of the states z [S, B, T, D] at a point."""
-        if self.by == "zero":
-            return torch.zeros_like(z)
-        if self.by == "mean":
-            assert self.means_at is not None
-            return self.means_at.at(point, z.device)[:, None, None, :].expand_as(z)
-        other = other_tokens(z.shape[1] * z.shape[2], batch.index).to(z.device)
-        return z.flatten(1, 2)[:, other].view_as(z)
-
     def add(self, batch: Placed, embedding: Tensor, changes: Tensor) -> None:
         """embedding [B, T, E] and its changes [G, B, T, E] → sums."""
         B, T = batch.tokens.shape
@@ -242,23 +226,16 @@ class FinalAblation(AblationSums):
         self.parts = self.readout.parts(stream_major(value))  # [S, B, T, E]
 
     def end(self, batch: Placed, embedding: Tensor) -> None:
-        changes = self.replaced_parts(batch) - self.parts
+        mean = None  # the output function is linear, so parts are replaced like states
+        if self.by == "mean":
+            assert self.means_at is not None
+            mean = self.readout.parts(self.means_at.at(self.points[0], self.parts.device)[:, None])[:, 0]
+        changes = replacement(self.parts, self.by, mean, batch.index) - self.parts
         if any(len(group) > 1 for group in self.groups):
             changes = torch.stack([changes[list(group)].sum(0) for group in self.groups])
         elif self.groups != tuple((s,) for s in range(len(changes))):
             changes = changes[[group[0] for group in self.groups]]
         self.add(batch, embedding, changes)
-
-    def replaced_parts(self, batch: Placed) -> Tensor | float:
-        """What the streams add to the embedding when replaced. It is linear, so parts are replaced like
-        states."""
-        if self.by == "zero":
-            return 0.0
-        if self.by == "mean":
-            assert self.means_at is not None
-            mean = self.means_at.at(self.points[0], self.parts.device)
-            return self.readout.parts(mean[:, None])[:, :, None]  # [S, 1, 1, E]
-        return self.replacement(self.parts, self.points[0], batch)
 
     def replay(self, batch: Placed, z: Tensor) -> None:
         """As after a pass, from the final states kept of it."""
@@ -272,23 +249,11 @@ class RerunAblation(AblationSums):
     def end(self, batch: Placed, embedding: Tensor) -> None:
         changed = []
         for group in self.groups:
-            replacement = partial(self.replacement, batch=batch)
-            with self.model.hooks([(self.points, replacing(list(group), replacement))]):
+            replace = replacer(self.by, self.means_at, batch.index)
+            with self.model.hooks([(self.points, replacing(group, replace))]):
                 hidden = self.model.output_embedding(batch.tokens, documents=batch.documents)
                 changed.append(hidden.float() - embedding.float())
         self.add(batch, embedding, torch.stack(changed))
-
-
-def replacing(streams: list[int], replacement: Callable[[Tensor, str], Tensor]) -> Callable:
-    """A hook that puts in some streams what `replacement` makes of the states [S, B, T, D] at a site."""
-
-    def replace(value: Tensor, hook) -> Tensor:
-        replaced = replacement(stream_major(value), hook.name)[streams].permute(1, 2, 0, 3)
-        value = value.clone()
-        value[:, :, streams] = replaced.to(value.dtype)
-        return value
-
-    return replace
 
 
 def ablation(
@@ -311,33 +276,6 @@ def ablation(
     if by == "mean" and means is None:
         (means,) = capture(model, read_twice(batches), StateSums(model))
     return capture(model, batches, RerunAblation(model, by, means, groups, points))[0]
-
-
-def points_at(model: SRM, layers: Layers) -> tuple[str, ...]:
-    """The sites of the states meant by "last", "every" or some layers."""
-    points = points_of(model)
-    if isinstance(layers, str) and layers in ("last", "every"):
-        return points[-1:] if layers == "last" else points
-    chosen = sorted(set(layers)) if isinstance(layers, Iterable) and not isinstance(layers, str) else []
-    if not chosen or not all(isinstance(l, Integral) and 0 <= l < model.config.depth for l in chosen):
-        last = model.config.depth - 1
-        raise UserError(f'layers = {layers!r}: "last", "every", or a list of layers of 0 to {last}')
-    return tuple(f"layers.{l}.out" for l in chosen)
-
-
-def other_tokens(count: int, seed: int = 0) -> Tensor:
-    """For every token another one, by a fixed draw: token i of a random cycle gets its successor."""
-    if count < 2:
-        raise UserError('by = "resample" needs at least two tokens in a batch: give longer or more windows')
-    cycle = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-    other = torch.empty_like(cycle)
-    other[cycle] = cycle.roll(-1)
-    return other
-
-
-def check_by(by: str) -> None:
-    if by not in ("mean", "zero", "resample"):
-        raise UserError(f'by = {by!r}: must be "mean", "zero" or "resample"')
 
 
 def _ablate_by_spool(model: SRM, batches: Batches, groups: Groups | None) -> Ablation:
@@ -374,3 +312,10 @@ def _natural_breaks(values: Array, count: int) -> list[int]:
                 if (runs - 1, start) in best
             )
     return best[count, n][1]
+
+
+def _accumulator(request: Request) -> FinalAblation:
+    return FinalAblation(streams_of(request.model, "ablation"), "mean", means_in(request))
+
+
+register(Analysis(Ablation, _accumulator, has_streams, needs="means"))

@@ -31,8 +31,9 @@ import torch
 from torch import Tensor
 
 from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture, stream_major
-from srmlab.analysis.result import Array, Axes, Evidence, Result, derived, require, write_table
-from srmlab.analysis.routing import streams_of, token_independent_layers
+from srmlab.analysis.registry import Analysis, has_streams, register, streams_of
+from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require, write_table
+from srmlab.analysis.routing import token_independent_layers
 from srmlab.models import SRM, LanguageModel
 
 State = Literal["output", "incoming"]
@@ -43,14 +44,13 @@ class Alignment(Result):
     kind: ClassVar[str] = "alignment"
 
     token_independent: tuple[int, ...]  # layers whose connection output cannot depend on the token
-    connection: Annotated[Array, Axes("layer stream", "cosine of c and x, mean over tokens")]
-    connection_se: Annotated[Array, Axes("layer stream", "standard error over sequences")]
-    output: Annotated[Array, Axes("layer step stream", "cosine of update and step output, mean over tokens")]
-    output_se: Annotated[Array, Axes("layer step stream", "standard error over sequences")]
-    incoming: Annotated[
-        Array, Axes("layer step stream", "cosine of update and incoming state, mean over tokens")
+    connection: Annotated[Array, Measured("layer stream", "cosine of c and x, mean over tokens")]
+    output: Annotated[
+        Array, Measured("layer step stream", "cosine of update and step output, mean over tokens")
     ]
-    incoming_se: Annotated[Array, Axes("layer step stream", "standard error over sequences")]
+    incoming: Annotated[
+        Array, Measured("layer step stream", "cosine of update and incoming state, mean over tokens")
+    ]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -116,11 +116,11 @@ class Alignment(Result):
     def summary(self) -> str:
         peak = int(self.layer_mean.argmax())
         layers, steps, _ = self.output.shape
-        each = ", ".join(self.told("layer_mean", "+.3f", (l,)) for l in range(layers))
+        each = ", ".join(self.text("layer_mean", "+.3f", (l,)) for l in range(layers))
         lines = [
             f"Connection alignment cos(c, x) ({self.evidence})",
-            f"  mean {self.told('mean', '+.3f')}, range {self.connection.min():+.3f} to "
-            f"{self.connection.max():+.3f}, negative in {self.told('negative_share', '.1%')} "
+            f"  mean {self.text('mean', '+.3f')}, range {self.connection.min():+.3f} to "
+            f"{self.connection.max():+.3f}, negative in {self.text('negative_share', '.1%')} "
             "of (layer, stream) pairs",
             f"  per layer: {each} (peak at layer {peak})",
         ]
@@ -128,12 +128,12 @@ class Alignment(Result):
             lines.append("  layer 0's c is the same for every token")
         for i, state in enumerate(("step output", "incoming state")):
             low = self.update_stream_mean[i].argsort(kind="stable")[:3]
-            lowest = ", ".join(f"S{s} {self.told('update_stream_mean', '+.2f', (i, s))}" for s in low)
-            each = ", ".join(self.told("update_step_mean", "+.3f", (i, k)) for k in range(steps))
+            lowest = ", ".join(f"S{s} {self.text('update_stream_mean', '+.2f', (i, s))}" for s in low)
+            each = ", ".join(self.text("update_step_mean", "+.3f", (i, k)) for k in range(steps))
             lines += [
                 f"Update–state alignment, {state}",
-                f"  mean {self.told('update_mean', '+.3f', (i,))}, negative in "
-                f"{self.told('update_negative_share', '.1%', (i,))} of (layer, step, stream); "
+                f"  mean {self.text('update_mean', '+.3f', (i,))}, negative in "
+                f"{self.text('update_negative_share', '.1%', (i,))} of (layer, step, stream); "
                 f"lowest streams {lowest}",
                 f"  per step of a layer: {each}",
             ]
@@ -215,11 +215,18 @@ def alignment(model: LanguageModel, batches: Batches) -> Alignment:
     return capture(model, batches, AlignmentSums(streams_of(model, "alignment")))[0]
 
 
-def cosine(a: Tensor, b: Tensor, a_norm: Tensor, b_norm: Tensor) -> Tensor:
-    """Cosines over the last axis, given the lengths; 0 where a vector is zero."""
+def cosine(a: Tensor, b: Tensor, a_norm: Tensor | None = None, b_norm: Tensor | None = None) -> Tensor:
+    """Cosines over the last axis, with the lengths if they are known already; 0 where a vector is zero."""
+    a_norm = torch.linalg.vector_norm(a, dim=-1) if a_norm is None else a_norm
+    b_norm = torch.linalg.vector_norm(b, dim=-1) if b_norm is None else b_norm
     return torch.linalg.vecdot(a, b) / (a_norm * b_norm).clamp(min=1e-12)
 
 
 def token_sum(values: Tensor) -> Tensor:
     """[S, B, T] → per-sequence sums [B, S]."""
     return values.sum(-1).T.cpu()
+
+
+register(
+    Analysis(Alignment, lambda request: AlignmentSums(streams_of(request.model, "alignment")), has_streams)
+)

@@ -18,7 +18,6 @@ same to all of them changes no prediction; `centred` is measured against the mea
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -35,8 +34,8 @@ from srmlab.analysis.capture import (
     stream_major,
 )
 from srmlab.analysis.readout import Readout
-from srmlab.analysis.result import Array, Axes, Evidence, Result, derived, require, write_table
-from srmlab.analysis.routing import streams_of
+from srmlab.analysis.registry import Analysis, Request, has_streams, register, streams_of
+from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require
 from srmlab.analysis.states import points_of
 from srmlab.models import SRM, LanguageModel
 
@@ -45,12 +44,9 @@ from srmlab.models import SRM, LanguageModel
 class Attribution(Result):
     kind: ClassVar[str] = "attribution"
 
-    logit: Annotated[Array, Axes("", "mean logit of the correct token")]
-    logit_se: Annotated[Array, Axes("", "standard error over sequences, logits")]
-    contribution: Annotated[Array, Axes("stream", "logits, mean over targets; adds up to `logit`")]
-    contribution_se: Annotated[Array, Axes("stream", "standard error over sequences, logits")]
-    centred: Annotated[Array, Axes("stream", "logits above the vocabulary's mean, mean over targets")]
-    centred_se: Annotated[Array, Axes("stream", "standard error over sequences, logits")]
+    logit: Annotated[Array, Measured("", "mean logit of the correct token")]
+    contribution: Annotated[Array, Measured("stream", "logits, mean over targets; adds up to `logit`")]
+    centred: Annotated[Array, Measured("stream", "logits above the vocabulary's mean, mean over targets")]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,7 +70,7 @@ class Attribution(Result):
     @property
     @derived("", "streams")
     def against(self) -> int:
-        """How many streams speak against the correct token on average."""
+        """How many streams lower the correct token's logit on average."""
         return int((self.centred < 0).sum())
 
     def headline(self) -> str:
@@ -82,24 +78,18 @@ class Attribution(Result):
         return f"logits {first} … of {self.total:+.2f}"
 
     def summary(self) -> str:
-        listed = ", ".join(f"S{s} {self.told('centred', '+.3f', (s,))}" for s in self.ranking)
+        listed = ", ".join(f"S{s} {self.text('centred', '+.3f', (s,))}" for s in self.ranking)
         streams = range(len(self.contribution))
-        parts = ", ".join(f"S{s} {self.told('contribution', '+.3f', (s,))}" for s in streams)
+        parts = ", ".join(f"S{s} {self.text('contribution', '+.3f', (s,))}" for s in streams)
         return "\n".join(
             [
                 f"Direct attribution to the correct token's logit ({self.evidence})",
-                f"  above the vocabulary's mean: {listed}; together {self.told('total', '+.3f')}",
-                f"  {self.told('against', 'd')} of {len(self.centred)} streams speak against the correct "
-                "token on average",
-                f"  mean logit {self.told('logit', '+.3f')}, the sum of {parts}",
+                f"  above the vocabulary's mean: {listed}; together {self.text('total', '+.3f')}",
+                f"  {self.text('against', 'd')} of {len(self.centred)} streams lower the correct "
+                "token's logit on average",
+                f"  mean logit {self.text('logit', '+.3f')}, the sum of {parts}",
             ]
         )
-
-    def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:
-        """`{prefix}_attribution.dat`: stream, contribution, centred."""
-        rows = ((s, float(c), float(self.centred[s])) for s, c in enumerate(self.contribution))
-        path = Path(directory) / f"{prefix}_attribution.dat"
-        return [write_table(path, ["stream", "contribution", "centred"], rows)]
 
 
 class AttributionSums(Accumulator):
@@ -152,3 +142,10 @@ def attribute(
             model.output_embedding(tokens, documents=documents)
         parts = readout.parts(stream_major(kept[0]))
         return torch.linalg.vecdot(parts, readout.unembedding[targets]).permute(1, 2, 0)
+
+
+def _accumulator(request: Request) -> AttributionSums:
+    return AttributionSums(streams_of(request.model, "attribution"))
+
+
+register(Analysis(Attribution, _accumulator, has_streams, needs="outputs"))

@@ -148,9 +148,9 @@ class Accumulator:
         raise NotImplementedError
 
     def numbers(self) -> dict[str, Any]:
-        """Every mean by its name, and its standard error: the fields of a result."""
-        found = {name: mean.mean for name, mean in self.means.items()}
-        return found | {f"{name}_se": mean.standard_error for name, mean in self.means.items()}
+        """Every mean by its name, and their standard errors: the measured fields of a result."""
+        errors = {name: mean.standard_error for name, mean in self.means.items()}
+        return {name: mean.mean for name, mean in self.means.items()} | {"errors": errors}
 
     def state(self) -> dict[str, Tensor]:
         """Every sum, by name."""
@@ -258,7 +258,7 @@ def finished(book: Accumulator, evidence: Evidence) -> Any:
         name: np.asarray(correction * spread(getattr(found, name), np.stack(values)))
         for name, values in samples.items()
     }
-    return dataclasses.replace(found, errors=errors)
+    return dataclasses.replace(found, errors={**found.errors, **errors})
 
 
 def spread(value: Array | float, draws: Array) -> Array:

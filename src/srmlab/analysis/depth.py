@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -31,7 +30,8 @@ from torch import Tensor
 
 from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture, need_targets
 from srmlab.analysis.readout import chunks
-from srmlab.analysis.result import Array, Axes, Evidence, Result, derived, require, write_table
+from srmlab.analysis.registry import Analysis, register
+from srmlab.analysis.result import Array, Coordinate, Evidence, Measured, Result, derived, require
 from srmlab.analysis.states import Finished
 from srmlab.errors import UserError
 from srmlab.models import GPT2, HRM, SRM, GPT2Config, HRMConfig, LanguageModel, SRMConfig, build
@@ -43,13 +43,10 @@ class Depth(Result):
 
     trained: int  # the depth the model was trained at
     unit: str  # what is counted: layers, high cycles or blocks
-    depths: Annotated[Array, Axes("depth", "layers run")]
-    loss: Annotated[Array, Axes("depth", "nats, mean over targets")]
-    loss_se: Annotated[Array, Axes("depth", "standard error over sequences, nats")]
-    agreement: Annotated[Array, Axes("depth", "share of targets' positions")]
-    agreement_se: Annotated[Array, Axes("depth", "standard error over sequences")]
-    settled: Annotated[Array, Axes("depth", "share of targets' positions; 0 beyond the trained depth")]
-    settled_se: Annotated[Array, Axes("depth", "standard error over sequences")]
+    depths: Annotated[Array, Coordinate("depth", "layers run")]
+    loss: Annotated[Array, Measured("depth", "nats, mean over targets")]
+    agreement: Annotated[Array, Measured("depth", "share of targets' positions")]
+    settled: Annotated[Array, Measured("depth", "share of targets' positions; 0 beyond the trained depth")]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -83,28 +80,16 @@ class Depth(Result):
         lines = [f"Loss against depth ({self.evidence})"]
         for i, d in enumerate(self.depths):
             loss, same, here = (
-                self.told(name, form, (i,))
+                self.text(name, form, (i,))
                 for name, form in (("loss", ".4f"), ("agreement", ".1%"), ("settled", ".1%"))
             )
             mark = " (trained)" if d == self.trained else ""
             lines.append(f"  {d:>3} {self.unit}: {loss} nats; agrees {same}, settles {here}{mark}")
         lines.append(
-            f"  the least loss is at {self.told('best', 'd')} {self.unit}; "
-            f"predictions settle at {self.told('mean_settling', '.2f')} on average"
+            f"  the least loss is at {self.text('best', 'd')} {self.unit}; "
+            f"predictions settle at {self.text('mean_settling', '.2f')} on average"
         )
         return "\n".join(lines)
-
-    def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:
-        """`{prefix}_depth.dat`: depth, loss, agreement, settled."""
-        rows = (
-            (int(d), float(self.loss[i]), float(self.agreement[i]), float(self.settled[i]))
-            for i, d in enumerate(self.depths)
-        )
-        return [
-            write_table(
-                Path(directory) / f"{prefix}_depth.dat", ["depth", "loss", "agreement", "settled"], rows
-            )
-        ]
 
 
 def at_depth(model: LanguageModel, depth: int, gradient_depth: int | None = None) -> LanguageModel:
@@ -231,3 +216,8 @@ def _places(model: LanguageModel) -> dict[str, int]:
         case config:
             raise UserError(f"no depth is known for {config.architecture}")
     return {name: index for index, name in enumerate(names)}
+
+
+register(
+    Analysis(Depth, lambda request: DepthSums(request.model, trained_depth(request.trained)), needs="depth")
+)

@@ -31,7 +31,6 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Protocol, get_args
 
 import numpy as np
@@ -39,7 +38,8 @@ import torch
 from torch import Tensor
 
 from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture, stream_major
-from srmlab.analysis.result import Array, Axes, Evidence, Result, derived, require, write_table
+from srmlab.analysis.registry import Analysis, register
+from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require
 from srmlab.errors import UserError
 from srmlab.models import SRM, LanguageModel
 from srmlab.models.ordering import LETTERS
@@ -126,10 +126,8 @@ class Drift(Result):
     boundary: (
         int | None
     )  # the first layer that was trained with gradient, if the model truncates backpropagation
-    cosine: Annotated[Array, Axes("group transition stream", "cosine distance, mean over tokens")]
-    cosine_se: Annotated[Array, Axes("group transition stream", "standard error over sequences")]
-    kl: Annotated[Array, Axes("group transition stream", "nats, mean over tokens")]
-    kl_se: Annotated[Array, Axes("group transition stream", "standard error over sequences, nats")]
+    cosine: Annotated[Array, Measured("group transition stream", "cosine distance, mean over tokens")]
+    kl: Annotated[Array, Measured("group transition stream", "nats, mean over tokens")]
     direction: Direction = "forward"
 
     def __post_init__(self) -> None:
@@ -144,6 +142,9 @@ class Drift(Result):
         for name in ("cosine", "kl"):
             values = getattr(self, name)
             require(not (values[np.isfinite(values)] < 0).any(), f"{name}: a distance is not negative")
+
+    def places(self, axis: str, size: int) -> Sequence[object]:
+        return self.groups if axis == "group" else super().places(axis, size)
 
     def curves(self, metric: Metric = "cosine") -> Array:
         return self.cosine if metric == "cosine" else self.kl
@@ -228,7 +229,7 @@ class Drift(Result):
             found = self.convergence(metric)
             for g, group in enumerate(self.groups):
                 median = self.quartiles(metric)[1, g]
-                each = (self.told(f"{metric}_median", ".3g", (g, t)) for t in range(len(median)))
+                each = (self.text(f"{metric}_median", ".3g", (g, t)) for t in range(len(median)))
                 lines.append(f"  {unit}, group {group}: median {', '.join(each)}")
                 if np.isfinite(median).any():
                     peak = int(np.nanargmax(median))
@@ -245,15 +246,6 @@ class Drift(Result):
         error = float(self.standard_error("mean_convergence")[metric, group])
         known = f"; standard error of the mean {error:.2f}" if math.isfinite(error) else ""
         return f"convergence, mean ± s.d. over streams: {found}{known}"
-
-    def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:
-        """`{prefix}_drift.dat`: group, transition, stream, cosine, kl."""
-        rows = (
-            (self.groups[g], t, s, float(value), float(self.kl[g, t, s]))
-            for (g, t, s), value in np.ndenumerate(self.cosine)
-        )
-        columns = ["group", "transition", "stream", "cosine", "kl"]
-        return [write_table(Path(directory) / f"{prefix}_drift.dat", columns, rows)]
 
 
 class Contributions(Protocol):
@@ -393,3 +385,6 @@ def contributions_of(model: LanguageModel) -> Contributions:
     from srmlab.analysis.baselines import baseline_contributions
 
     return StepContributions(model) if isinstance(model, SRM) else baseline_contributions(model)
+
+
+register(Analysis(Drift, lambda request: DriftSums(contributions_of(request.model))))

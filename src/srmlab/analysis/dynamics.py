@@ -29,8 +29,9 @@ from srmlab.analysis.alignment import AlignmentSums
 from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture, read_twice
 from srmlab.analysis.drift import DriftSums, StepContributions
 from srmlab.analysis.readout import sequence_losses
-from srmlab.analysis.result import Array, Axes, Evidence, Result, require, write_table
-from srmlab.analysis.routing import RoutingSums, streams_of
+from srmlab.analysis.registry import streams_of
+from srmlab.analysis.result import Array, Coordinate, Evidence, Measured, Result, require
+from srmlab.analysis.routing import RoutingSums
 from srmlab.analysis.states import StateSums
 from srmlab.errors import UserError
 from srmlab.models import SRM, LanguageModel
@@ -56,37 +57,33 @@ class Dynamics(Result):
 
     groups: tuple[str, ...]
     boundary: int | None  # the first layer trained with gradient
-    steps: Annotated[Array, Axes("checkpoint", "training steps")]
-    loss: Annotated[Array, Axes("checkpoint", "nats, mean over targets")]
-    loss_se: Annotated[Array, Axes("checkpoint", "standard error")]
+    steps: Annotated[Array, Coordinate("checkpoint", "training steps")]
+    loss: Annotated[Array, Measured("checkpoint", "nats, mean over targets")]
     outgoing: Annotated[
-        Array, Axes("checkpoint stream", "hub score: outgoing routing frequency, share of tokens")
+        Array, Measured("checkpoint stream", "hub score: outgoing routing frequency, share of tokens")
     ]
-    outgoing_se: Annotated[Array, Axes("checkpoint stream", "standard error")]
     hub_share: Annotated[
-        Array, Axes("checkpoint", "the strongest stream's share of all outgoing frequency; 1/S: no hub")
+        Array, Measured("checkpoint", "the strongest stream's share of all outgoing frequency; 1/S: no hub")
     ]
-    hub_share_se: Annotated[Array, Axes("checkpoint", "standard error")]
-    self_routing: Annotated[Array, Axes("checkpoint stream", "share of tokens")]
-    self_routing_se: Annotated[Array, Axes("checkpoint stream", "standard error")]
-    connection: Annotated[Array, Axes("checkpoint layer", "cosine of c and x, mean over streams and tokens")]
-    connection_se: Annotated[Array, Axes("checkpoint layer", "standard error")]
-    alignment: Annotated[Array, Axes("checkpoint", "cosine of c and x, mean over layers, streams and tokens")]
-    alignment_se: Annotated[Array, Axes("checkpoint", "standard error")]
+    self_routing: Annotated[Array, Measured("checkpoint stream", "share of tokens")]
+    connection: Annotated[
+        Array, Measured("checkpoint layer", "cosine of c and x, mean over streams and tokens")
+    ]
+    alignment: Annotated[
+        Array, Measured("checkpoint", "cosine of c and x, mean over layers, streams and tokens")
+    ]
     update: Annotated[
-        Array, Axes("checkpoint layer", "cosine of update and step output, mean over steps and streams")
+        Array, Measured("checkpoint layer", "cosine of update and step output, mean over steps and streams")
     ]
-    update_se: Annotated[Array, Axes("checkpoint layer", "standard error")]
-    drift: Annotated[Array, Axes("checkpoint group transition", "cosine distance, median over streams")]
-    drift_se: Annotated[Array, Axes("checkpoint group transition", "standard error")]
-    profile: Annotated[Array, Axes("checkpoint transition", "cosine distance, mean over groups of `drift`")]
-    profile_se: Annotated[Array, Axes("checkpoint transition", "standard error")]
-    jump: Annotated[Array, Axes("checkpoint", "transition with the largest drift; −1 if none was measured")]
-    jump_se: Annotated[Array, Axes("checkpoint", "standard error")]
-    ablation: Annotated[Array, Axes("checkpoint stream", "nats, KL of mean ablation")]
-    ablation_se: Annotated[Array, Axes("checkpoint stream", "standard error")]
-    mean_bits: Annotated[Array, Axes("checkpoint", "bits, KL of mean ablation, mean over streams")]
-    mean_bits_se: Annotated[Array, Axes("checkpoint", "standard error")]
+    drift: Annotated[Array, Measured("checkpoint group transition", "cosine distance, median over streams")]
+    profile: Annotated[
+        Array, Measured("checkpoint transition", "cosine distance, mean over groups of `drift`")
+    ]
+    jump: Annotated[
+        Array, Measured("checkpoint", "transition with the largest drift; −1 if none was measured")
+    ]
+    ablation: Annotated[Array, Measured("checkpoint stream", "nats, KL of mean ablation")]
+    mean_bits: Annotated[Array, Measured("checkpoint", "bits, KL of mean ablation, mean over streams")]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -107,34 +104,19 @@ class Dynamics(Result):
     def summary(self) -> str:
         lines = [f"Training dynamics ({self.evidence})"]
         for i, step in enumerate(self.steps):
-            told = [f"loss {self.told('loss', at=(i,))}"]
+            facts = [f"loss {self.text('loss', at=(i,))}"]
             if self.routed:
                 strongest = int(self.outgoing[i].argmax())
-                told.append(f"strongest source S{strongest} ({self.told('hub_share', '.1%', (i,))} of all)")
-            told.append(f"cos(c, x) {self.told('alignment', '+.3f', (i,))}")
+                facts.append(f"strongest source S{strongest} ({self.text('hub_share', '.1%', (i,))} of all)")
+            facts.append(f"cos(c, x) {self.text('alignment', '+.3f', (i,))}")
             if (jump := int(self.jump[i])) >= 0:
-                told.append(f"largest drift at {jump}→{jump + 1}")
-            told.append(f"mean ablation {self.told('mean_bits', at=(i,))} bits")
-            lines.append(f"  step {step:>6}: {'; '.join(told)}")
+                facts.append(f"largest drift at {jump}→{jump + 1}")
+            facts.append(f"mean ablation {self.text('mean_bits', at=(i,))} bits")
+            lines.append(f"  step {step:>6}: {'; '.join(facts)}")
         if self.boundary:
             at = f"transition {self.boundary - 1}→{self.boundary}"
             lines.append(f"  the gradient begins at layer {self.boundary}: {at} crosses its boundary")
         return "\n".join(lines)
-
-    def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:
-        """`{prefix}_dynamics.dat`: step, loss, hub_share, connection, jump."""
-        rows = (
-            (
-                int(s),
-                float(self.loss[i]),
-                float(self.hub_share[i]),
-                float(self.alignment[i]),
-                int(self.jump[i]),
-            )
-            for i, s in enumerate(self.steps)
-        )
-        columns = ["step", "loss", "hub_share", "connection", "jump"]
-        return [write_table(Path(directory) / f"{prefix}_dynamics.dat", columns, rows)]
 
 
 class LossSums(Accumulator):
@@ -161,6 +143,7 @@ def dynamics(
     """The analyses at each (step, model), in the order of the steps."""
     read_twice(batches)
     rows: dict[str, list] = {name: [] for name in Dynamics.axes()}
+    errors: dict[str, list] = {name: [] for name in Dynamics.uncertain()}
     drift = None
     for step, given in checkpoints:
         model = streams_of(given, "dynamics")
@@ -170,33 +153,39 @@ def dynamics(
         drift = found["drift"]
         rows["steps"].append(step)
         rows["loss"].append(loss.mean)
-        rows["loss_se"].append(loss.standard_error)
+        errors["loss"].append(loss.standard_error)
         for name, (analysis, number) in SOURCES.items():
             if analysis in found:
                 value, error = getattr(found[analysis], number), found[analysis].standard_error(number)
             else:  # no routing without a learned connection
                 value = error = np.full(() if name == "hub_share" else model.config.streams, np.nan)
             rows[name].append(value)
-            rows[f"{name}_se"].append(error)
+            errors[name].append(error)
         if progress is not None:
             progress(step)
     if drift is None:
         raise UserError("no checkpoints to analyse: train with checkpoints, or give (step, model) pairs")
     arrays: dict[str, Any] = {name: np.array(values) for name, values in rows.items()}
-    return Dynamics(evidence=drift.evidence, groups=drift.groups, boundary=drift.boundary, **arrays)
+    return Dynamics(
+        evidence=drift.evidence,
+        errors={name: np.array(values) for name, values in errors.items()},
+        groups=drift.groups,
+        boundary=drift.boundary,
+        **arrays,
+    )
 
 
 def _analyses(model: SRM, batches: Batches, threshold: float) -> tuple[dict[str, Any], Mean]:
     """The results by name, and the loss."""
-    books: dict[str, Accumulator] = {
+    accumulators: dict[str, Accumulator] = {
         "alignment": AlignmentSums(model),
         "drift": DriftSums(StepContributions(model)),
         "states": StateSums(model, last=True),
         "loss": LossSums(model),
     }
     if model.config.connection == "attention":
-        books["routing"] = RoutingSums(model, threshold)
-    found = dict(zip(books, capture(model, batches, *books.values()), strict=True))
+        accumulators["routing"] = RoutingSums(model, threshold)
+    found = dict(zip(accumulators, capture(model, batches, *accumulators.values()), strict=True))
     (found["ablation"],) = capture(model, batches, FinalAblation(model, "mean", found["states"]))
     return found, found["loss"]
 

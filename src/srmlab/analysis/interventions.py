@@ -1,58 +1,55 @@
 """Interventions: change something inside the model on purpose, and see what becomes of the prediction.
 
-Three kinds of change, each a list of hooks for `effect` (or for `model.hooks` and `model.run_with_hooks`;
+Four kinds of change, each a list of hooks for `effect` (or for `model.hooks` and `model.run_with_hooks`;
 lists can be added):
 
     replace_streams   put the mean, zero, or another token's state in place of some streams after some layers
-    cut_edges         take edges (layer, head, target, source) out of the pattern, at all tokens or one,
-                      renormalised or not
+    cut_edges         take edges (layer, head, target, source) out of the attention pattern between streams,
+                      at all tokens or one, renormalised or not
     patch_streams     put in streams from a run on another prompt or from another layer, at all or some tokens
+    hold_features     hold features of a dictionary at a value; 0 silences them
 
     >>> import srmlab, srmlab.analysis, torch
     >>> from srmlab.analysis import interventions
     >>> model = srmlab.build(srmlab.preset("srm-nano"))
     >>> tokens, other = torch.arange(32)[None], torch.arange(50, 82)[None]
-    >>> cut = interventions.cut_edges([(3, None, 0, 5)])        # layer 3: stream 0 cannot hear stream 5
-    >>> effect = srmlab.analysis.effect(model, tokens, cut)
-    >>> effect.kl.shape                                         # batch, token
+    >>> cut = interventions.cut_edges([(3, None, 0, 5)])        # layer 3: stream 0 cannot read stream 5
+    >>> srmlab.analysis.effect(model, tokens, cut).kl.shape     # batch, token
     (1, 32)
     >>> patch = interventions.patch_streams(model, other, streams=[2], layer=4)
     >>> bool(srmlab.analysis.effect(model, tokens, patch).mean_kl > 0)
     True
 
-`interaction` asks of all pairs of streams whether ablating both costs more or less than the two alone: joint
-KL − (KL_i + KL_j). Positive: each covers for the other; negative: without the one, the other was of less use.
+An `Intervention` is the same as plain data: it can be checked, sent and saved, and gives its hooks.
+
+    >>> means = srmlab.analysis.state_means(model, [tokens])
+    >>> silence = Intervention(ablations=(AblatedStream(stream=5, mode="mean", first=7, last=7),))
+    >>> len(silence.hooks(model, means))
+    1
+
+Nothing here changes the model: hooks are open for one forward pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import dataclasses
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import combinations
-from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from srmlab.analysis.ablation import BITS, By, FinalAblation, Layers, check_by, other_tokens, points_at
-from srmlab.analysis.capture import (
-    Batches,
-    EvidenceSums,
-    Mean,
-    Placed,
-    capture,
-    observe,
-    place,
-    read_twice,
-)
-from srmlab.analysis.readout import chunks, kl_divergence
-from srmlab.analysis.result import Array, Axes, Evidence, Result, derived, require, write_table
-from srmlab.analysis.routing import streams_of
-from srmlab.analysis.states import StateMeans, StateSums
+from srmlab.analysis.capture import stream_major
+from srmlab.analysis.registry import streams_of
+from srmlab.analysis.replacement import By, Layers, check_by, points_at, replacer, replacing
+from srmlab.analysis.states import StateMeans
 from srmlab.errors import UserError
 from srmlab.models import SRM, HookPoint, LanguageModel
+
+if TYPE_CHECKING:
+    from srmlab.dictionaries import Dictionary
 
 Hook = tuple[str, Callable[[Tensor, HookPoint], Tensor | None]]
 # layer, head, target, source, and token if it is not at all of them; None means all
@@ -60,6 +57,7 @@ Edge = (
     tuple[int, int | None, int | None, int | None]
     | tuple[int, int | None, int | None, int | None, int | None]
 )
+Held = tuple[int, int, float]  # stream, feature, value
 
 
 def replace_streams(
@@ -79,21 +77,8 @@ def replace_streams(
     points = points_at(model, layers)
     if by == "mean" and means is not None:
         means.check(model, points)
-
-    def replace(value: Tensor, hook: HookPoint) -> Tensor:
-        value = value.clone()
-        if by == "zero":
-            value[:, :, chosen] = 0
-        elif by == "mean":
-            assert means is not None
-            value[:, :, chosen] = means.at(hook.name, value.device)[chosen].to(value.dtype)
-        else:
-            B, T = value.shape[:2]
-            other = other_tokens(B * T, seed).to(value.device)
-            value[:, :, chosen] = value[:, :, chosen].flatten(0, 1)[other].unflatten(0, (B, T))
-        return value
-
-    return [(point, replace) for point in points]
+    hook = replacing(chosen, replacer(by, means, seed))
+    return [(point, hook) for point in points]
 
 
 def cut_edges(edges: Iterable[Edge], renormalise: bool = True) -> list[Hook]:
@@ -178,230 +163,131 @@ def _checked_tokens(tokens: list[int], length: int, whose: str) -> list[int]:
     return tokens
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Effect(Result):
-    kind: ClassVar[str] = "effect"
+def hold_features(dictionary: Dictionary, held: Iterable[Held]) -> list[Hook]:
+    """Hooks that hold features of a dictionary at values.
 
-    kl: Annotated[Array, Axes("batch token", "nats, KL(unchanged ‖ changed)")]
-    loss_before: Annotated[Array, Axes("batch token", "nats, NaN where there is no target")]
-    loss_after: Annotated[Array, Axes("batch token", "nats, NaN where there is no target")]
-    top_tokens: Annotated[
-        Array, Axes("batch rank", "token ids, most changed probability after the last token first")
-    ]
-    top_before: Annotated[Array, Axes("batch rank", "probability unchanged")]
-    top_after: Annotated[Array, Axes("batch rank", "probability changed")]
+    A feature held at a value moves its stream's state along the feature's direction, by the value less its
+    activation, at every point the dictionary was learned from; what the dictionary does not explain stays as
+    it is. Held at 0 a feature is silent; where it is not in use, nothing changes.
+    """
+    held = list(held)
+    config = dictionary.config
+    for stream, feature, value in held:
+        for what, at, size in (("stream", stream, config.streams), ("feature", feature, config.features)):
+            if at not in range(size):
+                raise UserError(f"hold {what} {at}: give one of 0 to {size - 1}")
+        if not math.isfinite(value):
+            raise UserError(f"hold feature {feature} at {value}: give a number")
+    directions = dictionary.directions.detach()
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(bool((self.kl >= 0).all()), "a KL divergence is not negative")
+    def moved(states: Tensor, _: str) -> Tensor:
+        states = states.float()
+        codes = stream_major(dictionary.encode(states.movedim(0, -2)).detach()).flatten(1, 2)  # [S, B·T, F]
+        wanted = codes.clone()
+        for stream, feature, value in held:
+            wanted[stream, :, feature] = value
+        return states + torch.bmm(wanted - codes, directions).view_as(states)
 
-    @property
-    @derived("", "nats")
-    def mean_kl(self) -> float:
-        """Nats, over all tokens."""
-        return float(self.kl.mean())
+    streams = sorted({stream for stream, _, _ in held})
+    return [(point, replacing(streams, moved)) for point in config.points] if held else []
 
-    @property
-    @derived("", "bits")
-    def mean_bits(self) -> float:
-        return self.mean_kl * BITS
 
-    @property
-    @derived("", "nats")
-    def loss_change(self) -> float:
-        """Nats, over all tokens with a target."""
-        change = self.loss_after - self.loss_before
-        return float(np.nanmean(change)) if np.isfinite(change).any() else float("nan")
+@dataclass(frozen=True)
+class AblatedStream:
+    """Stream `stream` replaced after layers `first` … `last`, counted from 0, both included."""
 
-    def headline(self) -> str:
-        kl, bits = self.told("mean_kl", ".4g"), self.told("mean_bits", ".4g")
-        return f"KL {kl} nats ({bits} bits), loss {self.told('loss_change', '+.4f')} nats"
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}  # a request names nothing else
 
-    def summary(self, decode: Callable[[int], str] | None = None) -> str:
-        """Pass a tokenizer's decoding of one id to read tokens instead of numbers."""
-        name = decode or (lambda token: f"#{token}")
-        lines = [f"Effect ({self.evidence})", f"  {self.headline()}"]
-        for row, tokens in enumerate(self.top_tokens):
-            moved = ", ".join(
-                f"{name(int(token))!r} {self.top_before[row, k]:.3f}→{self.top_after[row, k]:.3f}"
-                for k, token in enumerate(tokens)
+    stream: int
+    mode: By
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class CutEdge:
+    """One weight of the pattern set to zero, at one token or (None) at all. The target then reads nothing
+    from that source through that head; the other weights stay as they are."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+
+    layer: int
+    head: int
+    target: int
+    source: int
+    token: int | None = None
+
+
+@dataclass(frozen=True)
+class HeldFeature:
+    """One feature of a stream's dictionary held at a value, at all points the dictionary was learned from; 0
+    silences it."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+
+    stream: int
+    feature: int
+    value: float = 0.0
+
+
+@dataclass(frozen=True)
+class Intervention:
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+
+    ablations: tuple[AblatedStream, ...] = ()
+    cuts: tuple[CutEdge, ...] = ()
+    holds: tuple[HeldFeature, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.ablations or self.cuts or self.holds)
+
+    def check(self, model: SRM, tokens: int, dictionary: Dictionary | None = None) -> None:
+        """Refuse what the model, or a prompt of so many tokens, does not have, in one line."""
+        config = model.config
+        for a in self.ablations:
+            _within("stream", a.stream, config.streams)
+            _within("first layer", a.first, config.depth)
+            _within("last layer", a.last, config.depth)
+            if a.first > a.last:
+                raise UserError(f"layers {a.first}–{a.last} are not a range: swap them")
+        for c in self.cuts:
+            _within("layer", c.layer, config.depth)
+            _within("head", c.head, config.stream_heads)
+            _within("target stream", c.target, config.streams)
+            _within("source stream", c.source, config.streams)
+            if c.token is not None:
+                _within("token", c.token, tokens)
+        if self.holds and dictionary is None:
+            raise UserError(
+                "there is no dictionary of these weights to hold features of: srmlab dictionary RUN"
             )
-            lines.append(f"  after sequence {row}: {moved}")
-        return "\n".join(lines)
+        for h in self.holds:
+            _within("stream", h.stream, config.streams)
+            _within("feature", h.feature, dictionary.config.features if dictionary else 0)
 
-    def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:
-        rows = ((b, t, float(value)) for (b, t), value in np.ndenumerate(self.kl))
-        return [write_table(Path(directory) / f"{prefix}_effect.dat", ["sequence", "token", "kl"], rows)]
-
-
-def effect(
-    model: LanguageModel, tokens: Tensor, hooks: Sequence[Hook], targets: Tensor | None = None, top: int = 10
-) -> Effect:
-    """What hooks do to the predictions after `tokens` [B, T]."""
-    batch = place(tokens if targets is None else (tokens, targets), model.device)
-    model.check_tokens(batch.tokens, targets=batch.targets)
-    with model.evaluating(), torch.inference_mode():
-        with model.hooks(
-            [(name, _listen) for name, _ in hooks]
-        ):  # the same arithmetic as in the changed pass
-            before = Prediction(*observe(model, batch), model.unembedding.float())
-        with model.hooks(hooks):
-            after = Prediction(*observe(model, batch), model.unembedding.float())
-        kl, losses = _compare(before, after, batch)
-        T = batch.tokens.shape[1]
-        p, q = (found.log_p(slice(T - 1, None, T)).exp() for found in (before, after))
-    ranked = (q - p).abs().topk(min(top, p.shape[-1]), dim=-1).indices
-    text = EvidenceSums()
-    text.begin(batch)
-    shape = batch.tokens.shape
-    mean_kl, change = Mean(), Mean()
-    mean_kl.add(batch, kl.view(shape).sum(1))
-    change.add(batch, (losses[1] - losses[0]).view(shape).nansum(1), batch.counted.sum(1))
-    return Effect(
-        evidence=text.result(),
-        errors={
-            "mean_kl": mean_kl.standard_error,
-            "mean_bits": np.asarray(mean_kl.standard_error * BITS),
-            "loss_change": change.standard_error,
-        },
-        kl=_array(kl.view(shape)),
-        loss_before=_array(losses[0].view(shape)),
-        loss_after=_array(losses[1].view(shape)),
-        top_tokens=ranked.cpu().numpy(),
-        top_before=_array(p.gather(-1, ranked)),
-        top_after=_array(q.gather(-1, ranked)),
-    )
-
-
-def _listen(value: Tensor, hook: HookPoint) -> None:
-    """Changes nothing."""
-
-
-class Prediction:
-    """The next-token distributions of a pass: of its logits if they were looked at, else of its embedding."""
-
-    def __init__(self, embedding: Tensor, logits: Tensor | None, unembedding: Tensor) -> None:
-        self.embedding, self.unembedding = embedding.flatten(0, 1), unembedding
-        self.logits = None if logits is None else logits.flatten(0, 1)
-
-    def log_p(self, rows: slice) -> Tensor:
-        """[n, V] Log-probabilities after some of the B·T positions."""
-        if self.logits is not None:
-            return self.logits[rows].float().log_softmax(-1)
-        return (self.embedding[rows].float() @ self.unembedding.T).log_softmax(-1)
-
-
-def _compare(before: Prediction, after: Prediction, batch: Placed) -> tuple[Tensor, Tensor]:
-    """KL [N] and the losses before and after [2, N] (NaN without target) of two passes."""
-    targets = batch.targets.flatten()
-    N, device = len(targets), targets.device
-    kl, losses = torch.empty(N, device=device), torch.empty(2, N, device=device)
-    for rows in chunks(N, len(before.unembedding)):
-        p, q = before.log_p(rows), after.log_p(rows)
-        kl[rows] = kl_divergence(p, q)
-        index = targets[rows].clamp(min=0)[:, None]
-        losses[:, rows] = -torch.stack([p.gather(-1, index), q.gather(-1, index)]).squeeze(-1)
-    return kl, losses.masked_fill(~batch.counted.flatten(), torch.nan)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Interaction(Result):
-    kind: ClassVar[str] = "interaction"
-
-    by: By
-    single: Annotated[Array, Axes("stream", "nats, KL with this stream ablated")]
-    single_se: Annotated[Array, Axes("stream", "standard error over sequences, nats")]
-    joint: Annotated[
-        Array, Axes("first second", "nats, KL with both streams ablated; the diagonal is `single`")
-    ]
-    joint_se: Annotated[Array, Axes("first second", "standard error over sequences, nats")]
-    interaction: Annotated[Array, Axes("first second", "nats, joint − sum of the two; the diagonal is 0")]
-    interaction_se: Annotated[Array, Axes("first second", "standard error over sequences, nats")]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.joint.shape == (len(self.single),) * 2, "joint must be stream × stream")
-        require(bool(np.allclose(self.joint, self.joint.T)), "joint must be symmetric")
-
-    @property
-    def pairs(self) -> list[tuple[int, int]]:
-        """Pairs of streams, the strongest interaction (of either sign) first."""
-        found = list(combinations(range(len(self.single)), 2))
-        return sorted(found, key=lambda pair: -abs(self.interaction[pair]))
-
-    @property
-    @derived("", "share of pairs")
-    def positive_share(self) -> float:
-        """The share of pairs in which each covers for the other; NaN without pairs."""
-        signs = [self.interaction[pair] > 0 for pair in self.pairs]
-        return float(np.mean(signs)) if signs else float("nan")
-
-    def headline(self) -> str:
-        return ", ".join(f"S{a}·S{b} {self.interaction[a, b]:+.3f}" for a, b in self.pairs[:3]) + " nats"
-
-    def summary(self) -> str:
-        lines = [
-            f"Interaction of streams under joint ablation by {self.by} ({self.evidence})",
-            f"  positive, each covering for the other, in {self.told('positive_share', '.0%')} "
-            f"of {len(self.pairs)} pairs",
-        ]
-        for a, b in self.pairs[:6]:
-            joint, more = self.told("joint", at=(a, b)), self.told("interaction", "+.4f", (a, b))
-            lines.append(f"  S{a} and S{b}: joint {joint}, more than the sum by {more} nats")
-        return "\n".join(lines)
-
-    def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:
-        """`{prefix}_interaction.dat`: first, second, joint, interaction."""
-        rows = ((a, b, float(v), float(self.interaction[a, b])) for (a, b), v in np.ndenumerate(self.joint))
-        path = Path(directory) / f"{prefix}_interaction.dat"
-        return [write_table(path, ["first", "second", "joint", "interaction"], rows)]
-
-
-class InteractionSums(FinalAblation):
-    def __init__(self, model: SRM, by: By = "mean", means: StateMeans | None = None) -> None:
-        S = model.config.streams
-        self.pairs = list(combinations(range(S), 2))
-        super().__init__(model, by, means, [(s,) for s in range(S)] + self.pairs)
-        self.first = [a for a, _ in self.pairs]
-        self.second = [b for _, b in self.pairs]
-        self.means["interaction"] = Mean(len(self.pairs))
-
-    def measured(self, batch: Placed, kl: Tensor) -> None:
-        S = self.model.config.streams
-        beyond = kl[S:] - kl[self.first] - kl[self.second]
-        self.means["interaction"].add(batch, beyond.sum(-1).T)
-
-    def result(self, evidence: Evidence) -> Interaction:  # pyright: ignore[reportIncompatibleMethodOverride]
-        S = self.model.config.streams
-
-        def matrix(diagonal: Array, pairs: Array) -> Array:
-            full = np.diag(diagonal)
-            full[self.first, self.second] = full[self.second, self.first] = pairs
-            return full
-
-        kl, kl_se = self.means["kl"].mean, self.means["kl"].standard_error
-        beyond = self.means["interaction"]
-        return Interaction(
-            evidence=evidence,
-            by=self.by,
-            single=kl[:S],
-            single_se=kl_se[:S],
-            joint=matrix(kl[:S], kl[S:]),
-            joint_se=matrix(kl_se[:S], kl_se[S:]),
-            interaction=matrix(np.zeros(S), beyond.mean),
-            interaction_se=matrix(np.zeros(S), beyond.standard_error),
+    def hooks(self, model: SRM, means: StateMeans, dictionary: Dictionary | None = None) -> list[Hook]:
+        """The intervention as (site, function) pairs for `model.hooks`."""
+        hooks = cut_edges(
+            [(c.layer, c.head, c.target, c.source, c.token) for c in self.cuts], renormalise=False
         )
+        final = model.config.depth - 1
+        for a in self.ablations:
+            if a.first < final:
+                inner = range(a.first, min(a.last + 1, final))
+                hooks += replace_streams(model, [a.stream], inner, a.mode, means)
+            if a.last == final:  # the state that the output function reads
+                hooks += replace_streams(model, [a.stream], "last", a.mode, means)
+        if self.holds and dictionary is not None:
+            hooks += hold_features(dictionary, [(h.stream, h.feature, h.value) for h in self.holds])
+        return hooks
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: list(found) for name, found in dataclasses.asdict(self).items()}
 
 
-def interaction(
-    model: LanguageModel, batches: Batches, by: By = "mean", means: StateMeans | None = None
-) -> Interaction:
-    """The stream × stream interaction under ablation of the final state: S(S+1)/2 unembeddings a token."""
-    model = streams_of(model, "interaction")
-    check_by(by)
-    if by == "mean" and means is None:
-        (means,) = capture(model, read_twice(batches), StateSums(model, last=True))
-    return capture(model, batches, InteractionSums(model, by, means))[0]
+def _within(what: str, value: int, size: int) -> None:
+    if not 0 <= value < size:
+        raise UserError(f"{what} {value} is not in 0…{size - 1}")
 
 
 def _checked_streams(model: SRM, streams: Iterable[int]) -> list[int]:
@@ -409,7 +295,3 @@ def _checked_streams(model: SRM, streams: Iterable[int]) -> list[int]:
     if not chosen or any(not 0 <= s < model.config.streams for s in chosen):
         raise UserError(f"streams = {chosen}: give some of 0 to {model.config.streams - 1}")
     return chosen
-
-
-def _array(value: Tensor) -> Array:
-    return value.detach().cpu().double().numpy()

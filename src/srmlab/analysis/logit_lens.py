@@ -29,7 +29,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Protocol
 
 import numpy as np
@@ -48,12 +47,12 @@ from srmlab.analysis.capture import (
     stream_major,
 )
 from srmlab.analysis.readout import Readout, log_probabilities
-from srmlab.analysis.result import Array, Axes, Evidence, Result, derived, require, write_table
-from srmlab.analysis.states import Finished, StateMeans, StateSums, points_of
+from srmlab.analysis.registry import LENS_TOKENS, Analysis, Request, register
+from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require
+from srmlab.analysis.states import Finished, StateMeans, StateSums, means_in, points_of
 from srmlab.errors import UserError
 from srmlab.models import SRM, LanguageModel
 
-LENS_TOKENS = 4096
 Mode = Literal["corrected", "raw"]
 
 
@@ -64,12 +63,9 @@ class LogitLens(Result):
     points: tuple[str, ...]  # the sites decoded
     streams: tuple[str, ...]
     sampled: int  # positions decoded, of all those in the evidence
-    corrected: Annotated[Array, Axes("point stream", "nats, mean log-probability of the correct token")]
-    corrected_se: Annotated[Array, Axes("point stream", "standard error over sequences, nats")]
-    raw: Annotated[Array, Axes("point stream", "nats, mean log-probability of the correct token")]
-    raw_se: Annotated[Array, Axes("point stream", "standard error over sequences, nats")]
-    full: Annotated[Array, Axes("point", "nats, mean log-probability of the correct token")]
-    full_se: Annotated[Array, Axes("point", "standard error over sequences, nats")]
+    corrected: Annotated[Array, Measured("point stream", "nats, mean log-probability of the correct token")]
+    raw: Annotated[Array, Measured("point stream", "nats, mean log-probability of the correct token")]
+    full: Annotated[Array, Measured("point", "nats, mean log-probability of the correct token")]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -111,26 +107,17 @@ class LogitLens(Result):
     def summary(self) -> str:
         P = len(self.points)
         lines = [f"Stream-wise logit lens, {self.sampled:,} positions of {self.evidence}"]
-        lines.append(f"  all streams: {', '.join(self.told('full', '.2f', (p,)) for p in range(P))} nats")
+        lines.append(f"  all streams: {', '.join(self.text('full', '.2f', (p,)) for p in range(P))} nats")
         for m, mode in enumerate(("corrected", "raw")):
             order = np.argsort(-self.curves(mode)[-1], kind="stable")
-            last = ", ".join(f"{self.streams[s]} {self.told(mode, '.2f', (P - 1, s))}" for s in order[:4])
-            mean = ", ".join(self.told("stream_mean", ".2f", (m, p)) for p in range(P))
+            last = ", ".join(f"{self.streams[s]} {self.text(mode, '.2f', (P - 1, s))}" for s in order[:4])
+            mean = ", ".join(self.text("stream_mean", ".2f", (m, p)) for p in range(P))
             lines.append(f"  {mode}, mean over streams: {mean}; at the end {last}")
             if self.largest_fall[m] < 0:
                 t = int(np.diff(self.stream_mean[m]).argmin())
-                fall = self.told("largest_fall", ".2f", (m,))
+                fall = self.text("largest_fall", ".2f", (m,))
                 lines.append(f"    the largest fall, {fall} nats: {self.points[t]} → {self.points[t + 1]}")
         return "\n".join(lines)
-
-    def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:
-        """`{prefix}_logit_lens.dat`: stream, layer (from 0), corrected, raw."""
-        rows = (
-            (stream, point, float(value), float(self.raw[point, stream]))
-            for (point, stream), value in np.ndenumerate(self.corrected)
-        )
-        columns = ["stream", "layer", "corrected", "raw"]
-        return [write_table(Path(directory) / f"{prefix}_logit_lens.dat", columns, rows)]
 
 
 Asked = list[tuple[tuple[str, int, int], Tensor]]  # (field, point, stream), embeddings [n, E]
@@ -294,3 +281,16 @@ def logit_lens(
 
 def count_tokens(batches: Batches) -> int:
     return sum(batch.tokens.numel() for batch in placed(batches, torch.device("cpu")))
+
+
+def _accumulator(request: Request) -> LensSums:
+    if isinstance(request.model, SRM):
+        means = means_in(request)
+        decoder = StreamDecoder(request.model, means)
+        return LensSums(decoder, means.evidence.tokens, request.lens_tokens)
+    from srmlab.analysis.baselines import baseline_decoder
+
+    return LensSums(baseline_decoder(request.model), count_tokens(request.batches), request.lens_tokens)
+
+
+register(Analysis(LogitLens, _accumulator, needs="means"))

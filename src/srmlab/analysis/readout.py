@@ -24,6 +24,7 @@ number of tokens.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -32,6 +33,7 @@ from torch import Tensor
 from srmlab.models import SRM
 from srmlab.models.loss import IGNORE
 
+BITS = 1 / math.log(2)  # bits in a nat
 CHUNK_BYTES = 4 * 2**20  # of logits held at once, as long as a chunk has enough rows for an efficient matmul
 MIN_ROWS, MAX_ROWS = 256, 4096
 

@@ -2,14 +2,15 @@
 
 A result is a frozen dataclass. Its array fields carry the names of their axes and their unit,
 
-    frequency: Annotated[np.ndarray, Axes("layer head target source", "share of tokens")]
+    frequency: Annotated[np.ndarray, Measured("layer head target source", "share of tokens")]
 
-and an axis name means one size throughout a result: the constructor refuses arrays that disagree. Everything
-else in a result is a number, a text or a list of them. What is worked out of the fields, such as a hub score,
-is a property marked `@derived(axes, unit)`.
+and an axis name means one size throughout a result: the constructor refuses arrays that disagree. Arrays that
+were given rather than measured, such as training steps, are marked `Axes`. Everything else in a result is a
+number, a text or a list of them. What is worked out of the fields, such as a hub score, is a property marked
+`@derived(axes, unit)`.
 
-Every number has a standard error, over sequences. A field's is the field beside it, `frequency_se`; a derived
-number's was found by bootstrap when the analysis ran. `standard_error(name)` gives either.
+Every measured and every derived number has a standard error, over sequences: `standard_error(name)`. A
+field's comes from the sums of the pass, a derived number's from a bootstrap when the analysis ran.
 
     >>> import srmlab, srmlab.analysis, torch
     >>> model = srmlab.build(srmlab.preset("srm-nano"))
@@ -33,7 +34,7 @@ import functools
 import hashlib
 import io
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import (
@@ -56,8 +57,9 @@ from srmlab.files import write_file
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FORMAT = 2
-ERROR = "error of "  # begins the names of derived numbers' errors in the npz
+FORMAT = 3
+READABLE = (2, 3)  # format 2 names the errors of fields `frequency_se`, format 3 as it does all others
+ERROR = "error of "  # begins the names of standard errors in the npz
 Array = np.ndarray
 
 
@@ -74,6 +76,16 @@ class Axes:
 
     def __iter__(self):
         return iter(self.names.split())
+
+
+@dataclass(frozen=True)
+class Measured(Axes):
+    """Of an array that is measured: its standard error is kept with it."""
+
+
+@dataclass(frozen=True)
+class Coordinate(Axes):
+    """Of an array that says what the places along its one axis are, such as training steps."""
 
 
 Getter = TypeVar("Getter", bound=Callable)
@@ -107,9 +119,11 @@ class Result:
 
     kind: ClassVar[str]
     kinds: ClassVar[dict[str, type[Result]]] = {}
+    drawn: ClassVar[bool] = True  # whether there is a figure of it
+    columns: ClassVar[tuple[str, ...]] = ()  # the numbers in data files for LaTeX; by default all fields
 
     evidence: Evidence
-    errors: Mapping[str, Array] = dataclasses.field(default_factory=dict)  # of derived numbers, by name
+    errors: Mapping[str, Array] = dataclasses.field(default_factory=dict)  # standard errors, by name
 
     def __init_subclass__(cls) -> None:
         Result.kinds[cls.kind] = cls
@@ -120,7 +134,7 @@ class Result:
 
     def __post_init__(self) -> None:
         sizes: dict[str, int] = {}
-        known = self.derived()
+        known = self.uncertain()
         for name in self.errors:
             require(name in known, f"an error of {name}, which {self.kind} does not have")
         described = [(name, axes, getattr(self, name)) for name, axes in self.axes().items()]
@@ -155,26 +169,43 @@ class Result:
         getters = {name: getattr(getattr(cls, name), "fget", None) for name in dir(cls)}
         return {name: vars(getter)["axes"] for name, getter in getters.items() if hasattr(getter, "axes")}
 
+    @classmethod
+    @functools.cache
+    def uncertain(cls) -> dict[str, Axes]:
+        """The numbers that have a standard error: measured fields and derived numbers."""
+        measured = {name: axes for name, axes in cls.axes().items() if isinstance(axes, Measured)}
+        return measured | cls.derived()
+
     def standard_error(self, name: str) -> Array:
         """The standard error of a field or of a derived number; NaN if the text had one sequence only."""
-        if hasattr(self, f"{name}_se"):
-            return np.asarray(getattr(self, f"{name}_se"))
-        if name in self.derived():
-            return self.errors.get(name, np.full(np.shape(getattr(self, name)), np.nan))
-        known = [n.removesuffix("_se") for n in self.axes() if n.endswith("_se")] + list(self.derived())
-        raise ResultError(f"no standard error of {name!r} in {self.kind}; there are {', '.join(known)}")
+        known = self.uncertain()
+        if name not in known:
+            raise ResultError(f"no standard error of {name!r} in {self.kind}; there are {', '.join(known)}")
+        return np.asarray(self.errors.get(name, np.full(np.shape(getattr(self, name)), np.nan)))
 
-    def told(self, name: str, form: str = ".3f", at: tuple[int, ...] = ()) -> str:
+    def text(self, name: str, form: str = ".3f", at: tuple[int, ...] = ()) -> str:
         """A number, or the one at a place of an array, with its error: `0.123 ± 0.004`."""
         return plus_minus(np.asarray(getattr(self, name))[at], self.standard_error(name)[at], form)
 
     def summary(self) -> str:
         """The findings as text to read."""
-        raise NotImplementedError
+        lines = [f"{self.kind.replace('_', ' ').capitalize()} ({self.evidence})"]
+        for name, axes in self.uncertain().items():
+            over = f" over {', '.join(axes)}" if axes.names else ""
+            lines.append(f"  {name}: {self._range(name)}{over} ({axes.unit})")
+        return "\n".join(lines)
 
     def headline(self) -> str:
         """The findings in one line, for a table of all analyses."""
-        raise NotImplementedError
+        return "; ".join(f"{name} {self._range(name)}" for name in list(self.uncertain())[:3])
+
+    def _range(self, name: str) -> str:
+        """A number with its error, or the least and the greatest of an array."""
+        values = np.asarray(getattr(self, name))
+        if values.ndim == 0:
+            return self.text(name, ".4g")
+        known = values[np.isfinite(values)]
+        return f"{known.min():.4g} to {known.max():.4g}" if known.size else "–"
 
     def figure(self, **options: Any) -> Figure:
         """The result drawn. (matplotlib is imported here and not before.)"""
@@ -183,8 +214,37 @@ class Result:
         return draw(self, **options)
 
     def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:
-        """Write data files for LaTeX as `{prefix}_….dat`, by the paper's names where the paper has one."""
-        raise NotImplementedError
+        """Write data files for LaTeX, by the paper's names where the paper has one.
+
+        One table a set of axes: a column for each axis, then one for each number. The set with most axes is
+        `{prefix}_{kind}.dat`, others `{prefix}_{kind}_{axes}.dat`; single numbers are in the summary only.
+        """
+        described = self.axes() | self.derived()
+        shown = self.columns or [n for n, axes in self.axes().items() if not isinstance(axes, Coordinate)]
+        tables: dict[tuple[str, ...], list[str]] = {}
+        for name in shown:
+            if axes := tuple(described[name]):
+                tables.setdefault(axes, []).append(name)
+        written = []
+        for axes in sorted(tables, key=len, reverse=True):
+            stem = "_".join((prefix, self.kind, *(axes if written else ())))
+            rows = self._rows(axes, tables[axes])
+            written.append(write_table(Path(directory) / f"{stem}.dat", [*axes, *tables[axes]], rows))
+        return written
+
+    def _rows(self, axes: Sequence[str], names: Sequence[str]) -> Iterator[list[object]]:
+        arrays = [np.asarray(getattr(self, name)) for name in names]
+        places = [self.places(axis, size) for axis, size in zip(axes, arrays[0].shape, strict=True)]
+        for at in np.ndindex(arrays[0].shape):
+            where = [places[axis][index] for axis, index in enumerate(at)]
+            yield [*where, *(array[at].item() for array in arrays)]
+
+    def places(self, axis: str, size: int) -> Sequence[object]:
+        """What stands for the places along an axis in a table: its coordinates, else 0, 1, 2 …"""
+        for name, axes in self.axes().items():
+            if isinstance(axes, Coordinate) and axes.names == axis:
+                return getattr(self, name).tolist()
+        return range(size)
 
     def save(self, path: str | Path) -> Path:
         """Write PATH.npz (arrays) and PATH.json (axes, units, settings, evidence); the stem's path is
@@ -199,7 +259,7 @@ class Result:
             if field.name not in axes and field.name not in ("evidence", "errors")
         }
         for name, error in self.errors.items():
-            arrays[ERROR + name], axes[ERROR + name] = error, self.derived()[name]
+            arrays[ERROR + name], axes[ERROR + name] = error, self.uncertain()[name]
         described = {
             name: {"axes": list(note), "unit": note.unit, "shape": list(arrays[name].shape)}
             for name, note in axes.items()
@@ -241,7 +301,7 @@ def load(path: str | Path) -> Any:
         kind, version = document["kind"], document["format"]
     except (ValueError, KeyError, TypeError):
         raise ResultError(f"{files[0]} is not a saved result; run the analysis again") from None
-    require(version == FORMAT, f"{files[0]} has format {version}, not {FORMAT}; run the analysis again")
+    require(version in READABLE, f"{files[0]} has format {version}, not {FORMAT}; run the analysis again")
     if kind not in Result.kinds:
         import srmlab.dictionaries  # noqa: F401  (its results are of this kind too)
     require(kind in Result.kinds, f"{files[0]} holds an unknown kind of result, {kind!r}; update srmlab")
@@ -251,7 +311,7 @@ def load(path: str | Path) -> Any:
     with np.load(io.BytesIO(content), allow_pickle=False) as archive:
         arrays = {name: archive[name] for name in archive.files}
     settings = {name: _frozen(value) for name, value in document["settings"].items()}
-    errors = {name.removeprefix(ERROR): arrays.pop(name) for name in list(arrays) if name.startswith(ERROR)}
+    errors = _take_errors(arrays, version)
     try:
         evidence = Evidence(**document["evidence"])
         return Result.kinds[kind](evidence=evidence, errors=errors, **settings, **arrays)
@@ -259,14 +319,23 @@ def load(path: str | Path) -> Any:
         raise ResultError(f"{files[0]} does not fit its arrays ({error}); run the analysis again") from None
 
 
+def _take_errors(arrays: dict[str, Array], version: int) -> dict[str, Array]:
+    """The standard errors among the arrays, by what they are of; taken out of them."""
+    errors = {name.removeprefix(ERROR): arrays.pop(name) for name in list(arrays) if name.startswith(ERROR)}
+    if version == 2:
+        beside = [name for name in arrays if name.endswith("_se")]
+        errors |= {name.removesuffix("_se"): arrays.pop(name) for name in beside}
+    return errors
+
+
 def plus_minus(value: float, error: float, form: str = ".3f") -> str:
     """`0.123 ± 0.004`; the value alone if its error is not known, and – if there is no value. In the forms
     "g" and "d" (a count) the error has one digit."""
     if np.isnan(value):
         return "–"
-    told = f"{value:.0f}" if form == "d" else f"{value:{form}}"
+    shown = f"{value:.0f}" if form == "d" else f"{value:{form}}"
     rounded = ".1g" if form[-1] in "gd" else form.lstrip("+")
-    return told if np.isnan(error) else f"{told} ± {error:{rounded}}"
+    return shown if np.isnan(error) else f"{shown} ± {error:{rounded}}"
 
 
 def require(holds: bool, message: str) -> None:

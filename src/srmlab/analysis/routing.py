@@ -1,5 +1,5 @@
-"""Routing: who listens to whom. Statistics of the connection function's pattern, the learned wiring between
-streams.
+"""Routing: which stream reads which. Statistics of the connection function's attention pattern, the learned
+wiring between streams.
 
 At every token, layer and head the pattern A[target, source] is a softmax over sources: how much of each
 source stream the target stream takes in. An edge is in use when A > 0.10 (strictly; `threshold`). Measured
@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -31,7 +30,8 @@ import torch
 from torch import Tensor
 
 from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture
-from srmlab.analysis.result import Array, Axes, Evidence, Result, derived, require, write_table
+from srmlab.analysis.registry import Analysis, Request, has_patterns, register, streams_of
+from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require
 from srmlab.errors import UserError
 from srmlab.models import SRM, LanguageModel
 
@@ -42,10 +42,10 @@ class Routing(Result):
 
     threshold: float
     token_independent: tuple[int, ...]  # layers whose pattern cannot depend on the token
-    frequency: Annotated[Array, Axes("layer head target source", "share of tokens with weight > threshold")]
-    frequency_se: Annotated[Array, Axes("layer head target source", "standard error over sequences")]
-    weight: Annotated[Array, Axes("layer head target source", "mean attention weight")]
-    weight_se: Annotated[Array, Axes("layer head target source", "standard error over sequences")]
+    frequency: Annotated[
+        Array, Measured("layer head target source", "share of tokens with weight > threshold")
+    ]
+    weight: Annotated[Array, Measured("layer head target source", "mean attention weight")]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,7 +60,7 @@ class Routing(Result):
 
     @property
     def uniform(self) -> float:
-        """The weight of every edge if a stream listened to all streams alike: 1/S."""
+        """The weight of every edge if a stream read all streams alike: 1/S."""
         return 1 / self.streams
 
     @property
@@ -72,16 +72,16 @@ class Routing(Result):
     @property
     @derived("source", "share of tokens")
     def outgoing(self) -> Array:
-        """[source] How often a stream is listened to by another one: mean frequency over layers, heads and
+        """[source] How often a stream is read by another one: mean frequency over layers, heads and
         other targets."""
-        return _off_diagonal_mean(self.frequency.mean((0, 1)), axis=0)
+        return outgoing(self.frequency)
 
     @property
     @derived("target", "share of tokens")
     def incoming(self) -> Array:
-        """[target] How often a stream listens to another one: mean frequency over layers, heads and other
+        """[target] How often a stream reads another one: mean frequency over layers, heads and other
         sources."""
-        return _off_diagonal_mean(self.frequency.mean((0, 1)), axis=1)
+        return incoming(self.frequency)
 
     @property
     @derived("stream", "share of tokens")
@@ -105,8 +105,8 @@ class Routing(Result):
     @property
     @derived("stream", "share of tokens")
     def self_routing(self) -> Array:
-        """[stream] How often a stream listens to itself: mean frequency of the diagonal."""
-        return np.diagonal(self.frequency, axis1=-2, axis2=-1).mean((0, 1))
+        """[stream] How often a stream reads itself: mean frequency of the diagonal."""
+        return self_routing(self.frequency)
 
     @property
     @derived("", "share of tokens")
@@ -116,7 +116,7 @@ class Routing(Result):
     @property
     @derived("", "(layer, head, stream) triples")
     def mostly_self(self) -> int:
-        """In how many layers, heads and streams the stream listens to itself at more than half the tokens."""
+        """In how many layers, heads and streams the stream reads itself at more than half the tokens."""
         return int((np.diagonal(self.frequency, axis1=-2, axis2=-1) > 0.5).sum())
 
     @property
@@ -155,28 +155,22 @@ class Routing(Result):
         layers, heads = self.frequency.shape[:2]
 
         def named(streams: list[int]) -> str:
-            return ", ".join(f"S{s} {self.told('outgoing', '.1%', (s,))}" for s in streams) or "none"
+            return ", ".join(f"S{s} {self.text('outgoing', '.1%', (s,))}" for s in streams) or "none"
 
         lines = [
             f"Routing, weight > {self.threshold:g} ({self.evidence})",
             f"  {layers} layers × {heads} heads × {self.streams} streams; uniform 1/S = {self.uniform:.3f}",
-            f"  edges in use: {self.told('in_use', '.1%')} of all",
+            f"  edges in use: {self.text('in_use', '.1%')} of all",
             "  hubs (outgoing frequency): " + named(self.hubs),
-            "  sinks (rarely listened to): " + named(self.sinks),
-            f"  self-routing: mean {self.told('mean_self_routing', '.1%')}, above one half in "
-            f"{self.told('mostly_self', 'd')} of {layers * heads * self.streams}",
+            "  sinks (rarely read): " + named(self.sinks),
+            f"  self-routing: mean {self.text('mean_self_routing', '.1%')}, above one half in "
+            f"{self.text('mostly_self', 'd')} of {layers * heads * self.streams}",
             "  correlation with the next layer: "
-            + ", ".join(self.told("stability", ".2f", (t,)) for t in range(layers - 1)),
+            + ", ".join(self.text("stability", ".2f", (t,)) for t in range(layers - 1)),
         ]
         if self.token_independent:
             lines.append("  layer 0 reads z_0 and is the same for every token")
         return "\n".join(lines)
-
-    def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:
-        frequency, weight = self.frequency, self.weight
-        rows = ((*at, float(frequency[at]), float(weight[at])) for at in np.ndindex(*frequency.shape))
-        columns = ["layer", "head", "target", "source", "frequency", "weight"]
-        return [write_table(Path(directory) / f"{prefix}_routing.dat", columns, rows)]
 
 
 class RoutingSums(Accumulator):
@@ -216,19 +210,33 @@ class RoutingSums(Accumulator):
 
 
 def routing(model: LanguageModel, batches: Batches, threshold: float = 0.10) -> Routing:
-    """How often, and how strongly, each stream listens to each other one."""
+    """How often, and how strongly, each stream reads each other one."""
     return capture(model, batches, RoutingSums(streams_of(model, "routing"), threshold))[0]
-
-
-def streams_of(model: LanguageModel, analysis: str) -> SRM:
-    """The model, if it has streams and a connection function."""
-    if not isinstance(model, SRM):
-        raise UserError(f"{analysis} is defined on streams; a {type(model).__name__} has none")
-    return model
 
 
 def token_independent_layers(model: SRM) -> tuple[int, ...]:
     return () if model.config.z0 == "input" else (0,)
+
+
+def outgoing(frequency: Array) -> Array:
+    """[source] The hub score: how often a stream is read by another one, of frequencies [layer, head,
+    target, source]."""
+    return _off_diagonal_mean(frequency.mean((0, 1)), axis=0)
+
+
+def incoming(frequency: Array) -> Array:
+    """[target] How often a stream reads another one."""
+    return _off_diagonal_mean(frequency.mean((0, 1)), axis=1)
+
+
+def self_routing(frequency: Array) -> Array:
+    """[stream] How often a stream reads itself."""
+    return np.diagonal(frequency, axis1=-2, axis2=-1).mean((0, 1))
+
+
+def pattern_entropy(pattern: Tensor) -> Tensor:
+    """[…, head] Bits, over the sources of a pattern [… head, target, source], mean over targets."""
+    return -(pattern * pattern.clamp_min(1e-12).log2()).sum(-1).mean(-1)
 
 
 def _off_diagonal_mean(matrix: Array, axis: int) -> Array:
@@ -242,3 +250,10 @@ def _correlation(a: Array, b: Array) -> float:
     if scale == 0:  # a map without contrast: the same as another such, unlike any other
         return float(np.array_equal(a, b))
     return float(a @ b / scale)
+
+
+def _accumulator(request: Request) -> RoutingSums:
+    return RoutingSums(streams_of(request.model, "routing"), request.threshold)
+
+
+register(Analysis(Routing, _accumulator, has_patterns))

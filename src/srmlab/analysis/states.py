@@ -17,7 +17,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -25,8 +24,8 @@ import torch
 from torch import Tensor
 
 from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture, stream_major
-from srmlab.analysis.result import Array, Axes, Evidence, Result, derived, require
-from srmlab.analysis.routing import streams_of
+from srmlab.analysis.registry import Analysis, Request, has_streams, register, streams_of
+from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require
 from srmlab.errors import UserError
 from srmlab.models import SRM, LanguageModel
 from srmlab.storage.identity import model_mark
@@ -69,10 +68,10 @@ class Finished:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StateMeans(Result):
     kind: ClassVar[str] = "states"
+    drawn: ClassVar[bool] = False
 
     points: tuple[str, ...]
-    mean: Annotated[Array, Axes("point stream dim", "mean state over tokens")]
-    mean_se: Annotated[Array, Axes("point stream dim", "standard error over sequences")]
+    mean: Annotated[Array, Measured("point stream dim", "mean state over tokens")]
     model: str = ""  # the mark of the model they are of; "" if unknown
 
     def __post_init__(self) -> None:
@@ -117,14 +116,11 @@ class StateMeans(Result):
             f"Mean states ({self.evidence}); a length of √D = {full:.1f} would mean that all tokens agree"
         ]
         lines += [
-            f"  {point}: mean length {self.told('mean_length', '.2f', (p,))}, "
+            f"  {point}: mean length {self.text('mean_length', '.2f', (p,))}, "
             f"by stream {' '.join(f'{v:.1f}' for v in self.length[p])}"
             for p, point in enumerate(self.points)
         ]
         return "\n".join(lines)
-
-    def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:  # noqa: ARG002
-        return []
 
 
 class StateSums(Accumulator):
@@ -201,6 +197,13 @@ class Spool(Accumulator):
         self.file.close()
 
 
+def means_in(request: Request) -> StateMeans:
+    """The mean states among the results of earlier passes."""
+    means = request.results["states"]
+    assert isinstance(means, StateMeans)
+    return means
+
+
 def state_means(model: LanguageModel, batches: Batches, through_post: bool = False) -> StateMeans:
     """The mean over tokens of every stream's state after every layer and post-step.
 
@@ -208,3 +211,6 @@ def state_means(model: LanguageModel, batches: Batches, through_post: bool = Fal
     """
     sums = StateSums(streams_of(model, "state_means"), through_post=through_post)
     return capture(model, batches, sums)[0]
+
+
+register(Analysis(StateMeans, lambda request: StateSums(streams_of(request.model, "states")), has_streams))

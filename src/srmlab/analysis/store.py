@@ -15,13 +15,12 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from srmlab.analysis.capture import Batches, model_fingerprint
+from srmlab.analysis.capture import Batches
 from srmlab.analysis.result import Result, ResultError, load
-from srmlab.analysis.survey import FIRST, SECOND, survey
+from srmlab.analysis.survey import passes, survey
 from srmlab.files import write_file
 from srmlab.models import LanguageModel
-
-PASSES = (FIRST, SECOND, ("depth",))
+from srmlab.storage.identity import model_fingerprint
 
 
 class Store:
@@ -65,13 +64,11 @@ class Store:
         """The analyses asked for: known ones as they are, others measured, and kept pass by pass, so that a
         later stop costs less. `options` are those of `srmlab.analysis.survey`."""
         results = self.known(asked)
-        for names in PASSES:
-            missing = [name for name in asked if name in names and name not in results]
-            if missing:
-                found = survey(model, batches, missing, known=results, checkpoint=self.partial, **options)
-                for name in found.keys() - results.keys():
-                    keep(found[name])
-                results |= found
+        for _, missing in passes(name for name in asked if name not in results):
+            found = survey(model, batches, missing, known=results, checkpoint=self.partial, **options)
+            for name in found.keys() - results.keys():
+                keep(found[name])
+            results |= found
         return {name: results[name] for name in asked}
 
     def about(self, result: Result) -> dict[str, Any]:

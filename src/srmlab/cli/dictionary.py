@@ -15,7 +15,7 @@ import tyro
 from srmlab.errors import UserError
 
 if TYPE_CHECKING:
-    from srmlab.analysis.ablation import Layers
+    from srmlab.analysis.replacement import Layers
     from srmlab.data import Tokenizer
     from srmlab.dictionaries import Dictionary, Features, Quality
 

@@ -10,9 +10,9 @@ Results are of the kind that the analyses give, with named axes, saved as npz + 
 standard errors.
 """
 
+from srmlab.analysis.interventions import hold_features
 from srmlab.dictionaries.dictionary import Dictionary, DictionaryConfig, load, save
 from srmlab.dictionaries.features import Features, features
-from srmlab.dictionaries.holding import hold_features
 from srmlab.dictionaries.learning import learn
 from srmlab.dictionaries.lexicon import Lexicon, lexicons_of
 from srmlab.dictionaries.page import write_page

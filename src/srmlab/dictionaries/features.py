@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -30,7 +29,7 @@ from torch import Tensor
 
 from srmlab.analysis.capture import Batches, EvidenceSums, placed
 from srmlab.analysis.readout import Readout
-from srmlab.analysis.result import Array, Axes, Result, require, write_table
+from srmlab.analysis.result import Array, Axes, Result, require
 from srmlab.data import Batch
 from srmlab.dictionaries.dictionary import Dictionary
 from srmlab.dictionaries.quality import check
@@ -46,6 +45,8 @@ Decode = Callable[[int], str]
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Features(Result):
     kind: ClassVar[str] = "features"
+    drawn: ClassVar[bool] = False
+    columns: ClassVar[tuple[str, ...]] = ("fired", "strength")
 
     points: tuple[str, ...]
     fired: Annotated[Array, Axes("stream feature", "tokens at which the feature is in use at any point")]
@@ -104,15 +105,6 @@ class Features(Result):
         )
         return " ".join("".join(words).split())
 
-    def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:
-        """`{prefix}_features.dat`: stream, feature, frequency, strength."""
-        rows = (
-            (s, f, float(value), float(self.strength[s, f, 0]))
-            for (s, f), value in np.ndenumerate(self.frequency)
-        )
-        path = Path(directory) / f"{prefix}_features.dat"
-        return [write_table(path, ["stream", "feature", "frequency", "strength"], rows)]
-
 
 def features(
     model: LanguageModel,
@@ -121,7 +113,7 @@ def features(
     examples: int = 8,
     progress: Callable[[int], None] | None = None,
 ) -> Features:
-    """The strongest examples of every feature, and the tokens it speaks for."""
+    """The strongest examples of every feature, and the tokens whose logits it raises."""
     model = check(model, dictionary)
     if examples < 1:
         raise UserError(f"examples = {examples}: give 1 or more")

@@ -26,9 +26,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from srmlab.analysis.ablation import Layers, points_at
 from srmlab.analysis.capture import stream_major
-from srmlab.analysis.routing import streams_of
+from srmlab.analysis.registry import streams_of
+from srmlab.analysis.replacement import Layers, points_at
 from srmlab.data import Batch, as_batch
 from srmlab.dictionaries.dictionary import Dictionary, DictionaryConfig
 from srmlab.errors import UserError

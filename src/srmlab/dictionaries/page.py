@@ -40,8 +40,8 @@ def write_page(found: Features, path: str | Path, decode: Decode, title: str, mo
 def _stream(found: Features, s: int, decode: Decode, most: int) -> str:
     ranking = found.ranking(s)
     blocks = "\n".join(_feature(found, s, f, decode) for f in ranking[:most])
-    told = f"Stream {s}: {len(ranking):,} of {found.fired.shape[1]:,} features fire"
-    return f"<details{' open' if s == 0 else ''}><summary>{told}</summary>{blocks}</details>"
+    title = f"Stream {s}: {len(ranking):,} of {found.fired.shape[1]:,} features fire"
+    return f"<details{' open' if s == 0 else ''}><summary>{title}</summary>{blocks}</details>"
 
 
 def _feature(found: Features, s: int, f: int, decode: Decode) -> str:
@@ -50,9 +50,9 @@ def _feature(found: Features, s: int, f: int, decode: Decode) -> str:
 
     shown = (e for e in range(found.strength.shape[2]) if found.strength[s, f, e] > 0)
     examples = "".join(f"<p>{_example(found, s, f, e, decode)}</p>" for e in shown)
-    told = f"{found.frequency[s, f]:.2%} of tokens, peak {found.strength[s, f, 0]:.1f}"
+    title = f"{found.frequency[s, f]:.2%} of tokens, peak {found.strength[s, f, 0]:.1f}"
     return (
-        f'<section id="S{s}-{f}"><h3>S{s} · {f} <small>{told}</small></h3>'
+        f'<section id="S{s}-{f}"><h3>S{s} · {f} <small>{title}</small></h3>'
         f"<div>raises {listed(found.raised[s, f])}</div>"
         f"<div>lowers {listed(found.lowered[s, f])}</div>{examples}</section>"
     )

@@ -23,14 +23,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from srmlab.analysis.ablation import replacing
 from srmlab.analysis.capture import (
     Accumulator,
     Batches,
@@ -42,43 +40,33 @@ from srmlab.analysis.capture import (
     stream_major,
 )
 from srmlab.analysis.readout import Readout, sequence_losses
-from srmlab.analysis.result import Array, Axes, Evidence, Result, derived, require, write_table
-from srmlab.analysis.routing import streams_of
+from srmlab.analysis.registry import streams_of
+from srmlab.analysis.replacement import Replace, replacing
+from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require
 from srmlab.analysis.states import StateMeans, StateSums, points_of
 from srmlab.dictionaries.dictionary import Dictionary
 from srmlab.errors import UserError
 from srmlab.models import SRM, LanguageModel
 from srmlab.storage.identity import model_mark
 
-Replace = Callable[[Tensor, str], Tensor]  # states [S, B, T, D] at a point → what comes in their place
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Quality(Result):
     kind: ClassVar[str] = "dictionary"
+    columns: ClassVar[tuple[str, ...]] = ("stream_explained", "recovered", "alive")
 
     points: tuple[str, ...]  # where states were read, and replaced
     k: int
-    residual: Annotated[Array, Axes("point stream", "mean squared length of x − x̂")]
-    residual_se: Annotated[Array, Axes("point stream", "standard error over sequences")]
-    power: Annotated[Array, Axes("point stream", "mean squared length of x")]
-    power_se: Annotated[Array, Axes("point stream", "standard error over sequences")]
-    state: Annotated[Array, Axes("point stream dim", "mean of x")]
-    state_se: Annotated[Array, Axes("point stream dim", "standard error over sequences")]
-    active: Annotated[Array, Axes("point stream", "features in use, mean over tokens")]
-    active_se: Annotated[Array, Axes("point stream", "standard error over sequences")]
-    firing: Annotated[Array, Axes("point stream feature", "share of tokens at which a feature is in use")]
-    firing_se: Annotated[Array, Axes("point stream feature", "standard error over sequences")]
-    loss: Annotated[Array, Axes("", "nats, mean over targets")]
-    loss_se: Annotated[Array, Axes("", "standard error over sequences, nats")]
-    spliced: Annotated[Array, Axes("stream", "nats, loss with the stream's reconstruction in its place")]
-    spliced_se: Annotated[Array, Axes("stream", "standard error over sequences, nats")]
-    ablated: Annotated[Array, Axes("stream", "nats, loss with the stream at its mean")]
-    ablated_se: Annotated[Array, Axes("stream", "standard error over sequences, nats")]
-    all_spliced: Annotated[Array, Axes("", "nats, loss with all streams' reconstructions")]
-    all_spliced_se: Annotated[Array, Axes("", "standard error over sequences, nats")]
-    all_ablated: Annotated[Array, Axes("", "nats, loss with all streams at their means")]
-    all_ablated_se: Annotated[Array, Axes("", "standard error over sequences, nats")]
+    residual: Annotated[Array, Measured("point stream", "mean squared length of x − x̂")]
+    power: Annotated[Array, Measured("point stream", "mean squared length of x")]
+    state: Annotated[Array, Measured("point stream dim", "mean of x")]
+    active: Annotated[Array, Measured("point stream", "features in use, mean over tokens")]
+    firing: Annotated[Array, Measured("point stream feature", "share of tokens at which a feature is in use")]
+    loss: Annotated[Array, Measured("", "nats, mean over targets")]
+    spliced: Annotated[Array, Measured("stream", "nats, loss with the stream's reconstruction in its place")]
+    ablated: Annotated[Array, Measured("stream", "nats, loss with the stream at its mean")]
+    all_spliced: Annotated[Array, Measured("", "nats, loss with all streams' reconstructions")]
+    all_ablated: Annotated[Array, Measured("", "nats, loss with all streams at their means")]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -133,20 +121,20 @@ class Quality(Result):
         return (self.firing.max(0) > 0).mean(-1)
 
     def headline(self) -> str:
-        explained, recovered = self.told("mean_explained", ".1%"), self.told("all_recovered", ".1%")
-        told = f"{explained} of variance explained, {recovered} of the loss recovered"
-        return f"{self.features} features a stream, {self.k} in use: {told}"
+        explained, recovered = self.text("mean_explained", ".1%"), self.text("all_recovered", ".1%")
+        found = f"{explained} of variance explained, {recovered} of the loss recovered"
+        return f"{self.features} features a stream, {self.k} in use: {found}"
 
     def summary(self) -> str:
         lines = [
             f"Dictionaries of {self.features} features, at most {self.k} in use ({self.evidence})",
-            f"  {self.told('mean_explained', '.1%')} of variance explained; with all streams replaced "
-            f"the loss is {self.told('all_spliced')} instead of {self.told('loss')} nats, "
-            f"{self.told('all_recovered', '.1%')} recovered",
+            f"  {self.text('mean_explained', '.1%')} of variance explained; with all streams replaced "
+            f"the loss is {self.text('all_spliced')} instead of {self.text('loss')} nats, "
+            f"{self.text('all_recovered', '.1%')} recovered",
         ]
         for s in range(len(self.recovered)):
             explained, active, alive, recovered = (
-                self.told(name, form, (s,))
+                self.text(name, form, (s,))
                 for name, form in (
                     ("stream_explained", ".1%"),
                     ("stream_active", ".1f"),
@@ -158,13 +146,6 @@ class Quality(Result):
                 f"  S{s}: {explained} of variance, {active} in use, {alive} alive, {recovered} recovered"
             )
         return "\n".join(lines)
-
-    def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:
-        """`{prefix}_dictionary.dat`: stream, explained, recovered, alive."""
-        explained, recovered, alive = self.stream_explained, self.recovered, self.alive
-        rows = ((s, float(explained[s]), float(recovered[s]), float(alive[s])) for s in range(len(recovered)))
-        path = Path(directory) / f"{prefix}_dictionary.dat"
-        return [write_table(path, ["stream", "explained", "recovered", "alive"], rows)]
 
 
 def _share(part: Array, whole: Array) -> Array:
@@ -241,7 +222,7 @@ class QualitySums(Accumulator):
         return self._loss(batch, embedding.float() + self.readout.parts(change).sum(0))
 
     def _rebuild(self, z: Tensor, point: str) -> Tensor:  # noqa: ARG002
-        return stream_major(self.dictionary(z.movedim(0, -2)))
+        return stream_major(self.dictionary(z.float().movedim(0, -2)))
 
     def _level(self, z: Tensor, point: str) -> Tensor:
         return self.replacements[point][:, None, None].expand_as(z)

@@ -1,12 +1,13 @@
 """The explorer: look at the streams of one model think, in a browser, in one file, or in a notebook.
 
 trace.py          the data contract: one prompt as named arrays and a manifest
+measures.py       numbers of a whole prompt, by the formulas of srmlab.analysis
 lens.py           the likeliest tokens of many states
-capture.py        model + prompt → trace
-interventions.py  what the board asks for, in terms of srmlab.analysis; before and after
+tracing.py        model + prompt → trace
+outcomes.py       a prompt before and after an intervention
 session.py        one model, its tokenizer and checkpoints: what the server serves
 worker.py         one thread around the model, with a bounded queue
-jobs.py           long sweeps with progress
+background.py     long sweeps with progress
 server.py         the web interface on loopback
 static/           the front end: plain ES modules
 bundle.py         those modules as one script, for the report and the notebook
@@ -14,7 +15,7 @@ report.py         one self-contained HTML file
 widget.py         the same views in a notebook
 """
 
-from srmlab.explorer.capture import capture
 from srmlab.explorer.trace import Trace, TraceError
+from srmlab.explorer.tracing import capture
 
 __all__ = ["Trace", "TraceError", "capture"]

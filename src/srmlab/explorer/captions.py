@@ -9,6 +9,7 @@ from collections import Counter
 import numpy as np
 
 from srmlab.analysis.drift import CLASSES, convergence, convergence_class
+from srmlab.analysis.routing import outgoing, self_routing
 from srmlab.explorer.trace import Trace
 
 THRESHOLD = 0.10
@@ -68,17 +69,11 @@ def frequency(trace: Trace) -> np.ndarray:
     return (trace["routing"] > int(THRESHOLD * 255)).mean(1)
 
 
-def outgoing(trace: Trace) -> np.ndarray:
-    """[stream]: how often others read it."""
-    mean = frequency(trace).mean((0, 1))
-    others = max(1, mean.shape[0] - 1)
-    return (mean.sum(0) - np.diagonal(mean)) / others
-
-
 def _wall(trace: Trace) -> str:
-    maps, out = frequency(trace), outgoing(trace)
+    maps = frequency(trace)
+    out = outgoing(maps)
     best, worst = int(out.argmax()), int(out.argmin())
-    own = np.diagonal(maps, axis1=-2, axis2=-1).mean()
+    own = self_routing(maps).mean()
     return (
         f"S{best} is read most, at {out[best]:.0%} of the edges it could have, S{worst} least "
         f"({out[worst]:.0%}); "

@@ -21,8 +21,8 @@ from srmlab.analysis.states import state_means
 from srmlab.data import DataError, Tokenizer, byte_tokenizer, evaluation_batches, open_tokens
 from srmlab.dictionaries import Lexicon, lexicons_of
 from srmlab.errors import Notice, UserError
-from srmlab.explorer.capture import require_srm
 from srmlab.explorer.session import Session
+from srmlab.explorer.tracing import require_srm
 from srmlab.models import SRM, LanguageModel, SRMConfig
 from srmlab.storage import load
 from srmlab.training.run_text import TEXT, read_text, tokenizer_of

@@ -194,7 +194,7 @@ def training_sentence(training: dict[str, Any]) -> str:
 def figures(run: str | Path | None, names: Iterable[str]) -> dict[str, str]:
     """The figures of a run's saved analyses by name, as images; some seconds for all of them."""
     from srmlab import analysis
-    from srmlab.figures import FIGURES, save
+    from srmlab.figures import figures_of, save
 
     if run is None:
         return {}
@@ -205,7 +205,7 @@ def figures(run: str | Path | None, names: Iterable[str]) -> dict[str, str]:
             if not stem.with_name(f"{name}.json").is_file():
                 continue
             result = analysis.load(stem)
-            if result.kind in FIGURES:
+            if figures_of(result.kind):
                 (file,) = save(result.figure(), Path(folder) / name, ("svg",))
                 found[name] = svg_image(file, f"{name}: {result.headline()}")
     return found

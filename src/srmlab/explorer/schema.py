@@ -7,57 +7,31 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from srmlab.explorer import interventions
+from srmlab.analysis.interventions import Intervention
 
 MAX_PROMPT = 20_000  # characters
 MAX_LIST = 256  # ablations, cuts or held features in one request
-Index = Annotated[int, Field(ge=0, le=65_535)]
+MAX_VALUE = 1e6  # of a held feature
 
 
 class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class Ablation(Strict):
-    """One stream replaced after a range of layers (both ends included)."""
-
-    stream: Index
-    mode: Literal["mean", "zero", "resample"] = "mean"
-    first: Index
-    last: Index
-
-
-class Cut(Strict):
-    """One edge of the connection removed, at one token or at all."""
-
-    layer: Index
-    head: Index
-    target: Index
-    source: Index
-    token: Index | None = None
+def _bounded(given: Intervention) -> Intervention:
+    """What the model itself cannot refuse: it has `check` for the rest."""
+    for name in ("ablations", "cuts", "holds"):
+        if len(getattr(given, name)) > MAX_LIST:
+            raise ValueError(f"{name}: at most {MAX_LIST} in one request")
+    for held in given.holds:
+        if not abs(held.value) <= MAX_VALUE:
+            raise ValueError(f"holds: {held.value} is not within ±{MAX_VALUE:g}")
+    return given
 
 
-class Hold(Strict):
-    """One feature of a stream's dictionary held at a value."""
-
-    stream: Index
-    feature: Annotated[int, Field(ge=0, lt=2**31)]
-    value: Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)] = 0.0
-
-
-class Intervention(Strict):
-    ablations: Annotated[list[Ablation], Field(max_length=MAX_LIST)] = []
-    cuts: Annotated[list[Cut], Field(max_length=MAX_LIST)] = []
-    holds: Annotated[list[Hold], Field(max_length=MAX_LIST)] = []
-
-    def plain(self) -> interventions.Intervention:
-        return interventions.Intervention(
-            tuple(interventions.Ablation(**a.model_dump()) for a in self.ablations),
-            tuple(interventions.Cut(**c.model_dump()) for c in self.cuts),
-            tuple(interventions.Hold(**h.model_dump()) for h in self.holds),
-        )
+Intervened = Annotated[Intervention, AfterValidator(_bounded)]
 
 
 class Prompt(Strict):
@@ -74,12 +48,12 @@ class Prompt(Strict):
 
 
 class TraceRequest(Prompt):
-    intervention: Intervention = Intervention()
+    intervention: Intervened = Intervention()
     checkpoint: Annotated[str, Field(max_length=200)] = ""
 
 
 class InterveneRequest(Prompt):
-    intervention: Intervention
+    intervention: Intervened
     checkpoint: Annotated[str, Field(max_length=200)] = ""
     each: Annotated[bool, Field(description="also run every ablation alone")] = False
 
@@ -89,7 +63,7 @@ class GenerateRequest(Prompt):
     temperature: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] = 0.8
     top_k: Annotated[int, Field(ge=1, le=1_000_000)] | None = 50
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    intervention: Intervention = Intervention()
+    intervention: Intervened = Intervention()
 
 
 class SweepRequest(Prompt):

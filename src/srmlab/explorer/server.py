@@ -28,10 +28,10 @@ from starlette.exceptions import HTTPException
 from srmlab import __version__
 from srmlab.errors import UserError
 from srmlab.explorer import schema
-from srmlab.explorer.capture import display_strings
+from srmlab.explorer.background import Job, Jobs
 from srmlab.explorer.guard import LOOPBACK, Guard
-from srmlab.explorer.jobs import Job, Jobs
 from srmlab.explorer.session import Session
+from srmlab.explorer.tracing import display_strings
 from srmlab.explorer.worker import Busy, Gone, Worker
 
 T = TypeVar("T")
@@ -99,7 +99,7 @@ def _add_questions(app: FastAPI, session: Session, worker: Worker) -> None:
     async def trace(body: schema.TraceRequest, request: Request) -> Response:
         def work() -> bytes:
             tokens = read(session, body)
-            return session.trace(tokens, body.intervention.plain(), body.checkpoint).to_bytes()
+            return session.trace(tokens, body.intervention, body.checkpoint).to_bytes()
 
         return Response(await ask(request, work), media_type="application/octet-stream")
 
@@ -107,9 +107,7 @@ def _add_questions(app: FastAPI, session: Session, worker: Worker) -> None:
     async def intervene(body: schema.InterveneRequest, request: Request) -> schema.Bars:
         def work() -> schema.Bars:
             tokens = read(session, body)
-            return schema.Bars(
-                **session.intervene(tokens, body.intervention.plain(), body.checkpoint, body.each)
-            )
+            return schema.Bars(**session.intervene(tokens, body.intervention, body.checkpoint, body.each))
 
         return await ask(request, work)
 
@@ -122,7 +120,7 @@ def _add_questions(app: FastAPI, session: Session, worker: Worker) -> None:
                 body.temperature,
                 body.top_k,
                 body.seed,
-                body.intervention.plain(),
+                body.intervention,
             )
             strings = display_strings(session.tokenizer, tokens)
             known = [token for token in tokens if token < session.tokenizer.vocab_size]

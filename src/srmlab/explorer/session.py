@@ -21,13 +21,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from srmlab.analysis.ablation import By
+from srmlab.analysis.interventions import AblatedStream, Intervention
+from srmlab.analysis.replacement import By
 from srmlab.analysis.states import StateMeans
 from srmlab.dictionaries import Dictionary, Lexicon
 from srmlab.errors import UserError
-from srmlab.explorer.capture import TextTokens, capture, display_strings, require_srm
-from srmlab.explorer.interventions import Ablation, Baseline, Intervention, evaluate, hooks_of
+from srmlab.explorer.outcomes import Baseline, evaluate
 from srmlab.explorer.trace import Trace, config_hash
+from srmlab.explorer.tracing import TextTokens, capture, display_strings, require_srm
 from srmlab.models import SRM, LanguageModel, generate
 from srmlab.models.ordering import LETTERS
 
@@ -133,7 +134,7 @@ class Session:
         hooks = []
         if intervention:
             means = self.baseline(tokens, checkpoint).means
-            hooks = hooks_of(subject.model, means, intervention, subject.dictionary)
+            hooks = intervention.hooks(subject.model, means, subject.dictionary)
         note = {"checkpoint": checkpoint, "intervention": intervention.to_dict()}
         return capture(
             subject.model,
@@ -188,7 +189,7 @@ class Session:
         subject, hooks = self.subject(), []
         if intervention:
             intervention.check(subject.model, len(tokens), subject.dictionary)
-            hooks = hooks_of(subject.model, self.baseline(tokens).means, intervention, subject.dictionary)
+            hooks = intervention.hooks(subject.model, self.baseline(tokens).means, subject.dictionary)
         count = min(count, self.max_tokens - len(tokens))
         prompt = torch.tensor([list(tokens)], device=subject.model.device)
         with subject.model.hooks(hooks):
@@ -208,7 +209,7 @@ class Session:
         model = self.subject(checkpoint).model
         for layer in range(model.config.depth):
             for stream in range(model.config.streams):
-                ablation = Ablation(stream, mode, layer, layer)
+                ablation = AblatedStream(stream, mode, layer, layer)
                 outcome = evaluate(model, self.baseline(tokens, checkpoint), Intervention((ablation,)))
                 yield {"layer": layer, "stream": stream, "kl": _rounded(outcome.kl)}
 

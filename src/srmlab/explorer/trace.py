@@ -14,9 +14,9 @@ shapes, and the manifest as JSON in the file's metadata. No pickle; any safetens
     >>> Trace.from_bytes(trace.to_bytes()).token_strings
     ['T', 'o', ' ', 'b', 'e']
 
-Values are float16, ids int32, routing weights uint8 (weight = value / 255: exact to 0.002, an eighth of a
-float32's size). A tick is one step of one layer, counted through the whole pass: tick = layer × steps a layer
-+ step.
+Values are float16 (float32 if they are of the whole prompt), ids int32, routing weights uint8 (weight = value
+/ 255: exact to 0.002, an eighth of a float32's size). A tick is one step of one layer, counted through the
+whole pass: tick = layer × steps a layer + step.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
 
 from srmlab.errors import UserError
+from srmlab.explorer.measures import LEVELS, measures
 from srmlab.files import write_file
 from srmlab.models import ModelConfig
 
@@ -122,6 +123,25 @@ FIELDS: dict[str, Field] = {
         "nats",
         "log-probability of the target, decoded likewise",
         optional=True,
+    ),
+    "hub_score": _field(
+        "float32",
+        "level stream",
+        "share of tokens",
+        "how often other streams read it, at a weight above level / 255",
+        optional=True,
+    ),
+    "incoming": _field(
+        "float32", "level stream", "share of tokens", "how often it reads other streams", optional=True
+    ),
+    "self_routing": _field(
+        "float32", "level stream", "share of tokens", "how often it reads itself", optional=True
+    ),
+    "convergence_cosine": _field(
+        "float32", "group stream", "transition", "when drift_cosine, mean over tokens, settles", optional=True
+    ),
+    "convergence_kl": _field(
+        "float32", "group stream", "transition", "when drift_kl, mean over tokens, settles", optional=True
     ),
     "features": _field(
         "int32",
@@ -225,7 +245,14 @@ class Trace:
             arrays = load_safetensors(data)
         except (SafetensorError, ValueError, KeyError, TypeError) as error:
             raise TraceError(f"not a trace, or a damaged one ({error}): trace the prompt again") from None
-        return cls(arrays, manifest)
+        return cls(arrays, manifest).with_measures()
+
+    def with_measures(self) -> Trace:
+        """With the arrays that are worked out of the others; a trace of before has none of them."""
+        if "hub_score" in self.arrays:
+            return self
+        axes = {**self.manifest["axes"], "level": LEVELS}
+        return Trace({**self.arrays, **measures(self.arrays)}, {**self.manifest, "axes": axes})
 
     def save(self, path: str | Path) -> Path:
         path = Path(path)

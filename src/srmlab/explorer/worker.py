@@ -2,7 +2,7 @@
 
 Hooks live on the model, so two forward passes at a time would see each other's. Everything that touches the
 model therefore goes through one `Worker`: first come, first served, at most `bound` waiting. Past that the
-caller is told at once (`Busy`, which the server answers with 429) rather than kept waiting for an unknown
+caller is refused at once (`Busy`, which the server answers with 429) rather than kept waiting for an unknown
 time.
 """
 

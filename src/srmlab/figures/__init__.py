@@ -20,6 +20,7 @@ from srmlab.figures.alignment import alignment_maps, connection_by_layer
 from srmlab.figures.dictionaries import dictionary_bars
 from srmlab.figures.drift import drift_curves, drift_kl_curves
 from srmlab.figures.lens import lens_curves, lens_map
+from srmlab.figures.plain import plain_panels
 from srmlab.figures.routing import routing_wall
 from srmlab.figures.style import save
 from srmlab.figures.training import depth_curve, dynamics_curves, read_losses, rolling_mean, training_curves
@@ -55,10 +56,12 @@ __all__ = [
     "drift_curves",
     "drift_kl_curves",
     "dynamics_curves",
+    "figures_of",
     "interaction_matrix",
     "lens_curves",
     "lens_map",
     "paths",
+    "plain_panels",
     "read_losses",
     "remove_all",
     "rolling_mean",
@@ -70,24 +73,30 @@ __all__ = [
 ]
 
 
+def figures_of(kind: str) -> dict[str, Callable[..., Figure]]:
+    """The figures of a kind of result by name, the main one first; a plain one if it has none of its own."""
+    plain = {kind: plain_panels} if kind in Result.kinds and Result.kinds[kind].drawn else {}
+    return FIGURES.get(kind, plain)
+
+
 def draw(result: Result, **options: Any) -> Figure:
     """The main figure of a result."""
-    if result.kind not in FIGURES:
-        raise UserError(f"there is no figure of {result.kind}; print(result.summary()) tells what was found")
-    return next(iter(FIGURES[result.kind].values()))(result, **options)
+    for figure in figures_of(result.kind).values():
+        return figure(result, **options)
+    raise UserError(f"there is no figure of {result.kind}; print(result.summary()) shows what was found")
 
 
 def save_all(result: Result, directory: str | Path, formats: Iterable[str] = FORMATS) -> list[Path]:
     """Every figure of a result, by its name, in a directory."""
     written = []
-    for name, function in FIGURES.get(result.kind, {}).items():
+    for name, function in figures_of(result.kind).items():
         written += save(function(result), Path(directory) / name, formats)
     return written
 
 
 def paths(kind: str, directory: str | Path, formats: Iterable[str] = FORMATS) -> list[Path]:
     """The files of the figures of a kind of result."""
-    return [Path(directory) / f"{name}.{suffix}" for name in FIGURES.get(kind, {}) for suffix in formats]
+    return [Path(directory) / f"{name}.{suffix}" for name in figures_of(kind) for suffix in formats]
 
 
 def draw_missing(result: Result, directory: str | Path, formats: Iterable[str] = FORMATS) -> None:

@@ -8,9 +8,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from srmlab.analysis.ablation import BITS, Ablation
+from srmlab.analysis.ablation import Ablation
 from srmlab.analysis.attribution import Attribution
-from srmlab.analysis.interventions import Interaction
+from srmlab.analysis.interaction import Interaction
+from srmlab.analysis.readout import BITS
 from srmlab.figures.style import (
     BLACK,
     BLUE,
@@ -38,7 +39,7 @@ def ablation_bars(result: Ablation, unit: Literal["bits", "nats"] = "bits") -> F
     tier_of = {g: t for t, tier in enumerate(result.tiers()) for g in tier}
     colors = [TIER_COLORS[min(tier_of[g], len(TIER_COLORS) - 1)] for g in ranking]
     heights = result.kl[ranking] * scale
-    errors = np.nan_to_num(result.kl_se[ranking] * scale)
+    errors = np.nan_to_num(result.standard_error("kl")[ranking] * scale)
     axes.bar(range(count), heights, yerr=errors, color=colors, width=0.75, error_kw={"linewidth": 0.7})
     names = [
         result.names[g].replace("S", "") if max(map(len, result.groups)) == 1 else result.names[g]
@@ -72,7 +73,7 @@ def attribution_bars(result: Attribution) -> Figure:
     axes = figure.subplots()
     streams = np.arange(len(result.centred))
     colors = [BLUE if value >= 0 else VERMILION for value in result.centred]
-    errors = np.nan_to_num(result.centred_se)
+    errors = np.nan_to_num(result.standard_error("centred"))
     axes.bar(streams, result.centred, yerr=errors, color=colors, width=0.75, error_kw={"linewidth": 0.7})
     axes.axhline(0, color=BLACK, linewidth=0.6)
     axes.set_xticks(streams, [str(s) for s in streams])

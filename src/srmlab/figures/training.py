@@ -36,20 +36,20 @@ def depth_curve(result: Depth) -> Figure:
     """Above: loss against depth. Below: agreement with the trained depth, and where predictions settle."""
     figure = new_figure(COLUMN, 2.9)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
-    error_band(top, result.depths, result.loss, result.loss_se, BLUE)
+    error_band(top, result.depths, result.loss, result.standard_error("loss"), BLUE)
     top.plot(result.depths, result.loss, color=BLUE, marker="o", markersize=2.5)
     top.set_ylabel("loss (nats)")
     whisker = {"elinewidth": 0.6, "ecolor": BLACK}
     bottom.bar(
         result.depths,
         result.settled,
-        yerr=np.where(result.settled > 0, np.nan_to_num(result.settled_se), np.nan),
+        yerr=np.where(result.settled > 0, np.nan_to_num(result.standard_error("settled")), np.nan),
         error_kw=whisker,
         color=ORANGE,
         width=0.7,
         label="settles here",
     )
-    error_band(bottom, result.depths, result.agreement, result.agreement_se, BLACK)
+    error_band(bottom, result.depths, result.agreement, result.standard_error("agreement"), BLACK)
     bottom.plot(
         result.depths,
         result.agreement,
@@ -105,12 +105,12 @@ def dynamics_curves(result: Dynamics) -> Figure:
     grid = figure.subplots(2, 2)
     steps = result.steps
     loss, hubs, impact, drift = grid.ravel()
-    error_band(loss, steps, result.loss, result.loss_se, BLUE)
+    error_band(loss, steps, result.loss, result.standard_error("loss"), BLUE)
     loss.plot(steps, result.loss, color=BLUE, marker=".")
     loss.set_ylabel("loss (nats)")
     for axes, values, errors, title in (
-        (hubs, result.outgoing, result.outgoing_se, "outgoing frequency"),
-        (impact, result.ablation, result.ablation_se, "ablation KL (nats)"),
+        (hubs, result.outgoing, result.standard_error("outgoing"), "outgoing frequency"),
+        (impact, result.ablation, result.standard_error("ablation"), "ablation KL (nats)"),
     ):
         axes.set_ylabel(title)
         if not np.isfinite(values).all():

@@ -130,7 +130,8 @@ export class App {
   baselinePython() {
     const reference = this.trace.manifest.reference === "evaluation tokens" ? ", reference" : "";
     return [
-      "from srmlab.explorer.interventions import Ablation, Baseline, Cut, Hold, Intervention, evaluate, hooks_of",
+      "from srmlab.analysis import AblatedStream, CutEdge, HeldFeature, Intervention",
+      "from srmlab.explorer.outcomes import Baseline, evaluate",
       "",
       `tokens = torch.tensor(${JSON.stringify(this.tokens())})`,
       `baseline = Baseline.of(model, tokens${reference})`,
@@ -144,14 +145,14 @@ export class App {
     return [
       this.baselinePython(),
       "intervention = Intervention(",
-      `    ablations=${tuple(ablations.map((a) => `Ablation(stream=${a.stream}, mode="${a.mode}", first=${a.first}, last=${a.last})`))},`,
-      `    cuts=${tuple(cuts.map((c) => `Cut(layer=${c.layer}, head=${c.head}, target=${c.target}, source=${c.source}, token=${c.token ?? "None"})`))},`,
-      ...(holds.length ? [`    holds=${tuple(holds.map((h) => `Hold(stream=${h.stream}, feature=${h.feature}, value=${h.value})`))},`] : []),
+      `    ablations=${tuple(ablations.map((a) => `AblatedStream(stream=${a.stream}, mode="${a.mode}", first=${a.first}, last=${a.last})`))},`,
+      `    cuts=${tuple(cuts.map((c) => `CutEdge(layer=${c.layer}, head=${c.head}, target=${c.target}, source=${c.source}, token=${c.token ?? "None"})`))},`,
+      ...(holds.length ? [`    holds=${tuple(holds.map((h) => `HeldFeature(stream=${h.stream}, feature=${h.feature}, value=${h.value})`))},`] : []),
       ")",
     ].join("\n");
   }
 
-  // What `evaluate` and `hooks_of` ask for beside the intervention.
+  // What `evaluate` and `intervention.hooks` ask for beside the intervention.
   dictionaryPython() {
     return this.store.get("holds").length ? ", lexicon.dictionary" : "";
   }

@@ -70,22 +70,10 @@ export function patternAt(trace, layer, head, token) {
 // Per stream: how often others listen to it (hub), how often it listens to others, sink = incoming − outgoing, and to itself.
 export function hubScores(trace, threshold) {
   return trace.once(`hubs ${threshold}`, () => {
-    const { L, H, S } = trace;
-    const maps = wallMaps(trace, "frequency", threshold, 0, trace.T - 1);
-    const out = new Float32Array(S), into = new Float32Array(S), own = new Float32Array(S);
-    for (let map = 0; map < L * H; map++) {
-      for (let target = 0; target < S; target++) {
-        for (let source = 0; source < S; source++) {
-          const value = maps[(map * S + target) * S + source] / (L * H);
-          if (target === source) own[target] += value;
-          else {
-            out[source] += value / Math.max(1, S - 1);
-            into[target] += value / Math.max(1, S - 1);
-          }
-        }
-      }
-    }
-    return { hub: out, incoming: into, sink: into.map((value, s) => value - out[s]), self: own };
+    const level = Math.floor(threshold * 255 + 1e-9); // weight > threshold, in 255ths
+    const at = (name) => trace.data(name).subarray(level * trace.S, (level + 1) * trace.S);
+    const hub = at("hub_score"), incoming = at("incoming");
+    return { hub, incoming, sink: incoming.map((value, s) => value - hub[s]), self: at("self_routing") };
   });
 }
 
@@ -145,22 +133,13 @@ export function driftOf(trace, metric, group) {
     for (let d = 0; d < transitions; d++) {
       for (let t = 0; t < T; t++) for (let s = 0; s < S; s++) lines[s][d] += data[((d * G + group) * T + t) * S + s] / T;
     }
-    return { lines, converged: lines.map(convergence), transitions };
+    return { lines, converged: trace.data(`convergence_${metric}`).subarray(group * S, (group + 1) * S), transitions };
   });
-}
-
-export function convergence(values) {
-  let at = values.length - 1;
-  for (let i = values.length - 1; i > 0; i--) {
-    const before = Math.max(Math.abs(values[i - 1]), 1e-5); // less is rounding
-    if (Math.abs(values[i] - values[i - 1]) >= 0.1 * before) break;
-    at = i - 1;
-  }
-  return Math.max(0, at);
 }
 
 // As in srmlab.analysis.drift: 0–1, 2–3 and 4–6 of seven transitions; other depths are cut in proportion.
 export function driftClass(transition, transitions) {
+  if (!Number.isFinite(transition)) return "–"; // a random order may leave gaps
   return 7 * transition < 2 * transitions ? "early" : 7 * transition < 4 * transitions ? "middle" : "late";
 }
 

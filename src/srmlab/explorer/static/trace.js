@@ -63,6 +63,7 @@ export class Trace {
 function decode(dtype, bytes) {
   if (dtype === "U8") return new Uint8Array(bytes);
   if (dtype === "I32") return new Int32Array(bytes);
+  if (dtype === "F32") return new Float32Array(bytes);
   if (dtype !== "F16") throw new Error(`a trace has no ${dtype} arrays`);
   const halves = new Uint16Array(bytes);
   const out = new Float32Array(halves.length);

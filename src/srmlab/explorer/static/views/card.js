@@ -26,7 +26,7 @@ export const card = {
       const rank = list.findIndex((entry) => entry.stream === s);
       return [
         ["hub", `${number(hubs.hub[s] * 100, 1)} %`, `others read it at this share of edges; ${ordinal(place(hubs.hub))} of ${trace.S}`],
-        ["sink", number(hubs.sink[s] * 100, 1), "points more read than being read"],
+        ["sink", number(hubs.sink[s] * 100, 1), "percentage points: reads others − is read"],
         ["self", `${number(hubs.self[s] * 100, 1)} %`, "reads itself"],
         ["ablation", `${number(list[rank].kl, 3)}`, `bits, ${ordinal(rank + 1)} of ${trace.S}`],
         ["drift", trace.L > 1 ? trace.manifest.letters.map((letter, g) => { const d = driftOf(trace, "cosine", g); return `${letter} ${driftClass(d.converged[s], d.transitions)}`; }).join("  ") : "–", ""],
@@ -57,12 +57,12 @@ export const card = {
           if (about) pen.text(about, 118, y, { color: theme.dim, size: 10 });
         });
         curve(pen, width, theme);
-        pen.text("stirred most by", 0, 196, { color: theme.dim, size: 11 });
+        pen.text("largest writes at", 0, 196, { color: theme.dim, size: 11 });
         stirred().forEach(([t, value], i) => context(pen, t, value, 214 + i * 18, width, theme));
       },
       tip: (hit) => (hit.kind === "token" ? `token ${hit.token}: writes ${number(hit.value)} beyond its mean` : null),
       click: (hit) => hit.kind === "token" && store.set({ token: hit.token, rangeEnd: null }),
-      table: () => ({ columns: ["fact", "value", "about"], rows: [...facts(), ...stirred().map(([t, value]) => ["stirred by", ctx.trace.strings[t], `token ${t}, ${number(value)}`])] }),
+      table: () => ({ columns: ["fact", "value", "about"], rows: [...facts(), ...stirred().map(([t, value]) => ["writes most at", ctx.trace.strings[t], `token ${t}, ${number(value)}`])] }),
       python: () => [
         ctx.preamble(),
         "from srmlab.analysis.drift import CLASSES, convergence, convergence_class",
@@ -78,7 +78,7 @@ export const card = {
           "drift = [CLASSES[convergence_class(convergence(curve), len(curve))] for curve in curves.T]",
         ] : []),
         `lens = trace["${lensArray()}"].astype(float).mean(1)[:, stream]        # [layer]`,
-        'stirred = trace["write_norm"][-1, :, stream].argsort()[::-1]           # tokens, those that stir it most first',
+        'largest = trace["write_norm"][-1, :, stream].argsort()[::-1]           # tokens, the largest writes first',
       ].join("\n"),
     };
 

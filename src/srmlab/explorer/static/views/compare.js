@@ -125,7 +125,7 @@ export const compare = {
         const other = ctx.other ?? ctx.trace;
         let lines = `other = ${ctx.capturePython("model", ctx.promptPython(other), { trace: other })}`;
         if (against.startsWith("checkpoint:")) lines = `checkpoint = srmlab.load(f"{run}/checkpoints/${against.slice(11)}")\nother = ${ctx.capturePython("checkpoint", "prompt", { trace: other })}`;
-        if (against === "intervention") lines = `${ctx.interventionPython()}\nother = ${ctx.capturePython("model", "prompt", { trace: other, hooks: `, hooks=hooks_of(model, baseline.means, intervention${ctx.dictionaryPython()})` })}`;
+        if (against === "intervention") lines = `${ctx.interventionPython()}\nother = ${ctx.capturePython("model", "prompt", { trace: other, hooks: `, hooks=intervention.hooks(model, baseline.means${ctx.dictionaryPython()})` })}`;
         const shown = {
           routing: [`weights.mean(1)[${layer}, ${head}]`, "[target, source]"],
           connection: ['["connection_cosine"].astype(float).mean(1)', "[layer, stream]"],

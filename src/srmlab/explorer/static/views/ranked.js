@@ -129,10 +129,10 @@ export const ranked = {
       python() {
         const { L, S } = ctx.trace;
         const bits = "def bits(*ablations):\n    return evaluate(model, baseline, Intervention(ablations)).kl.mean().item()\n";
-        if (byLayer()) return `${ctx.preamble(false)}\n${ctx.baselinePython()}\n\n${bits}\n[[bits(Ablation(stream, "mean", layer, layer)) for stream in range(${S})] for layer in range(${L})]      # [layer][stream]`;
+        if (byLayer()) return `${ctx.preamble(false)}\n${ctx.baselinePython()}\n\n${bits}\n[[bits(AblatedStream(stream, "mean", layer, layer)) for stream in range(${S})] for layer in range(${L})]      # [layer][stream]`;
         const ranks = `${ctx.preamble()}\n\nkl = trace["ablation_kl"].astype(float).mean(0)      # bits, [stream]\nkl.argsort()[::-1]`;
         if (!group().length) return ranks;
-        const members = `group = [Ablation(stream, "mean", ${L - 1}, ${L - 1}) for stream in [${group().join(", ")}]]`;
+        const members = `group = [AblatedStream(stream, "mean", ${L - 1}, ${L - 1}) for stream in [${group().join(", ")}]]`;
         return `${ranks}\n\n${ctx.baselinePython()}\n\n${bits}\n${members}\nbits(*group), sum(bits(one) for one in group)      # together, summed`;
       },
     };

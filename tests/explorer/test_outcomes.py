@@ -6,9 +6,10 @@ import pytest
 import torch
 from explorer_subjects import tiny_model
 
-from srmlab.analysis.ablation import other_tokens
+from srmlab.analysis.interventions import AblatedStream, CutEdge, Intervention
+from srmlab.analysis.replacement import other_tokens
 from srmlab.errors import UserError
-from srmlab.explorer.interventions import Ablation, Baseline, Cut, Intervention, evaluate, hooks_of
+from srmlab.explorer.outcomes import Baseline, evaluate
 
 TOKENS = torch.tensor([5, 9, 100, 3, 77, 200])
 
@@ -20,7 +21,7 @@ def baseline(tiny) -> Baseline:
 
 def seen(model, baseline, intervention, site):
     """The value at a site while the intervention is on."""
-    with torch.inference_mode(), model.hooks(hooks_of(model, baseline.means, intervention)):
+    with torch.inference_mode(), model.hooks(intervention.hooks(model, baseline.means)):
         return model.run_with_cache(TOKENS[None], names_filter=site)[1][site][0]
 
 
@@ -31,7 +32,7 @@ def test_no_intervention_changes_nothing(tiny, baseline):
 @pytest.mark.parametrize("mode", ["mean", "zero", "resample"])
 def test_an_ablated_stream_holds_its_replacement_and_the_others_their_state(tiny, baseline, mode):
     before = seen(tiny, baseline, Intervention(), "layers.2.out")
-    found = seen(tiny, baseline, Intervention((Ablation(1, mode, 2, 2),)), "layers.2.out")
+    found = seen(tiny, baseline, Intervention((AblatedStream(1, mode, 2, 2),)), "layers.2.out")
     expected = {
         "mean": before.mean(0, keepdim=True).expand(6, -1, -1),
         "zero": torch.zeros_like(found),
@@ -42,7 +43,7 @@ def test_an_ablated_stream_holds_its_replacement_and_the_others_their_state(tiny
 
 
 def test_a_range_of_layers_ablates_each_of_them(tiny, baseline):
-    both = Intervention((Ablation(0, "zero", 0, 1),))
+    both = Intervention((AblatedStream(0, "zero", 0, 1),))
     assert not seen(tiny, baseline, both, "layers.0.out")[:, 0].any()
     assert not seen(tiny, baseline, both, "layers.1.out")[:, 0].any()
     assert seen(tiny, baseline, both, "layers.2.out")[:, 0].any()
@@ -51,8 +52,9 @@ def test_a_range_of_layers_ablates_each_of_them(tiny, baseline):
 def test_with_post_steps_the_last_layer_is_the_state_the_output_reads():
     model = tiny_model(post_steps=1)
     baseline = Baseline.of(model, TOKENS)
-    assert not seen(model, baseline, Intervention((Ablation(2, "zero", 2, 2),)), "post.0.out")[:, 2].any()
-    both = Intervention((Ablation(2, "zero", 1, 2),))
+    last = Intervention((AblatedStream(2, "zero", 2, 2),))
+    assert not seen(model, baseline, last, "post.0.out")[:, 2].any()
+    both = Intervention((AblatedStream(2, "zero", 1, 2),))
     assert not seen(model, baseline, both, "layers.1.out")[:, 2].any()
     assert not seen(model, baseline, both, "post.0.out")[:, 2].any()
     assert seen(model, baseline, both, "layers.2.out")[:, 2].any()
@@ -61,24 +63,24 @@ def test_with_post_steps_the_last_layer_is_the_state_the_output_reads():
 def test_a_cut_edge_has_no_weight_at_its_token_and_the_others_keep_theirs(tiny, baseline):
     site = "layers.1.connection.pattern"
     before = seen(tiny, baseline, Intervention(), site)
-    after = seen(tiny, baseline, Intervention(cuts=(Cut(1, 0, target=2, source=1, token=3),)), site)
+    after = seen(tiny, baseline, Intervention(cuts=(CutEdge(1, 0, target=2, source=1, token=3),)), site)
     assert after[3, 0, 2, 1] == 0
     changed = (before != after).nonzero()
     assert changed.tolist() == [[3, 0, 2, 1]]
-    everywhere = seen(tiny, baseline, Intervention(cuts=(Cut(1, 0, target=2, source=1),)), site)
+    everywhere = seen(tiny, baseline, Intervention(cuts=(CutEdge(1, 0, target=2, source=1),)), site)
     assert not everywhere[:, 0, 2, 1].any()
 
 
 def test_a_cut_at_one_token_cannot_touch_the_tokens_before_it(tiny, baseline):
-    kl = evaluate(tiny, baseline, Intervention(cuts=(Cut(0, 1, 0, 2, token=3),))).kl
+    kl = evaluate(tiny, baseline, Intervention(cuts=(CutEdge(0, 1, 0, 2, token=3),))).kl
     assert kl[:3].abs().max() < 1e-6
     assert kl[3:].max() > 1e-6
 
 
 def test_the_model_is_as_before_after_an_intervention_and_after_a_refused_one(tiny, baseline):
-    evaluate(tiny, baseline, Intervention((Ablation(0, "zero", 0, 2),)))
+    evaluate(tiny, baseline, Intervention((AblatedStream(0, "zero", 0, 2),)))
     with pytest.raises(UserError):
-        evaluate(tiny, baseline, Intervention((Ablation(9, "zero", 0, 2),)))
+        evaluate(tiny, baseline, Intervention((AblatedStream(9, "zero", 0, 2),)))
     assert not tiny.listening
     assert torch.equal(Baseline.of(tiny, TOKENS).log_probs, baseline.log_probs)
 
@@ -86,11 +88,11 @@ def test_the_model_is_as_before_after_an_intervention_and_after_a_refused_one(ti
 @pytest.mark.parametrize(
     ("intervention", "complaint"),
     [
-        (Intervention((Ablation(3, "mean", 0, 0),)), r"stream 3 is not in 0…2"),
-        (Intervention((Ablation(0, "mean", 0, 3),)), r"last layer 3 is not in 0…2"),
-        (Intervention((Ablation(0, "mean", 2, 1),)), "swap them"),
-        (Intervention(cuts=(Cut(0, 2, 0, 0),)), "head 2"),
-        (Intervention(cuts=(Cut(0, 0, 0, 0, token=6),)), "token 6"),
+        (Intervention((AblatedStream(3, "mean", 0, 0),)), r"stream 3 is not in 0…2"),
+        (Intervention((AblatedStream(0, "mean", 0, 3),)), r"last layer 3 is not in 0…2"),
+        (Intervention((AblatedStream(0, "mean", 2, 1),)), "swap them"),
+        (Intervention(cuts=(CutEdge(0, 2, 0, 0),)), "head 2"),
+        (Intervention(cuts=(CutEdge(0, 0, 0, 0, token=6),)), "token 6"),
     ],
 )
 def test_what_the_model_does_not_have_is_refused_by_name(tiny, baseline, intervention, complaint):

@@ -16,15 +16,15 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from srmlab.analysis.ablation import BITS
-from srmlab.analysis.readout import Readout, kl_of_changes
+from srmlab.analysis.alignment import cosine
+from srmlab.analysis.readout import BITS, Readout, kl_divergence, kl_of_changes
+from srmlab.analysis.routing import pattern_entropy
 from srmlab.analysis.states import StateMeans
 from srmlab.dictionaries import Lexicon
 from srmlab.errors import UserError
-from srmlab.explorer.features import described, feature_arrays
+from srmlab.explorer.active_features import described, feature_arrays
 from srmlab.explorer.lens import stream_lens, top_lens
 from srmlab.explorer.trace import FORMAT, Trace, config_hash
 from srmlab.models import SRM, LanguageModel
@@ -110,7 +110,7 @@ def capture(
     return Trace(
         {key: value.cpu().contiguous().numpy() for key, value in arrays.items()},
         {**manifest, "python": python},
-    )
+    ).with_measures()
 
 
 def _wanted(model: SRM) -> list[str]:
@@ -170,11 +170,10 @@ def _connection_arrays(cache: dict[str, Tensor], states: States) -> dict[str, Te
         [cache[f"layers.{i}.connection.pattern"][0].float() for i in range(depth)]
     )  # [L, T, H, S, S]
     c = torch.stack([cache[f"layers.{i}.connection.out"][0].float() for i in range(depth)])
-    entropy = -(pattern * pattern.clamp_min(1e-12).log2()).sum(-1).mean(-1)
     return {
         "routing": (pattern * 255).round().clamp(0, 255).to(torch.uint8),
-        "routing_entropy": entropy.half(),
-        "connection_cosine": F.cosine_similarity(c, states.x[None], dim=-1).half(),
+        "routing_entropy": pattern_entropy(pattern).half(),
+        "connection_cosine": cosine(c, states.x[None]).half(),
     }
 
 
@@ -186,12 +185,12 @@ def _step_arrays(model: SRM, states: States) -> dict[str, Tensor]:
     parts = group_contributions(model, moved)  # [L, G, T, S, D]
     log_p = torch.log_softmax(parts, dim=-1)
     return {
-        "update_cosine": F.cosine_similarity(update, states.after, dim=-1).half(),
-        "update_cosine_in": F.cosine_similarity(update, states.before, dim=-1).half(),
+        "update_cosine": cosine(update, states.after).half(),
+        "update_cosine_in": cosine(update, states.before).half(),
         "state_norm": states.after.pow(2).mean(-1).sqrt().half(),
         "step_change": ratio.clamp_max(6e4).half(),
-        "drift_cosine": (1 - F.cosine_similarity(parts[1:], parts[:-1], dim=-1)).half(),
-        "drift_kl": (log_p[:-1].exp() * (log_p[:-1] - log_p[1:])).sum(-1).clamp(0, 6e4).half(),
+        "drift_cosine": (1 - cosine(parts[1:], parts[:-1])).half(),
+        "drift_kl": kl_divergence(log_p[:-1], log_p[1:]).clamp_max(6e4).half(),
     }
 
 

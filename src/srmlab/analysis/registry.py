@@ -1,0 +1,95 @@
+"""The registry of analyses: each says what it needs and what it is defined on, and `survey` runs them.
+
+    >>> from srmlab.analysis import ANALYSES
+    >>> [name for name, analysis in ANALYSES.items() if analysis.needs == "means"]
+    ['ablation', 'logit_lens', 'interaction']
+
+An analysis registers itself, at the end of its own file; a user's own does so from anywhere, and is then
+known to `survey` and to `srmlab analyze --only NAME` (tests/analysis/test_registry.py has all of one):
+
+    class Sizes(Result):
+        kind: ClassVar[str] = "sizes"
+        square: Annotated[np.ndarray, Measured("layer", "mean square of the state")]
+
+    class SizeSums(Accumulator): ...
+
+    srmlab.analysis.register(Analysis(Sizes, lambda request: SizeSums(request.model)))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from srmlab.analysis.capture import Accumulator, Batches
+from srmlab.analysis.result import Result
+from srmlab.errors import UserError
+from srmlab.models import SRM, LanguageModel
+
+Need = Literal["states", "outputs", "means", "depth"]
+PASSES: dict[Need, str] = {  # what an analysis needs → the pass that gives it, in the order of the passes
+    "states": "states",  # whatever a pass computes
+    "outputs": "outputs",  # the last state, in a pass whose attention nobody looks at, so as fast as it gets
+    "means": "outputs",  # that, and the mean states
+    "depth": "depth",  # a pass of a deeper model
+}
+LENS_TOKENS = 4096
+
+
+@dataclass(frozen=True)
+class Request:
+    """What an analysis is made from."""
+
+    model: LanguageModel  # the one that runs; deeper than `trained` if that is what the analysis needs
+    trained: LanguageModel
+    batches: Batches
+    results: Mapping[str, Result]  # of earlier passes, by name
+    threshold: float = 0.10
+    lens_tokens: int | None = LENS_TOKENS
+
+
+def any_model(model: LanguageModel) -> bool:  # noqa: ARG001
+    return True
+
+
+def has_streams(model: LanguageModel) -> bool:
+    return isinstance(model, SRM)
+
+
+def has_patterns(model: LanguageModel) -> bool:
+    """Whether its streams exchange by attention, whose pattern can be looked at."""
+    return isinstance(model, SRM) and model.config.connection == "attention"
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """An analysis, by the kind of its result."""
+
+    result: type[Result]
+    accumulator: Callable[[Request], Accumulator]
+    defined_on: Callable[[LanguageModel], bool] = any_model
+    needs: Need = "states"
+
+    @property
+    def name(self) -> str:
+        return self.result.kind
+
+
+ANALYSES: dict[str, Analysis] = {}
+
+
+def register(analysis: Analysis) -> None:
+    """Make an analysis known by the kind of its result, to `survey` and `srmlab analyze`."""
+    if analysis.needs not in PASSES:
+        raise UserError(f"{analysis.name} needs {analysis.needs!r}: choose one of {', '.join(PASSES)}")
+    if analysis.name in ANALYSES:
+        raise UserError(f"there is an analysis called {analysis.name!r}: give its result another kind")
+    ANALYSES[analysis.name] = analysis
+
+
+def streams_of(model: LanguageModel, analysis: str) -> SRM:
+    """The model, if it has streams and a connection function."""
+    if not isinstance(model, SRM):
+        raise UserError(f"{analysis} is defined on streams; a {type(model).__name__} has none")
+    return model

@@ -1,0 +1,43 @@
+"""The figure of a result that brings none of its own: a panel a number, by its axes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from srmlab.analysis.result import Result
+from srmlab.figures.style import BLUE, COLUMN, SHARE_MAP, error_band, footnote, new_figure, styled
+
+
+@styled
+def plain_panels(result: Result) -> Figure:
+    """Every measured or derived array: a curve with its standard error over one axis, else a map of the last
+    two axes, averaged over the others. Single numbers are bars."""
+    names = list(result.uncertain())
+    figure = new_figure(COLUMN, 1.6 * len(names) + 0.2)
+    for name, axes in zip(names, figure.subplots(len(names), squeeze=False)[:, 0], strict=True):
+        _panel(result, name, axes, figure)
+    footnote(figure, str(result.evidence))
+    return figure
+
+
+def _panel(result: Result, name: str, axes: Axes, figure: Figure) -> None:
+    described = result.uncertain()[name]
+    labels = list(described)
+    values, errors = np.asarray(getattr(result, name), dtype=float), result.standard_error(name)
+    axes.set_title(f"{name}: {described.unit}")
+    if values.ndim == 0:
+        axes.bar([name], [values], yerr=np.nan_to_num(errors), width=0.3, color=BLUE)
+    elif values.ndim == 1:
+        places: Any = result.places(labels[0], len(values))
+        axes.plot(places, values, color=BLUE, marker=".")
+        error_band(axes, places, values, errors, BLUE)
+        axes.set_xlabel(labels[0])
+    else:
+        image = axes.imshow(values.mean(tuple(range(values.ndim - 2))), cmap=SHARE_MAP, aspect="auto")
+        axes.set_ylabel(labels[-2])
+        axes.set_xlabel(labels[-1])
+        figure.colorbar(image, ax=axes)
