@@ -1,5 +1,6 @@
-// The explorer itself: the thirteen views around one store and one trace. It is the same in the live page, the report and the notebook; only the live page has a
-// client, a way to ask the model. Without one, the views that need the model are left out.
+// The explorer itself: the thirteen views around one store and one trace. It is the same in the live page,
+// the report and the notebook; only the live page has a client, a way to ask the model. Without one, the
+// views that need the model are left out.
 
 import { cancelled } from "./client.js";
 import { themeRoot } from "./color.js";
@@ -21,15 +22,51 @@ import { stepper } from "./views/stepper.js";
 import { tokens } from "./views/tokens.js";
 import { wall } from "./views/wall.js";
 
-export const VIEWS = [tokens, wall, flow, lens, routing, board, ranked, stepper, features, compare, align, card, drift];
+export const VIEWS = [
+  tokens,
+  wall,
+  flow,
+  lens,
+  routing,
+  board,
+  ranked,
+  stepper,
+  features,
+  compare,
+  align,
+  card,
+  drift,
+];
 // Panels of one name stand in one column; the others take the whole width.
-const LIVE = { a: ["wall", "flow", "lens"], b: ["routing", "board", "ranked"], c: ["compare", "align"], d: ["card", "drift"] };
-const SAVED = { a: ["wall", "flow", "lens"], b: ["routing", "ranked", "card"], c: ["compare", "align"], d: ["drift"] };
+const LIVE = {
+  a: ["wall", "flow", "lens"],
+  b: ["routing", "board", "ranked"],
+  c: ["compare", "align"],
+  d: ["card", "drift"],
+};
+const SAVED = {
+  a: ["wall", "flow", "lens"],
+  b: ["routing", "ranked", "card"],
+  c: ["compare", "align"],
+  d: ["drift"],
+};
 
 export class App {
-  // host: where the panels go. options: client, info, traces (saved ones), python (how to get model and tokenizer), state, views (ids),
-  // dictionary (whether there is one).
-  constructor(host, { client = null, info = null, traces = [], python = "", state = {}, views = null, dictionary = false, onerror = () => {} } = {}) {
+  // host: where the panels go. options: client, info, traces (saved ones), python (how to get model and
+  // tokenizer), state, views (ids), dictionary (whether there is one).
+  constructor(
+    host,
+    {
+      client = null,
+      info = null,
+      traces = [],
+      python = "",
+      state = {},
+      views = null,
+      dictionary = false,
+      onerror = () => {},
+    } = {},
+  ) {
     Object.assign(this, { host, client, info, traces, python, onerror });
     this.trace = null;
     this.other = null; // compare's B
@@ -40,11 +77,18 @@ export class App {
     this.tooltip = new Tooltip(host);
     this.grid = h("div", { class: "grid" });
     host.append(this.grid);
-    const chosen = VIEWS.filter((view) => (views ? views.includes(view.id) : true) && (client || !view.live) && (dictionary || view !== features));
+    const chosen = VIEWS.filter(
+      (view) =>
+        (views ? views.includes(view.id) : true) &&
+        (client || !view.live) &&
+        (dictionary || view !== features),
+    );
     this.panels = chosen.map((view) => new Panel(view, this));
     // `tick`, `goto` and `togglePlay` come from the stepper; without it the same selection still has a tick.
-    this.tick ??= () => Math.min(this.trace.N - 1, this.store.get("layer") * this.trace.steps + this.store.get("step"));
-    this.goto ??= (tick) => this.store.set({ layer: Math.floor(tick / this.trace.steps), step: tick % this.trace.steps });
+    this.tick ??= () =>
+      Math.min(this.trace.N - 1, this.store.get("layer") * this.trace.steps + this.store.get("step"));
+    this.goto ??= (tick) =>
+      this.store.set({ layer: Math.floor(tick / this.trace.steps), step: tick % this.trace.steps });
     this.arrange();
     this.store.subscribe((changed) => this.changed(changed));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.store.touch("theme"));
@@ -71,7 +115,7 @@ export class App {
     return this.panels.find((panel) => panel.view.id === id);
   }
 
-  // --- the trace --------------------------------------------------------------------------------------------------
+  // --- the trace ----------
 
   show(trace) {
     this.trace = trace;
@@ -85,13 +129,34 @@ export class App {
     const [from, to] = state.brush;
     this.store.set({
       ids: trace.manifest.exact ? [] : Array.from(trace.data("tokens")),
-      token: inside(state.token, T), rangeEnd: state.rangeEnd === null ? null : inside(state.rangeEnd, T),
-      stream: inside(state.stream, S), source: inside(state.source, S), layer: inside(state.layer, L), head: inside(state.head, H), step: inside(state.step, trace.steps),
+      token: inside(state.token, T),
+      rangeEnd: state.rangeEnd === null ? null : inside(state.rangeEnd, T),
+      stream: inside(state.stream, S),
+      source: inside(state.source, S),
+      layer: inside(state.layer, L),
+      head: inside(state.head, H),
+      step: inside(state.step, trace.steps),
       ablated: state.ablated.filter((code) => code >= 0 && code < 3 * S),
       brush: state.brush.length === 2 && from >= 0 && from < to && to < S ? [from, to] : [],
-      holds: state.holds.filter(([stream, feature]) => trace.has("features") && isIndex(stream, S) && isIndex(feature, trace.manifest.dictionary.features)).map(([stream, feature, value]) => [stream, feature, bounded(value)]).slice(0, 256),
+      holds: state.holds
+        .filter(
+          ([stream, feature]) =>
+            trace.has("features") &&
+            isIndex(stream, S) &&
+            isIndex(feature, trace.manifest.dictionary.features),
+        )
+        .map(([stream, feature, value]) => [stream, feature, bounded(value)])
+        .slice(0, 256),
       hold: bounded(state.hold),
-      cuts: state.cuts.filter((cut) => cut.length === 5 && cut[0] < L && cut[1] < H && cut[2] < S && cut[3] < S && (cut[4] === null || cut[4] < T)),
+      cuts: state.cuts.filter(
+        (cut) =>
+          cut.length === 5 &&
+          cut[0] < L &&
+          cut[1] < H &&
+          cut[2] < S &&
+          cut[3] < S &&
+          (cut[4] === null || cut[4] < T),
+      ),
     });
     this.store.touch("trace");
   }
@@ -110,13 +175,21 @@ export class App {
 
   // What the Python behind every picture begins with.
   preamble(traced = true) {
-    const lines = ["import srmlab, torch", "from srmlab.explorer import capture", "", this.python || this.trace.manifest.python, `prompt = ${this.promptPython()}`];
+    const lines = [
+      "import srmlab, torch",
+      "from srmlab.explorer import capture",
+      "",
+      this.python || this.trace.manifest.python,
+      `prompt = ${this.promptPython()}`,
+    ];
     return [...lines, ...(traced ? [`trace = ${this.capturePython("model", "prompt")}`] : [])].join("\n");
   }
 
   // The prompt as text, or as token ids where the text would be read as other tokens.
   promptPython(trace = this.trace) {
-    return trace.manifest.exact ? pythonString(trace.manifest.prompt) : JSON.stringify(Array.from(trace.data("tokens")));
+    return trace.manifest.exact
+      ? pythonString(trace.manifest.prompt)
+      : JSON.stringify(Array.from(trace.data("tokens")));
   }
 
   // A call of capture with the means that the numbers on the screen were made with.
@@ -130,7 +203,8 @@ export class App {
   baselinePython() {
     const reference = this.trace.manifest.reference === "evaluation tokens" ? ", reference" : "";
     return [
-      "from srmlab.explorer.interventions import Ablation, Baseline, Cut, Hold, Intervention, evaluate, hooks_of",
+      "from srmlab.explorer.interventions import Ablation, Baseline, Cut, Hold, " +
+        "Intervention, evaluate, hooks_of",
       "",
       `tokens = torch.tensor(${JSON.stringify(this.tokens())})`,
       `baseline = Baseline.of(model, tokens${reference})`,
@@ -140,13 +214,16 @@ export class App {
   // The board's intervention, and the baseline it is set against.
   interventionPython() {
     const { ablations, cuts, holds } = this.intervention();
-    const tuple = (list) => (list.length ? `(${list.join(", ")},)` : "()");
+    const literal = (value) => (value === null ? "None" : JSON.stringify(value));
+    const keywords = (one) => Object.entries(one).map(([name, value]) => `${name}=${literal(value)}`);
+    const tuple = (type, list) =>
+      list.length ? `(${list.map((one) => `${type}(${keywords(one).join(", ")})`).join(", ")},)` : "()";
     return [
       this.baselinePython(),
       "intervention = Intervention(",
-      `    ablations=${tuple(ablations.map((a) => `Ablation(stream=${a.stream}, mode="${a.mode}", first=${a.first}, last=${a.last})`))},`,
-      `    cuts=${tuple(cuts.map((c) => `Cut(layer=${c.layer}, head=${c.head}, target=${c.target}, source=${c.source}, token=${c.token ?? "None"})`))},`,
-      ...(holds.length ? [`    holds=${tuple(holds.map((h) => `Hold(stream=${h.stream}, feature=${h.feature}, value=${h.value})`))},`] : []),
+      `    ablations=${tuple("Ablation", ablations)},`,
+      `    cuts=${tuple("Cut", cuts)},`,
+      ...(holds.length ? [`    holds=${tuple("Hold", holds)},`] : []),
       ")",
     ].join("\n");
   }
@@ -156,7 +233,7 @@ export class App {
     return this.store.get("holds").length ? ", lexicon.dictionary" : "";
   }
 
-  // --- questions to the model -----------------------------------------------------------------------------------------
+  // --- questions to the model ----------
 
   async ask(kind, path, body, method) {
     try {
@@ -179,26 +256,36 @@ export class App {
   layerRange() {
     const depth = this.trace.L;
     const fix = (value) => (value < 0 || value >= depth ? depth - 1 : value);
-    const a = fix(this.store.get("first")), b = fix(this.store.get("last"));
+    const a = fix(this.store.get("first")),
+      b = fix(this.store.get("last"));
     return [Math.min(a, b), Math.max(a, b)];
   }
 
   isIntervening() {
-    return this.store.get("ablated").length + this.store.get("cuts").length + this.store.get("holds").length > 0;
+    return (
+      this.store.get("ablated").length + this.store.get("cuts").length + this.store.get("holds").length > 0
+    );
   }
 
   intervention() {
     const [first, last] = this.layerRange();
     return {
-      ablations: this.store.get("ablated").map((code) => ({ stream: Math.floor(code / 3), mode: MODES[code % 3], first, last })),
-      cuts: this.store.get("cuts").map(([layer, head, target, source, token]) => ({ layer, head, target, source, token })),
+      ablations: this.store
+        .get("ablated")
+        .map((code) => ({ stream: Math.floor(code / 3), mode: MODES[code % 3], first, last })),
+      cuts: this.store
+        .get("cuts")
+        .map(([layer, head, target, source, token]) => ({ layer, head, target, source, token })),
       holds: this.store.get("holds").map(([stream, feature, value]) => ({ stream, feature, value })),
     };
   }
 
   async intervene() {
     const began = performance.now();
-    const outcome = await this.ask("intervene", "/api/intervene", { tokens: this.tokens(), intervention: this.intervention() });
+    const outcome = await this.ask("intervene", "/api/intervene", {
+      tokens: this.tokens(),
+      intervention: this.intervention(),
+    });
     if (!outcome) return;
     this.outcome = outcome;
     this.store.touch("outcome");
@@ -210,7 +297,10 @@ export class App {
     const [kind, rest] = [against.split(":")[0], against.slice(against.indexOf(":") + 1)];
     this.other = null;
     if (kind === "trace") this.other = this.traces[Number(rest)] ?? null;
-    else if (this.client && (kind === "intervention" || kind === "checkpoint" || (kind === "prompt" && rest))) {
+    else if (
+      this.client &&
+      (kind === "intervention" || kind === "checkpoint" || (kind === "prompt" && rest))
+    ) {
       const request = kind === "prompt" ? { prompt: rest } : { tokens: this.tokens() };
       if (kind === "checkpoint") request.checkpoint = rest;
       if (kind === "intervention") request.intervention = this.intervention();
@@ -239,7 +329,8 @@ export class App {
     if (this.job?.status === "done") {
       const { L, S } = trace;
       this.sweep = new Float32Array(L * S);
-      for (const { layer, stream, kl } of this.job.pieces) this.sweep[layer * S + stream] = kl.reduce((sum, value) => sum + value, 0) / kl.length;
+      for (const { layer, stream, kl } of this.job.pieces)
+        this.sweep[layer * S + stream] = kl.reduce((sum, value) => sum + value, 0) / kl.length;
     }
     this.job = null;
     this.store.touch("sweep");
@@ -252,7 +343,7 @@ export class App {
     this.store.touch("sweep");
   }
 
-  // --- changes -----------------------------------------------------------------------------------------------------------
+  // --- changes ----------
 
   changed(keys) {
     const has = (...names) => names.some((name) => keys.has(name));
@@ -260,19 +351,28 @@ export class App {
     if (has("big")) {
       const big = this.store.get("big");
       this.grid.classList.toggle("maximised", Boolean(this.panel(big)));
-      for (const column of this.grid.querySelectorAll(".column")) column.classList.toggle("big", Boolean(column.querySelector(`#panel-${big || "none"}`)));
+      for (const column of this.grid.querySelectorAll(".column"))
+        column.classList.toggle("big", Boolean(column.querySelector(`#panel-${big || "none"}`)));
       for (const panel of this.panels) panel.element.classList.toggle("big", panel.view.id === big);
       if (big && this.client) window.scrollTo({ top: 0 });
     }
     if (!this.trace) return;
     for (const panel of this.panels) panel.changed(keys);
     if (this.client && has("trace", "ablated", "cuts", "holds", "first", "last")) this.intervene();
-    if (has("against", "trace") || (this.store.get("against") === "intervention" && has("ablated", "cuts", "holds", "first", "last"))) {
+    if (
+      has("against", "trace") ||
+      (this.store.get("against") === "intervention" && has("ablated", "cuts", "holds", "first", "last"))
+    ) {
       if (this.store.get("against") || this.other) this.loadOther();
     }
   }
 }
 
 function pythonString(text) {
-  return JSON.stringify(text).replace(/[\u007f-\uffff]/g, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`).replace(/\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}/g, (pair) => `\\U${((((parseInt(pair.slice(2, 6), 16) - 0xd800) << 10) | (parseInt(pair.slice(8, 12), 16) - 0xdc00)) + 0x10000).toString(16).padStart(8, "0")}`);
+  return JSON.stringify(text)
+    .replace(/[\u007f-\uffff]/g, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`)
+    .replace(
+      /\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}/g,
+      (pair) => `\\U${JSON.parse(`"${pair}"`).codePointAt(0).toString(16).padStart(8, "0")}`,
+    );
 }

@@ -22,7 +22,15 @@ export class Trace {
       this.arrays[name] = { data: decode(entry.dtype, bytes), shape: entry.shape };
     }
     const axes = this.manifest.axes;
-    Object.assign(this, { S: axes.stream, L: axes.layer, H: axes.head, T: axes.token, N: axes.tick, G: axes.group, K: axes.rank });
+    Object.assign(this, {
+      S: axes.stream,
+      L: axes.layer,
+      H: axes.head,
+      T: axes.token,
+      N: axes.tick,
+      G: axes.group,
+      K: axes.rank,
+    });
     this.steps = this.N / this.L;
     this.hasPost = axes.lens > axes.tick;
     this.strings = this.manifest.strings;

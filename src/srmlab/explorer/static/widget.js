@@ -1,4 +1,5 @@
-// The same views in a notebook cell, inside a shadow root so that neither styles the other. `render` is what anywidget calls.
+// The same views in a notebook cell, inside a shadow root so that neither styles the other. `render` is what
+// anywidget calls.
 
 import { App } from "./app.js";
 import { setRoot } from "./color.js";
@@ -13,7 +14,11 @@ export async function render({ model, el }) {
   shadow.append(style, page);
   setRoot(el);
   const trace = await unpack(model.get("trace"));
-  const app = new App(page, { python: model.get("python"), views: model.get("views"), dictionary: trace.has("features") });
+  const app = new App(page, {
+    python: model.get("python"),
+    views: model.get("views"),
+    dictionary: trace.has("features"),
+  });
   app.store.set({ token: Math.min(trace.T - 1, 12), layer: Math.min(trace.L - 1, 2) });
   app.show(trace);
   el.dataset.ready = "yes";
