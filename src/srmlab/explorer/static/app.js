@@ -1,59 +1,19 @@
-// The explorer itself: the thirteen views around one store and one trace. It is the same in the live page,
+// The explorer itself: the views around one store and one trace. It is the same in the live page,
 // the report and the notebook; only the live page has a client, a way to ask the model. Without one, the
 // views that need the model are left out.
 
 import { cancelled } from "./client.js";
 import { themeRoot } from "./color.js";
 import { h } from "./dom.js";
+import { MODES } from "./intervention.js";
 import { Panel, Tooltip } from "./panel.js";
 import { Store } from "./store.js";
 import { Trace } from "./trace.js";
-import { align } from "./views/align.js";
-import { board, MODES } from "./views/board.js";
-import { card } from "./views/card.js";
-import { compare } from "./views/compare.js";
-import { drift } from "./views/drift.js";
-import { features } from "./views/features.js";
-import { flow } from "./views/flow.js";
-import { lens } from "./views/lens.js";
-import { ranked } from "./views/ranked.js";
-import { routing } from "./views/routing.js";
-import { stepper } from "./views/stepper.js";
-import { tokens } from "./views/tokens.js";
-import { wall } from "./views/wall.js";
-
-export const VIEWS = [
-  tokens,
-  wall,
-  flow,
-  lens,
-  routing,
-  board,
-  ranked,
-  stepper,
-  features,
-  compare,
-  align,
-  card,
-  drift,
-];
-// Panels of one name stand in one column; the others take the whole width.
-const LIVE = {
-  a: ["wall", "flow", "lens"],
-  b: ["routing", "board", "ranked"],
-  c: ["compare", "align"],
-  d: ["card", "drift"],
-};
-const SAVED = {
-  a: ["wall", "flow", "lens"],
-  b: ["routing", "ranked", "card"],
-  c: ["compare", "align"],
-  d: ["drift"],
-};
+import { VIEWS } from "./views.js";
 
 export class App {
   // host: where the panels go. options: client, info, traces (saved ones), python (how to get model and
-  // tokenizer), state, views (ids), dictionary (whether there is one).
+  // tokenizer), state, views (names; all by default), captioned (whether each panel has a sentence under it).
   constructor(
     host,
     {
@@ -63,11 +23,11 @@ export class App {
       python = "",
       state = {},
       views = null,
-      dictionary = false,
+      captioned = false,
       onerror = () => {},
     } = {},
   ) {
-    Object.assign(this, { host, client, info, traces, python, onerror });
+    Object.assign(this, { host, client, info, traces, python, captioned, onerror });
     this.trace = null;
     this.other = null; // compare's B
     this.outcome = null; // of the board's intervention
@@ -77,54 +37,56 @@ export class App {
     this.tooltip = new Tooltip(host);
     this.grid = h("div", { class: "grid" });
     host.append(this.grid);
-    const chosen = VIEWS.filter(
-      (view) =>
-        (views ? views.includes(view.id) : true) &&
-        (client || !view.live) &&
-        (dictionary || view !== features),
-    );
-    this.panels = chosen.map((view) => new Panel(view, this));
-    // `tick`, `goto` and `togglePlay` come from the stepper; without it the same selection still has a tick.
-    this.tick ??= () =>
-      Math.min(this.trace.N - 1, this.store.get("layer") * this.trace.steps + this.store.get("step"));
-    this.goto ??= (tick) =>
-      this.store.set({ layer: Math.floor(tick / this.trace.steps), step: tick % this.trace.steps });
-    this.arrange();
+    this.mounted = VIEWS.filter((view) => views === null || views.includes(view.name))
+      .filter((view) => view.available?.(this) ?? true)
+      .map((view) => new Panel(view, this));
+    this.panels = []; // those of `mounted` that the trace has the arrays for
     this.store.subscribe((changed) => this.changed(changed));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.store.touch("theme"));
   }
 
+  // Put up the panels whose arrays the trace has; those of one place stand in one column.
   arrange() {
-    const places = this.client ? LIVE : SAVED;
+    const panels = this.mounted.filter(({ view }) => view.needs.every((name) => this.trace.has(name)));
+    if (String(panels.map(nameOf)) === String(this.panels.map(nameOf))) return;
+    this.panels = panels;
     const columns = new Map();
-    for (const panel of this.panels) {
-      const name = Object.keys(places).find((key) => places[key].includes(panel.view.id));
-      if (!name) {
-        this.grid.append(panel.element);
-        continue;
+    this.grid.replaceChildren();
+    for (const { view, element } of panels) {
+      const place = (!this.client && view.savedPlace) || view.place;
+      if (place !== "wide" && !columns.has(place)) {
+        columns.set(place, h("div", { class: "column" }));
+        this.grid.append(columns.get(place));
       }
-      if (!columns.has(name)) {
-        columns.set(name, h("div", { class: `column column-${name}` }));
-        this.grid.append(columns.get(name));
-      }
-      columns.get(name).append(panel.element);
+      (columns.get(place) ?? this.grid).append(element);
     }
   }
 
-  panel(id) {
-    return this.panels.find((panel) => panel.view.id === id);
+  panel(name) {
+    return this.panels.find((panel) => nameOf(panel) === name);
+  }
+
+  // The selected step of the recursion, counted through the whole pass.
+  tick() {
+    return Math.min(this.trace.N - 1, this.store.get("layer") * this.trace.steps + this.store.get("step"));
+  }
+
+  goto(tick) {
+    const at = Math.max(0, Math.min(this.trace.N - 1, tick));
+    this.store.set({ layer: Math.floor(at / this.trace.steps), step: at % this.trace.steps });
   }
 
   // --- the trace ----------
 
   show(trace) {
     this.trace = trace;
+    this.arrange();
     this.sweep = null;
     if (this.job) this.stopSweep(); // it is about another prompt
     const { T, S, L, H } = trace;
     const isIndex = (value, size) => Number.isInteger(value) && value >= 0 && value < size;
     const bounded = (value) => Math.max(-1e6, Math.min(1e6, value));
-    const inside = (value, size) => Math.max(0, Math.min(size - 1, value));
+    const inside = (value, size) => Math.max(0, Math.min((size || 1) - 1, value));
     const state = this.store.state;
     const [from, to] = state.brush;
     this.store.set({
@@ -159,13 +121,14 @@ export class App {
       ),
     });
     this.store.touch("trace");
+    this.caption();
   }
 
-  // A sentence under each panel, by the view's id.
-  caption(sentences) {
-    for (const panel of this.panels) {
-      panel.caption.textContent = sentences[panel.view.id] ?? "";
-      panel.caption.hidden = !panel.caption.textContent;
+  // In a report: one sentence under each panel, about the trace or the two that are compared.
+  caption() {
+    for (const { view, caption } of this.captioned ? this.panels : []) {
+      caption.textContent = view.caption?.(this.trace, this.other) ?? "";
+      caption.hidden = !caption.textContent;
     }
   }
 
@@ -308,6 +271,7 @@ export class App {
       if (bytes) this.other = new Trace(bytes);
     }
     this.store.touch("other");
+    this.caption();
   }
 
   async startSweep() {
@@ -353,7 +317,7 @@ export class App {
       this.grid.classList.toggle("maximised", Boolean(this.panel(big)));
       for (const column of this.grid.querySelectorAll(".column"))
         column.classList.toggle("big", Boolean(column.querySelector(`#panel-${big || "none"}`)));
-      for (const panel of this.panels) panel.element.classList.toggle("big", panel.view.id === big);
+      for (const panel of this.panels) panel.element.classList.toggle("big", nameOf(panel) === big);
       if (big && this.client) window.scrollTo({ top: 0 });
     }
     if (!this.trace) return;
@@ -366,6 +330,10 @@ export class App {
       if (this.store.get("against") || this.other) this.loadOther();
     }
   }
+}
+
+function nameOf(panel) {
+  return panel.view.name;
 }
 
 function pythonString(text) {

@@ -24,10 +24,6 @@ export class Client {
       if (this.running.get(kind) === controller) this.running.delete(kind);
     }
   }
-
-  cancel(kind) {
-    this.running.get(kind)?.abort();
-  }
 }
 
 // True for the error of a question that was cancelled.

@@ -20,9 +20,11 @@ export function choice(label, choices, current, onchange) {
     h("button", { type: "button", "data-value": String(value), title, onclick: () => onchange(value) }, text),
   );
   const group = h("div", { class: "choice", role: "group", "aria-label": label }, buttons);
-  group.show = (value) => {
-    for (const button of buttons)
+  group.show = (value, isOffered = () => true) => {
+    for (const button of buttons) {
       button.setAttribute("aria-pressed", String(button.dataset.value === String(value)));
+      button.disabled = !isOffered(button.dataset.value);
+    }
   };
   group.show(current);
   return group;
@@ -51,4 +53,14 @@ export function number(value, digits = 2) {
   if (!Number.isFinite(value)) return "–";
   const size = Math.abs(value);
   return value.toFixed(size >= 100 ? 0 : size >= 10 ? Math.min(1, digits) : digits).replace("-", "−");
+}
+
+// 0.123 → "12 %".
+export function percent(share) {
+  return `${(share * 100).toFixed(0)} %`;
+}
+
+// A token's text in a sentence.
+export function word(text) {
+  return text.trim() || visible(text);
 }

@@ -6,13 +6,13 @@ export const KEYS = [
   ["[ ]", "previous, next stream"],
   [", .", "previous, next step of the recursion"],
   ["h", "next head"],
-  ["a", "ablate the stream (mean), or restore it"],
+  ["a", "mean-ablate the stream, or restore it"],
   ["space", "play the recursion"],
   ["m", "maximise the panel under the pointer"],
   ["t", "light or dark"],
-  ["/", "to the prompt"],
-  ["esc", "back"],
-  ["?", "these keys"],
+  ["/", "focus the prompt"],
+  ["esc", "close the maximised panel"],
+  ["?", "list of keys"],
 ];
 
 export function bindKeys(app, { help, focusPrompt, toggleTheme, ablate }) {

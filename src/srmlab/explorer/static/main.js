@@ -4,9 +4,9 @@ import { App } from "./app.js";
 import { isDark } from "./color.js";
 import { Client } from "./client.js";
 import { h, short } from "./dom.js";
+import { toggleAblation } from "./intervention.js";
 import { bindKeys, KEYS } from "./keyboard.js";
 import { fromHash, START, toHash } from "./store.js";
-import { toggleAblation } from "./views/board.js";
 
 const $ = (id) => document.getElementById(id);
 const client = new Client();
@@ -29,8 +29,8 @@ function showHelp() {
     h(
       "p",
       {},
-      "Alt-click an edge in the routing lens to cut it, and a feature to hold it. Drag over " +
-        "ranked bars for a group. The address carries everything you see.",
+      "Alt-click an edge in the routing lens to cut it, or a feature to clamp it. Drag over ranked bars to " +
+        "select a group. The URL holds the whole state.",
     ),
     h("form", { method: "dialog" }, h("button", {}, "Close")),
   );
@@ -70,7 +70,6 @@ async function start() {
     client,
     info,
     python: info.python,
-    dictionary: Boolean(info.dictionary),
     onerror: (error) => say(error.message, true),
   });
   window.explorer = app; // for the curious, and for the tests
@@ -92,7 +91,7 @@ async function start() {
   };
   const trace = () => {
     const prompt = $("prompt").value;
-    // the token is brought inside: the last
+    // past the end: the last token
     return run({ prompt }, { prompt, token: info.max_tokens, rangeEnd: null, brush: [] });
   };
   // What a link says, and the start for what it does not name.
@@ -113,7 +112,7 @@ async function start() {
     $("generate").textContent = "Stop";
     const count = Math.max(1, Math.min(64, Number($("count").value) || 8));
     const room = Math.max(0, info.max_tokens - app.trace.T);
-    if (!room) say(`the prompt is as long as it gets: ${info.max_tokens} tokens`, true);
+    if (!room) say(`the prompt has reached the limit of ${info.max_tokens} tokens`, true);
     for (let i = 0; i < Math.min(count, room) && generating; i++) {
       const made = await app.ask("generate", "/api/generate", {
         tokens: app.tokens(),

@@ -1,5 +1,29 @@
 // Numbers the views read off a trace. Pure functions; what is costly is kept in the trace's memory.
 
+export const THRESHOLD = 0.1; // where the slider starts, and what captions count edges with
+
+// The mean, the place of the largest, without values that are not finite.
+export function mean(values) {
+  const finite = Array.from(values).filter(Number.isFinite);
+  return finite.reduce((sum, value) => sum + value, 0) / finite.length;
+}
+
+export function argmax(values) {
+  let best = -1;
+  for (let i = 0; i < values.length; i++) {
+    if (Number.isFinite(values[i]) && (best < 0 || values[i] > values[best])) best = i;
+  }
+  return best;
+}
+
+// The indices of a place in an array of this shape.
+export function unravel(place, shape) {
+  return shape.reduceRight(
+    ([rest, index], size) => [Math.floor(rest / size), [rest % size, ...index]],
+    [place, []],
+  )[1];
+}
+
 export function tokenSpan(state, trace) {
   const last = trace.T - 1;
   const a = Math.min(state.token, last);
@@ -32,6 +56,11 @@ export function wallMaps(trace, kind, threshold, first, last) {
     }
   }
   return out;
+}
+
+// [layer, head, target, source]: weights, mean over the prompt.
+export function meanWeights(trace) {
+  return trace.once("mean weights", () => wallMaps(trace, "mean", 0, 0, trace.T - 1));
 }
 
 // Counts, for each cell of one map, the tokens whose weight is at least `least`: four bytes at a time, so
@@ -164,18 +193,18 @@ export function driftOf(trace, metric, group) {
   });
 }
 
+// The first transition from which every change stays within 10 %; NaN where a gap leaves it unknown.
 export function convergence(values) {
-  let at = values.length - 1;
-  for (let i = values.length - 1; i > 0; i--) {
-    const before = Math.max(Math.abs(values[i - 1]), 1e-5); // less is rounding
-    if (Math.abs(values[i] - values[i - 1]) >= 0.1 * before) break;
-    at = i - 1;
-  }
-  return Math.max(0, at);
+  const last = values.length - 1;
+  const settles = (i) => Math.abs(values[i] - values[i - 1]) < 0.1 * Math.max(Math.abs(values[i - 1]), 1e-5);
+  let at = last;
+  while (at > 0 && settles(at)) at--;
+  return Number.isFinite(values[at]) && (at === 0 || Number.isFinite(values[at - 1])) ? at : NaN;
 }
 
 // As in srmlab.analysis.drift: 0–1, 2–3 and 4–6 of seven transitions; other depths are cut in proportion.
 export function driftClass(transition, transitions) {
+  if (!Number.isFinite(transition)) return "–";
   return 7 * transition < 2 * transitions ? "early" : 7 * transition < 4 * transitions ? "middle" : "late";
 }
 
@@ -187,14 +216,4 @@ export function quantile(values, q) {
   const place = (sorted.length - 1) * q;
   const low = Math.floor(place);
   return sorted[low] + (sorted[Math.min(low + 1, sorted.length - 1)] - sorted[low]) * (place - low);
-}
-
-export function extent(values) {
-  let low = Infinity,
-    high = -Infinity;
-  for (const value of values) {
-    if (value < low) low = value;
-    if (value > high) high = value;
-  }
-  return low <= high ? [low, high] : [0, 1];
 }

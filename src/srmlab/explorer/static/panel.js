@@ -1,14 +1,5 @@
 // A panel: the frame around one view. It owns the canvas, the tooltip, maximising and export; the view owns
-// the picture.
-//
-// A view is an object { id, title, about, full, uses, mount(panel, ctx) } whose mount returns
-//   render(pen, width, height)   draws the picture (required, also used for PNG and SVG)
-//   height(width)                the picture's natural height; a view that `stretches` may get more
-//   table()                      { columns, rows } for CSV
-//   python()                     the call that reproduces it
-//   tip(hit), hover(hit), click(hit, event), update()    all optional; a hit is a region with row and column
-// `uses` names the parts of the state the picture depends on. A picture is drawn when it comes into sight;
-// one that is `eager`, always.
+// the picture. What a view is, views.js says.
 
 import { CanvasPen, SvgPen } from "./pen.js";
 import { ink } from "./color.js";
@@ -61,11 +52,11 @@ export class Panel {
     );
     this.element = h(
       "section",
-      { class: view.full ? "panel full" : "panel", id: `panel-${view.id}`, tabindex: "-1" },
+      { class: view.place === "wide" ? "panel full" : "panel", id: `panel-${view.name}`, tabindex: "-1" },
       h(
         "header",
         {},
-        h("h2", { title: view.about }, view.title),
+        h("h2", { title: `${view.shows} ${view.reading}` }, view.title),
         this.note,
         this.controls,
         h(
@@ -104,11 +95,11 @@ export class Panel {
   }
 
   get big() {
-    return this.ctx.store.get("big") === this.view.id;
+    return this.ctx.store.get("big") === this.view.name;
   }
 
   toggleBig() {
-    this.ctx.store.set({ big: this.big ? "" : this.view.id });
+    this.ctx.store.set({ big: this.big ? "" : this.view.name });
   }
 
   changed(keys) {
@@ -239,11 +230,11 @@ export class Panel {
   }
 
   saveSvg() {
-    download(`${this.view.id}.svg`, new Blob([this.svg()], { type: "image/svg+xml" }));
+    download(`${this.view.name}.svg`, new Blob([this.svg()], { type: "image/svg+xml" }));
   }
 
   saveCsv() {
-    download(`${this.view.id}.csv`, new Blob([this.csv()], { type: "text/csv" }));
+    download(`${this.view.name}.csv`, new Blob([this.csv()], { type: "text/csv" }));
   }
 
   savePng() {
@@ -253,7 +244,7 @@ export class Panel {
     const theme = ink(this.element);
     pen.rect(0, 0, width, height, { fill: theme.panel });
     this.drawn.render(pen, width, height, theme);
-    canvas.toBlob((blob) => download(`${this.view.id}.png`, blob));
+    canvas.toBlob((blob) => download(`${this.view.name}.png`, blob));
   }
 
   showPython() {
@@ -292,7 +283,7 @@ export class Panel {
   }
 }
 
-export function download(name, blob) {
+function download(name, blob) {
   const link = h("a", { href: URL.createObjectURL(blob), download: name });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);

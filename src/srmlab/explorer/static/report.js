@@ -13,30 +13,28 @@ const PAPER = 720; // CSS pixels across a page, about; what is drawn for paper i
 
 export async function start() {
   const data = JSON.parse(document.getElementById("data").textContent);
-  const traces = await Promise.all(data.traces.map((entry) => unpack(entry.trace)));
+  const traces = await Promise.all(data.traces.map(unpack));
   const app = new App(document.getElementById("app"), {
     traces,
     python: data.python,
     views: traces.length ? null : [],
-    dictionary: traces.some((trace) => trace.has("features")),
+    captioned: true,
   });
   window.explorer = app;
   const curve = data.training && trainingCurve(document.getElementById("training"), data.training);
   app.store.subscribe((changed) => changed.has("theme") && curve?.draw());
   if (traces.length) {
-    chooser(app, data.traces);
+    chooser(app);
     keys(app);
   }
   forPaper(app, curve);
   document.documentElement.dataset.ready = "yes";
 }
 
-function chooser(app, entries) {
+function chooser(app) {
   const { traces, store } = app;
   let chosen = 0;
   const other = () => (store.get("against") ? Number(store.get("against").slice("trace:".length)) : null);
-  const caption = () =>
-    app.caption({ ...entries[chosen].captions, compare: entries[chosen].comparisons[other()] });
   const tabs = traces.map((trace, i) =>
     h(
       "button",
@@ -48,7 +46,6 @@ function chooser(app, entries) {
     tabs.forEach((tab, j) => tab.setAttribute("aria-pressed", String(i === j)));
     if (other() === i) store.set({ against: `trace:${chosen}` });
     chosen = i;
-    caption();
     app.show(traces[i]);
   };
   document.getElementById("tabs").append(...tabs);
@@ -57,7 +54,6 @@ function chooser(app, entries) {
     layer: Math.min(traces[0].L - 1, 2),
     against: traces.length > 1 ? "trace:1" : "",
   });
-  store.subscribe((changed) => changed.has("against") && caption());
   choose(0);
 }
 
@@ -147,7 +143,7 @@ function forPaper(app, curve) {
     if (curve) onPaper(curve.host, curve);
     if (!app.trace) return;
     for (const panel of app.panels) {
-      if (panel.view.id === "tokens")
+      if (panel.view.eager)
         panel.draw(); // words, which the page sets itself
       else onPaper(panel.body, panel.drawn);
     }

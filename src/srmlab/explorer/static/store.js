@@ -1,20 +1,22 @@
-// The one place where the selection lives. Views read it and change it; everybody is told, once a frame.
+// The one place where the selection lives. Views read it and change it; subscribers are notified once per frame.
 //
 //   const store = new Store({ layer: 0 });
 //   store.subscribe((changed) => …);      changed: the set of keys that differ
 //   store.set({ layer: 3 });
 
+import { THRESHOLD } from "./measures.js";
+
 export const START = {
   prompt: "",
   ids: [], // the prompt as token ids, where its text would be read as others
-  token: 12, // the chosen token …
+  token: 12, // the selected token …
   rangeEnd: null, // … or a range from it to this one
   stream: 0,
   layer: 2, // layer 0 routes every token alike
   head: 0,
   step: 0, // of the layer: with it the tick of the recursion
-  source: 0, // the other end of the chosen edge; `stream` is its target
-  threshold: 0.1,
+  source: 0, // the other end of the selected edge; `stream` is its target
+  threshold: THRESHOLD,
   wall: "frequency", // or mean
   scope: "prompt", // or selection: the tokens the wall counts
   color: "surprisal", // or ablation, entropy
@@ -54,16 +56,16 @@ export class Store {
       this.state[key] = value;
       this.changed.add(key);
     }
-    if (this.changed.size && !this.frame) this.frame = requestAnimationFrame(() => this.tell());
+    if (this.changed.size && !this.frame) this.frame = requestAnimationFrame(() => this.notify());
   }
 
-  // Tell everybody that something outside the state is new: the trace, an outcome.
+  // Notify of something new outside the state: the trace, an outcome.
   touch(key) {
     this.changed.add(key);
-    if (!this.frame) this.frame = requestAnimationFrame(() => this.tell());
+    if (!this.frame) this.frame = requestAnimationFrame(() => this.notify());
   }
 
-  tell() {
+  notify() {
     const changed = this.changed;
     this.changed = new Set();
     this.frame = 0;

@@ -41,6 +41,12 @@ export class Trace {
     return name in this.arrays;
   }
 
+  // The wanted one of { choice: array } if the trace has its array, else the first that it has.
+  choose(arrays, wanted) {
+    if (this.has(arrays[wanted])) return wanted;
+    return Object.keys(arrays).find((key) => this.has(arrays[key]));
+  }
+
   data(name) {
     return this.arrays[name].data;
   }

@@ -17,7 +17,6 @@ export async function render({ model, el }) {
   const app = new App(page, {
     python: model.get("python"),
     views: model.get("views"),
-    dictionary: trace.has("features"),
   });
   app.store.set({ token: Math.min(trace.T - 1, 12), layer: Math.min(trace.L - 1, 2) });
   app.show(trace);

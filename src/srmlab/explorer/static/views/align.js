@@ -1,10 +1,9 @@
-// 10. Alignment maps: does the connection point where the token does, and the update where the state does?
-// Click a cell for its distribution over tokens.
+// Alignment: cosine similarity of the connection to the token input, and of updates to states.
 
 import { scale } from "../color.js";
-import { choice, number } from "../dom.js";
+import { choice, number, percent } from "../dom.js";
 import { colorbar, heatmap } from "../heatmap.js";
-import { meanOverTokens } from "../measures.js";
+import { mean, meanOverTokens } from "../measures.js";
 
 const ARRAYS = { connection: "connection_cosine", update: "update_cosine", update_in: "update_cosine_in" };
 const ABOUT = {
@@ -14,13 +13,28 @@ const ABOUT = {
 };
 
 export const align = {
-  id: "align",
+  name: "align",
   title: "Alignment",
-  about:
-    "Cosines, mean over tokens. Click a cell for its distribution over the prompt's " +
-    "tokens. Layer 0's connection is the same for every token.",
-  stretches: true,
+  place: "lower left",
+  needs: ["update_cosine", "update_cosine_in"],
+  shows:
+    "Cosine similarity of the connection to the token input, and of each update to the step's output and input state.",
+  reading: "Cells are means over tokens; click one for its distribution over the prompt.",
   uses: ["align", "layer", "step", "stream", "token"],
+  stretches: true,
+
+  caption(trace) {
+    const update = meanOverTokens(trace, "update_cosine");
+    const range = `from ${number(Math.min(...update))} to ${number(Math.max(...update))}`;
+    const updates = `update and step output have mean cosine ${number(mean(update), 3)} (${range}).`;
+    if (!trace.has("connection_cosine")) return updates.replace("update", "Update");
+    const connection = meanOverTokens(trace, "connection_cosine");
+    const negative = connection.filter((value) => value < 0).length / connection.length;
+    return (
+      `Connection and token input have mean cosine ${number(mean(connection), 3)}, ` +
+      `${percent(negative)} of the layer–stream pairs below 0; ${updates}`
+    );
+  },
 
   mount(panel, ctx) {
     const { store } = ctx;
@@ -35,8 +49,9 @@ export const align = {
       (align) => store.set({ align }),
     );
     panel.controls.append(kind);
-    const name = () => ARRAYS[store.get("align")];
-    const perTick = () => store.get("align") !== "connection";
+    const shown = () => ctx.trace.choose(ARRAYS, store.get("align"));
+    const name = () => ARRAYS[shown()];
+    const perTick = () => shown() !== "connection";
     const row = () => (perTick() ? ctx.tick() : store.get("layer"));
 
     function placeOf(row) {
@@ -45,7 +60,7 @@ export const align = {
       return `layer ${Math.floor(row / steps)} step ${row % steps} (${ctx.trace.letter(row)})`;
     }
 
-    // The chosen cell at every token.
+    // The selected cell at every token.
     const chosen = () =>
       Array.from({ length: ctx.trace.T }, (_, t) => ctx.trace.at(name(), row(), t, store.get("stream")));
 
@@ -79,8 +94,8 @@ export const align = {
 
     return {
       update() {
-        kind.show(store.get("align"));
-        panel.note.textContent = ABOUT[store.get("align")];
+        kind.show(shown(), (one) => ctx.trace.has(ARRAYS[one]));
+        panel.note.textContent = ABOUT[shown()];
       },
       height: () => 234,
       render(pen, width, height, theme) {

@@ -1,20 +1,23 @@
-// 5. The ablation board: a switch for every stream × mean, zero or resample, over a range of layers; what the
-// model then says next.
+// The ablation board: a switch for every stream × mean, zero or resample, over a range of layers, and
+// the next-token distribution before and after.
 
 import { streamColor } from "../color.js";
 import { h, number, short } from "../dom.js";
+import { describe, MODES, toggleAblation } from "../intervention.js";
+import { mean } from "../measures.js";
 import { wrapped } from "../pen.js";
 
-export const MODES = ["mean", "zero", "resample"];
-
 export const board = {
-  id: "board",
+  name: "board",
   title: "Ablation board",
-  about:
-    "Replace streams by their mean, zero, or another token's state after a range of " +
-    "layers, cut edges in the routing lens, and see the next token change.",
-  live: true,
+  place: "upper right",
+  needs: [],
+  shows: "The effect of ablations, cut edges and clamped features on the next-token distribution.",
+  reading:
+    "Toggle mean-, zero- or resample-ablation of a stream after the chosen layers; bars compare before and after.",
   uses: ["token", "outcome", "ablated", "cuts", "holds", "first", "last"],
+
+  available: ({ client }) => client !== null,
 
   mount(panel, ctx) {
     const { store } = ctx;
@@ -64,7 +67,7 @@ export const board = {
         );
     }
 
-    // At the chosen token: tokens likely before or after, with both probabilities.
+    // At the selected token: tokens likely before or after, with both probabilities.
     function bars() {
       const { outcome } = ctx;
       const token = Math.min(store.get("token"), outcome.kl.length - 1);
@@ -108,14 +111,14 @@ export const board = {
           ),
           ...undo(
             "holds",
-            "Let this feature go",
+            "Release this feature",
             ([stream, feature, value]) => `S${stream} f${feature} = ${value}`,
           ),
         );
         panel.note.textContent = !ctx.isIntervening()
-          ? "nothing ablated"
+          ? "no intervention"
           : ctx.outcome
-            ? `${number(ctx.outcome.kl[Math.min(store.get("token"), ctx.outcome.kl.length - 1)], 3)} bits here`
+            ? `KL ${number(ctx.outcome.kl[Math.min(store.get("token"), ctx.outcome.kl.length - 1)], 3)} bits`
             : "…";
       },
       height: (width) => 216 + 13 * said(width).length,
@@ -196,42 +199,3 @@ export const board = {
     }
   },
 };
-
-// Switch one stream's ablation; a stream has one mode at a time.
-export function toggleAblation(store, stream, mode = 0) {
-  const code = stream * 3 + mode;
-  const rest = store.get("ablated").filter((other) => Math.floor(other / 3) !== stream);
-  store.set({
-    ablated: store.get("ablated").includes(code) ? rest : [...rest, code].sort((a, b) => a - b),
-    stream,
-  });
-}
-
-// An intervention in words: "ablate S0 mean, S2 zero after L1–L3; cut L0 H1 S2←S3 at 4; hold S1 feature 17 at
-// 0".
-export function describe({ ablations, cuts, holds = [] }) {
-  const streams = ablations.map(({ stream, mode }) => `S${stream} ${mode}`).join(", ");
-  const edges = cuts
-    .map(
-      ({ layer, head, target, source, token }) =>
-        `L${layer} H${head} S${target}←S${source}${token === null ? "" : ` at ${token}`}`,
-    )
-    .join(", ");
-  const layers = ablations.length
-    ? [...new Set([ablations[0].first, ablations[0].last])].map((layer) => `L${layer}`).join("–")
-    : "";
-  const features = holds
-    .map(({ stream, feature, value }) => `S${stream} feature ${feature} at ${value}`)
-    .join(", ");
-  return [
-    streams && `ablate ${streams} after ${layers}`,
-    edges && `cut ${edges}`,
-    features && `hold ${features}`,
-  ]
-    .filter(Boolean)
-    .join("; ");
-}
-
-function mean(values) {
-  return values.reduce((sum, value) => sum + value, 0) / values.length;
-}

@@ -1,16 +1,29 @@
-// 12. The stream card: all that is known about one stream, on one card.
+// The stream card: one stream in numbers.
 
 import { streamColor } from "../color.js";
-import { h, number, short } from "../dom.js";
-import { driftClass, driftOf, hubScores, meanOverTokens, ranking } from "../measures.js";
+import { h, number, short, word } from "../dom.js";
+import { argmax, driftClass, driftOf, hubScores, meanOverTokens, quantile, ranking } from "../measures.js";
 
 export const card = {
-  id: "card",
+  name: "card",
   title: "Stream card",
-  about:
-    "The chosen stream: how much it is listened to, what ablating it costs, what it says " +
-    "alone, when it settles, and which tokens stir it most.",
+  place: "lower right",
+  savedPlace: "upper right",
+  needs: ["routing", "ablation_kl", "write_norm", "attribution", "drift_cosine"],
+  shows: "One stream: in- and out-degree in the routing graph, ablation effect, logit lens and convergence.",
+  reading: "Below: the tokens at which it writes most to the output embedding, relative to its mean.",
   uses: ["stream", "threshold", "token"],
+
+  caption(trace) {
+    const norms = trace.data("write_norm").subarray((trace.L - 1) * trace.T * trace.S);
+    const at = argmax(norms);
+    const token = Math.floor(at / trace.S);
+    return (
+      `The largest write to the output embedding is S${at % trace.S}'s at “${word(trace.strings[token])}” ` +
+      `(token ${token}): norm ${norms[at].toFixed(1)} after subtracting the mean, against a median of ` +
+      `${quantile(norms, 0.5).toFixed(1)}.`
+    );
+  },
 
   mount(panel, ctx) {
     const { store } = ctx;
@@ -33,10 +46,10 @@ export const card = {
         [
           "hub",
           `${number(hubs.hub[s] * 100, 1)} %`,
-          `others read it at this share of edges; ${ordinal(place(hubs.hub))} of ${trace.S}`,
+          `of edges to other streams above the threshold; ${ordinal(place(hubs.hub))} of ${trace.S}`,
         ],
-        ["sink", number(hubs.sink[s] * 100, 1), "points more read than being read"],
-        ["self", `${number(hubs.self[s] * 100, 1)} %`, "reads itself"],
+        ["sink", number(hubs.sink[s] * 100, 1), "in-degree − out-degree, percentage points"],
+        ["self", `${number(hubs.self[s] * 100, 1)} %`, "of self-edges above the threshold"],
         ["ablation", `${number(list[rank].kl, 3)}`, `bits, ${ordinal(rank + 1)} of ${trace.S}`],
         [
           "drift",
@@ -53,9 +66,9 @@ export const card = {
       ];
     }
 
-    // The tokens at which the stream writes most to the output, less its mean; and the chosen one, wherever
+    // The tokens at which the stream writes most to the output, less its mean; and the selected one, wherever
     // it stands.
-    function stirred() {
+    function writes() {
       const { trace } = ctx;
       const s = store.get("stream");
       return Array.from({ length: trace.T }, (_, t) => [t, trace.at("write_norm", trace.L - 1, t, s)])
@@ -80,18 +93,18 @@ export const card = {
           if (about) pen.text(about, 118, y, { color: theme.dim, size: 10 });
         });
         curve(pen, width, theme);
-        pen.text("stirred most by", 0, 196, { color: theme.dim, size: 11 });
-        stirred().forEach(([t, value], i) => context(pen, t, value, 214 + i * 18, width, theme));
+        pen.text("largest writes to the output at", 0, 196, { color: theme.dim, size: 11 });
+        writes().forEach(([t, value], i) => context(pen, t, value, 214 + i * 18, width, theme));
       },
       tip: (hit) =>
-        hit.kind === "token" ? `token ${hit.token}: writes ${number(hit.value)} beyond its mean` : null,
+        hit.kind === "token" ? `token ${hit.token}: write norm ${number(hit.value)}, mean subtracted` : null,
       click: (hit) => hit.kind === "token" && store.set({ token: hit.token, rangeEnd: null }),
       table: () => ({
         columns: ["fact", "value", "about"],
         rows: [
           ...facts(),
-          ...stirred().map(([t, value]) => [
-            "stirred by",
+          ...writes().map(([t, value]) => [
+            "largest write",
             ctx.trace.strings[t],
             `token ${t}, ${number(value)}`,
           ]),
@@ -115,19 +128,18 @@ export const card = {
               ]
             : []),
           `lens = trace["${lensArray()}"].astype(float).mean(1)[:, stream]        # [layer]`,
-          'stirred = trace["write_norm"][-1, :, stream].argsort()[::-1]           # tokens, ' +
-            "those that stir it most first",
+          'writes = trace["write_norm"][-1, :, stream].argsort()[::-1]            # tokens, largest write first',
         ].join("\n"),
     };
 
-    // What it says alone: log-probability of the right token after each layer, against the other streams.
+    // The stream decoded alone: log-probability of the target after each layer, against the other streams.
     function curve(pen, width, theme) {
       const { trace } = ctx;
       const name = lensArray();
       const label =
         name === "attribution"
-          ? "part in the right token's logit, by layer"
-          : "right token alone, nats, by layer";
+          ? "direct logit attribution to the target, by layer"
+          : "target logprob, this stream alone, nats";
       const mean = meanOverTokens(trace, name);
       const low = Math.min(...mean),
         high = Math.max(...mean),

@@ -1,18 +1,48 @@
-// 11. Compare: this trace and another (a second prompt, a checkpoint, the board's intervention) side by side
+// Compare: this trace and another (a second prompt, a checkpoint, the board's intervention) side by side
 // on one scale, and their difference.
 
 import { scale } from "../color.js";
 import { choice, h, number, short } from "../dom.js";
 import { colorbar, heatmap } from "../heatmap.js";
-import { meanOverTokens, wallMaps } from "../measures.js";
-import { describe } from "./board.js";
+import { describe } from "../intervention.js";
+import { argmax, mean, meanOverTokens, meanWeights, unravel } from "../measures.js";
+
+const ARRAYS = {
+  routing: "routing",
+  connection: "connection_cosine",
+  update: "update_cosine",
+  lens: "lens_target",
+};
 
 export const compare = {
-  id: "compare",
+  name: "compare",
   title: "Compare",
-  about:
-    "This trace (A) against another (B): a second prompt, a checkpoint or the board's intervention; and B − A.",
+  place: "lower left",
+  needs: ["tokens"],
+  shows: "This trace (A), another (B: a second prompt, a checkpoint or the board's intervention), and B − A.",
+  reading: "A and B share one colour scale; click a cell to select it.",
   uses: ["measure", "layer", "head", "stream", "source", "token", "step", "other", "against"],
+
+  available: ({ client, traces }) => client !== null || traces.length > 0,
+  caption(trace, other) {
+    if (!other?.has("routing") || !trace.has("routing")) return "";
+    if (trace === other) return "A and B are the same trace.";
+    const sizes = [trace, other].map(({ L, H, S }) => [L, H, S]);
+    if (String(sizes[0]) !== String(sizes[1])) {
+      const [a, b] = sizes.map(([L, H, S]) => `${L} layers, ${H} heads and ${S} streams`);
+      return `A has ${a}; B has ${b}.`;
+    }
+    const [a, b] = [trace, other].map(meanWeights);
+    const apart = a.map((weight, i) => Math.abs(b[i] - weight));
+    const at = argmax(apart);
+    const [layer, head, target, source] = unravel(at, [...sizes[0], trace.S]);
+    const [ours, theirs] = [trace, other].map((one) => number(mean(one.data("update_cosine")), 3));
+    return (
+      `Mean routing weights differ by ${mean(apart).toFixed(3)} per edge, most at S${target} ← S${source} in layer ` +
+      `${layer}, head ${head} (${a[at].toFixed(2)} in A and ${b[at].toFixed(2)} in B); the mean cosine between ` +
+      `update and step output is ${ours} in A and ${theirs} in B.`
+    );
+  },
 
   mount(panel, ctx) {
     const { store } = ctx;
@@ -22,7 +52,7 @@ export const compare = {
         ["routing", "routing"],
         ["connection", "connection cos"],
         ["update", "update cos"],
-        ["lens", "right token", "log-probability of the right token after each layer"],
+        ["lens", "target logprob", "log-probability of the target token after each layer"],
       ],
       store.get("measure"),
       (measure) => store.set({ measure }),
@@ -40,8 +70,10 @@ export const compare = {
     });
     panel.controls.append(h("label", {}, "B = ", against), prompt, measure);
 
+    const measured = () => ctx.trace.choose(ARRAYS, store.get("measure"));
+
     function options() {
-      const list = [["", "nothing yet"]];
+      const list = [["", "none"]];
       if (ctx.client) {
         list.push(["intervention", "the ablation board"], ["prompt:", "another prompt"]);
         for (const name of ctx.info.checkpoints) list.push([`checkpoint:${name}`, `checkpoint ${name}`]);
@@ -52,15 +84,15 @@ export const compare = {
       return list;
     }
 
-    // Values, rows and columns with their names, kind of scale; the chosen cell (mark) and what a click
+    // Values, rows and columns with their names, kind of scale; the selected cell (mark) and what a click
     // chooses (pick), of one trace.
     function grid(trace) {
       const { layer, head, stream, source, token } = store.state;
       const streams = Array.from({ length: trace.S }, (_, s) => `S${s}`);
       const layers = Array.from({ length: trace.L }, (_, l) => `L${l}`);
-      switch (store.get("measure")) {
+      switch (measured()) {
         case "routing": {
-          const all = trace.once("mean wall", () => wallMaps(trace, "mean", 0, 0, trace.T - 1));
+          const all = meanWeights(trace);
           const at = (layer * trace.H + head) * trace.S * trace.S;
           return {
             values: all.subarray(at, at + trace.S * trace.S),
@@ -109,7 +141,7 @@ export const compare = {
           for (let l = 0; l < trace.L; l++)
             for (let t = 0; t < trace.T; t++)
               values[l * trace.T + t] = trace.at("lens_target", (l + 1) * trace.steps - 1, t);
-          const known = hasSameTokens(trace); // a token of another prompt cannot be chosen
+          const known = hasSameTokens(trace); // a token of another prompt cannot be selected
           const mark = known ? { row: layer, column: token } : { row: layer };
           const pick = (row, column) =>
             store.set(known ? { layer: row, token: column, rangeEnd: null } : { layer: row });
@@ -140,13 +172,11 @@ export const compare = {
     }
 
     function pair() {
-      if (!ctx.other) return null;
+      if (!ctx.other?.has(ARRAYS[measured()])) return null;
       const a = grid(ctx.trace),
         b = grid(ctx.other);
       const same =
-        a.rows === b.rows &&
-        a.columns === b.columns &&
-        (store.get("measure") !== "lens" || hasSameTokens(ctx.other));
+        a.rows === b.rows && a.columns === b.columns && (measured() !== "lens" || hasSameTokens(ctx.other));
       return {
         a,
         b,
@@ -170,7 +200,7 @@ export const compare = {
     return {
       update(keys) {
         if (!ctx.trace) return;
-        measure.show(store.get("measure"));
+        measure.show(measured(), (one) => ctx.trace.has(ARRAYS[one]));
         const chosen = store.get("against");
         const value = chosen.startsWith("prompt:") ? "prompt:" : chosen;
         if (keys.has("trace") || !against.options.length)
@@ -180,7 +210,7 @@ export const compare = {
         if (!prompt.hidden && document.activeElement !== prompt) prompt.value = chosen.slice(7);
         panel.note.textContent =
           ctx.other && store.get("against") === "intervention" && !ctx.isIntervening()
-            ? "the board is empty: B is A"
+            ? "no intervention: B equals A"
             : "";
       },
       height: (width) => (ctx.other ? Math.min(300, width / 3 + 20) : 36),
@@ -211,7 +241,7 @@ export const compare = {
             { color: theme.ink, size: 11, weight: 600 },
           );
           if (!grid) {
-            pen.text("the two have different tokens", x, 34, { color: theme.dim, size: 11 });
+            pen.text("the prompts have different tokens", x, 34, { color: theme.dim, size: 11 });
             return;
           }
           heatmap(
@@ -274,7 +304,7 @@ export const compare = {
             `["lens_target"].astype(float)[${ctx.trace.steps - 1}:${ctx.trace.N}:${ctx.trace.steps}]`,
             "nats, [layer, token]",
           ],
-        }[store.get("measure")];
+        }[measured()];
         const of = (name) => `${name}${shown[0].startsWith("[") ? "" : "."}${shown[0]}`;
         return `${ctx.preamble()}\n${lines}\n\n${of("other")} - ${of("trace")}      # ${shown[1]}`;
       },

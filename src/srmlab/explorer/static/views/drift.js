@@ -1,19 +1,38 @@
-// 9. Drift: how much each step function's contribution changes from one layer to the next, a line for every
+// Drift: how much each step function's contribution changes from one layer to the next, a line for every
 // stream, with the median, the quartiles and where it converges.
 
 import { ink, streamColor } from "../color.js";
 import { choice, h, number } from "../dom.js";
 import { lineChart, penLines } from "../lines.js";
-import { driftClass, driftOf, quantile } from "../measures.js";
+import { driftClass, driftOf, mean, quantile } from "../measures.js";
 
 export const drift = {
-  id: "drift",
+  name: "drift",
   title: "Drift",
-  about:
-    "Change of each step group's contribution between consecutive layers. Bold: median; " +
-    "shaded: quartiles; dashed: median convergence; upright: into the chosen layer.",
-  stretches: true,
+  place: "lower right",
+  needs: ["drift_cosine", "drift_kl"],
+  shows:
+    "How much each step function's contribution changes between consecutive layers, one line per stream.",
+  reading:
+    "Bold: median; band: quartiles; dashed: median convergence; upright: transition into the selected layer.",
   uses: ["drift", "stream", "layer"],
+  stretches: true,
+
+  caption(trace) {
+    const groups = trace.manifest.letters.map((_, g) => driftOf(trace, "cosine", g));
+    const { transitions } = groups[0];
+    if (transitions === 0) return "A model of one layer has no transitions.";
+    const across = (d) => mean(groups.flatMap(({ lines }) => lines.map((line) => line[d])));
+    const [first, last] = [across(0), across(transitions - 1)];
+    const converged = groups.flatMap((group) => group.converged).filter(Number.isFinite); // gaps: random order
+    const classes = converged.map((at) => driftClass(at, transitions));
+    const count = (name) => classes.filter((one) => one === name).length;
+    return (
+      `Mean cosine distance ${last < first ? "falls" : "rises"} from ${first.toFixed(3)} to ` +
+      `${last.toFixed(3)} over depth; of ${classes.length} group–stream pairs, ${count("early")} converge ` +
+      `early, ${count("middle")} midway, ${count("late")} late.`
+    );
+  },
 
   mount(panel, ctx) {
     const { store } = ctx;
@@ -68,7 +87,7 @@ export const drift = {
         markers: [
           { x: quantile(converged, 0.5) },
           ...(layer > 0 ? [{ x: layer - 1, color: theme.dim, dash: [] }] : []),
-        ], // into the chosen layer
+        ], // into the selected layer
       };
     }
 

@@ -1,20 +1,31 @@
-// 4. Stream flow: streams as lanes, depth along x. An arc is what a stream reads from another in one layer:
-// its width the weight, its colour the head. Drawn as SVG.
+// Stream flow: streams as lanes, depth along x. An arc is an edge of one layer: its width the
+// weight, its colour the head. Drawn as SVG.
 
 import { headColor, ink, streamColor } from "../color.js";
 import { h, number } from "../dom.js";
-import { tokenSpan } from "../measures.js";
+import { THRESHOLD, tokenSpan, wallMaps } from "../measures.js";
 import { SvgPen } from "../pen.js";
 
 const MOST = 1500; // arcs drawn; past that the strongest
 
 export const flow = {
-  id: "flow",
+  name: "flow",
   title: "Stream flow",
-  about:
-    "Streams are lanes, depth runs along x; arcs are connections above the threshold, " +
-    "width = weight, colour = head.",
+  place: "upper left",
+  needs: ["routing"],
+  shows: "Streams as lanes over depth, with the edges above the threshold as arcs.",
+  reading: "Arc width = attention weight, colour = head; click a lane to select its stream and layer.",
   uses: ["token", "rangeEnd", "threshold", "layer", "head", "stream", "flow"],
+
+  caption(trace) {
+    const maps = wallMaps(trace, "frequency", THRESHOLD, 0, trace.T - 1);
+    const size = maps.length / trace.L;
+    const counts = Array.from(
+      { length: trace.L },
+      (_, l) => maps.subarray(l * size, (l + 1) * size).filter((share) => share > 0.5).length,
+    );
+    return `Edges above ${number(THRESHOLD)} at more than half of the tokens, by layer: ${counts.join(" ")}.`;
+  },
 
   mount(panel, ctx) {
     const { store } = ctx;
@@ -51,7 +62,7 @@ export const flow = {
       play.textContent = "▶ depth";
     }
 
-    // Mean weights over the chosen tokens: edges [layer, head, target, source, weight] above the threshold,
+    // Mean weights over the selected tokens: edges [layer, head, target, source, weight] above the threshold,
     // none to itself.
     function edges() {
       const { trace } = ctx;
@@ -160,7 +171,7 @@ export const flow = {
         }
         pen.text(
           `weight > ${number(store.get("threshold"))}, ${list.length} arcs, widest ` +
-            `${number(strongest)}; a lane reading itself is not drawn`,
+            `${number(strongest)}; self-edges not drawn`,
           x + 4,
           height - 9,
           { color: theme.dim, size: 10 },

@@ -1,20 +1,39 @@
-// 8. The logit lens: what the state would say after every layer, for every token; or for every stream alone,
-// the others at their mean; or the streams' curves towards the right token.
+// The logit lens: the state decoded after every layer, for every token; for every stream alone, with the
+// others at their mean; or as curves of the target token's log-probability.
 
 import { ink, scale, streamColor } from "../color.js";
 import { choice, h, number, short } from "../dom.js";
 import { colorbar, heatmap } from "../heatmap.js";
 import { lineChart, penLines } from "../lines.js";
-import { meanOverTokens } from "../measures.js";
+import { mean, meanOverTokens, quantile } from "../measures.js";
 
 export const lens = {
-  id: "lens",
+  name: "lens",
   title: "Logit lens",
-  about:
-    "The likeliest token if the state were decoded after each layer; colour = its " +
-    "log-probability. Streams: each alone, the others at their mean.",
-  stretches: true,
+  place: "upper left",
+  needs: ["lens_ids", "lens_logprob", "lens_target"],
+  shows: "The logit lens: the most likely token if the state were decoded after each layer.",
+  reading:
+    "Colour = its log-probability; “streams” decodes each stream alone, with the others at their mean.",
   uses: ["token", "layer", "stream", "lens"],
+  stretches: true,
+
+  caption(trace) {
+    const { L, T, steps } = trace;
+    const top = (l, t) => trace.at("lens_ids", (l + 1) * steps - 1, t, 0);
+    const settled = Array.from({ length: T }, (_, t) => {
+      let from = L - 1; // the first layer from which the top token is the last layer's
+      while (from > 0 && top(from - 1, t) === top(L - 1, t)) from--;
+      return from;
+    });
+    const target = (l) =>
+      mean(trace.data("lens_target").subarray(((l + 1) * steps - 1) * T, (l + 1) * steps * T));
+    return (
+      `The top token is final from layer ${quantile(settled, 0.5).toFixed(0)} on at half of the tokens; the mean ` +
+      `log-probability of the target goes from ${target(0).toFixed(2)} nats after layer 0 to ` +
+      `${target(L - 1).toFixed(2)} after layer ${L - 1}.`
+    );
+  },
 
   mount(panel, ctx) {
     const { store } = ctx;
@@ -23,7 +42,7 @@ export const lens = {
       [
         ["tokens", "tokens"],
         ["streams", "streams"],
-        ["curves", "curves", "mean log-probability of the right token, per stream"],
+        ["curves", "curves", "mean log-probability of the target token, per stream"],
       ],
       store.get("lens"),
       (lens) => store.set({ lens }),
@@ -36,7 +55,7 @@ export const lens = {
     // the last tick of a layer, or the output
     const lensRow = (row) => (row < ctx.trace.L ? (row + 1) * ctx.trace.steps - 1 : ctx.trace.N);
 
-    // The tokens that fit, around the chosen one.
+    // The tokens that fit, around the selected one.
     function span(width) {
       const { T } = ctx.trace;
       const count = Math.max(1, Math.min(T, Math.floor((width - 44) / 46)));
@@ -79,7 +98,7 @@ export const lens = {
       };
     }
 
-    // Mean log-probability of the right token per layer: a line for each stream, and the whole model.
+    // Mean log-probability of the target token per layer: a line for each stream, and the whole model.
     function curves() {
       const { trace } = ctx;
       const mean = meanOverTokens(trace, "stream_lens_target");
@@ -106,22 +125,20 @@ export const lens = {
         xTitle: "layer",
         xName: "layer",
         whole: true,
-        title: "log-probability of the right token, nats",
+        title: "log-probability of the target token, nats",
       };
     }
 
     const drawn = {
       update() {
         if (!ctx.trace) return;
-        kind.show(mode());
-        for (const button of kind.children)
-          button.disabled = !ctx.trace.has("stream_lens_id") && button.dataset.value !== "tokens";
+        kind.show(mode(), (one) => one === "tokens" || ctx.trace.has("stream_lens_id"));
         panel.note.textContent = {
           tokens: "state after each layer, decoded",
           streams:
             `each stream alone, after ${store.get("token")} ` +
             `“${short(ctx.trace.strings[store.get("token")], 10)}”`,
-          curves: "right token, mean over the prompt, nats",
+          curves: "target token, mean over the prompt, nats",
         }[mode()];
       },
       height: () => 60 + (ctx.trace.L + (ctx.trace.hasPost ? 1 : 0)) * 27,

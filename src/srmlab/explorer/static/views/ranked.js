@@ -1,21 +1,34 @@
-// 6. Ranked ablation: streams by the KL their mean ablation costs, with the cumulative share. Click toggles a
+// Ranked ablation: streams by the KL their mean ablation costs, with the cumulative share. Click toggles a
 // stream in the board; dragging over bars brushes a group, whose joint effect is set against the sum of its
 // members. "by layer" sweeps every stream × layer as a job.
 
 import { scale, streamColor } from "../color.js";
 import { choice, h, number } from "../dom.js";
 import { colorbar, heatmap } from "../heatmap.js";
-import { ranking } from "../measures.js";
-import { toggleAblation } from "./board.js";
+import { toggleAblation } from "../intervention.js";
+import { mean, ranking } from "../measures.js";
 
 export const ranked = {
-  id: "ranked",
+  name: "ranked",
   title: "Ranked ablation",
-  about:
-    "KL(full ‖ stream at its mean) in bits, mean over the prompt, and its cumulative " +
-    "share. Drag over bars to compare a group's joint effect with the sum.",
-  stretches: true,
+  place: "upper right",
+  needs: ["ablation_kl"],
+  shows: "Streams ranked by KL(full ‖ mean-ablated) of their final state, with the cumulative share.",
+  reading:
+    "Click a bar to ablate its stream; drag over bars to compare a group's joint effect with the sum of single ones.",
   uses: ["stream", "ablated", "rank", "sweep", "layer", "brush"],
+  stretches: true,
+
+  caption(trace) {
+    const list = ranking(trace);
+    const [first, last] = [list[0], list.at(-1)];
+    const half = list.findIndex(({ share }) => share >= 0.5) + 1;
+    return (
+      `Ablating S${first.stream} has the largest effect, ${first.kl.toFixed(3)} bits per token, S${last.stream} ` +
+      `the smallest, ${last.kl.toFixed(3)} (a factor of ${(first.kl / Math.max(last.kl, 1e-9)).toFixed(1)}); ` +
+      `${half} of ${trace.S} streams account for half of the summed effect.`
+    );
+  },
 
   mount(panel, ctx) {
     const { store } = ctx;
@@ -23,7 +36,7 @@ export const ranked = {
       "Rank",
       [
         ["prompt", "final state"],
-        ["layers", "by layer", "every stream ablated after every layer: a sweep"],
+        ["layers", "by layer", "sweep: every stream ablated after every layer"],
       ],
       store.get("rank"),
       (rank) => store.set({ rank }),
@@ -57,8 +70,8 @@ export const ranked = {
       });
       if (!found || ctx.trace !== trace || String(group()) !== String(streams)) return;
       effect = {
-        joint: average(found.kl),
-        summed: found.each.reduce((sum, one) => sum + average(one.kl), 0),
+        joint: mean(found.kl),
+        summed: found.each.reduce((sum, one) => sum + mean(one.kl), 0),
       };
       panel.redraw();
     }
@@ -108,10 +121,10 @@ export const ranked = {
       const settled = effect && !isDragging();
       const ratio = list[0].kl / Math.max(1e-9, list[S - 1].kl);
       const line = settled
-        ? `${group().length} together ${number(effect.joint, 3)} bits, summed ${number(effect.summed, 3)}: ` +
-          (effect.joint > effect.summed ? "they cover for each other" : "they overlap")
-        : `${half} of ${S} make half of the sum; ` +
-          (ctx.client ? "drag over bars for a group" : `range ${number(ratio, 1)}×`);
+        ? `${group().length} together ${number(effect.joint, 3)} bits, sum of each ${number(effect.summed, 3)}: ` +
+          (effect.joint > effect.summed ? "super-additive" : "sub-additive")
+        : `${half} of ${S} streams make half of the sum; ` +
+          (ctx.client ? "drag over bars to select a group" : `range ${number(ratio, 1)}×`);
       pen.text(line, left, 12, { color: settled ? theme.ink : theme.dim, size: 10 });
       pen.text("bits, and cumulative share", left, height - 4, { color: theme.dim, size: 10 });
     }
@@ -255,10 +268,6 @@ export const ranked = {
     };
   },
 };
-
-function average(values) {
-  return values.reduce((sum, value) => sum + value, 0) / values.length;
-}
 
 function range(count, letter) {
   return Array.from({ length: count }, (_, i) => `${letter}${i}`);

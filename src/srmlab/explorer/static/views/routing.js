@@ -1,18 +1,30 @@
-// 3. The routing lens: one layer and head at one token, with numbers. Alt-click cuts an edge and runs the
+// The routing lens: one layer and head at one token, with numbers. Alt-click cuts an edge and runs the
 // model again without it.
 
 import { scale } from "../color.js";
 import { number, short } from "../dom.js";
 import { colorbar, heatmap } from "../heatmap.js";
-import { patternAt } from "../measures.js";
+import { argmax, meanWeights, patternAt, unravel } from "../measures.js";
 
 export const routing = {
-  id: "routing",
+  name: "routing",
   title: "Routing lens",
-  about:
-    "One layer and head at one token. Alt-click cuts an edge at this token (with shift: " +
-    "at all tokens) and runs again.",
+  place: "upper right",
+  needs: ["routing"],
+  shows: "The attention pattern between streams of one layer and head at one token.",
+  reading:
+    "Each row sums to 1; alt-click cuts an edge at this token (shift-alt-click: at all tokens) and reruns the model.",
   uses: ["layer", "head", "token", "stream", "source", "cuts", "hover"],
+
+  caption(trace) {
+    const weights = meanWeights(trace);
+    const at = argmax(weights);
+    const [layer, head, target, source] = unravel(at, [trace.L, trace.H, trace.S, trace.S]);
+    return (
+      `The strongest edge, averaged over the prompt, is S${target} ← S${source} in layer ${layer}, head ${head}: ` +
+      `${weights[at].toFixed(2)}, ${(weights[at] * trace.S).toFixed(1)} times the uniform weight.`
+    );
+  },
 
   mount(panel, ctx) {
     const { store } = ctx;
@@ -31,7 +43,7 @@ export const routing = {
         const isConstant = layer === 0 && ctx.trace.manifest.model.config.z0 !== "input";
         panel.note.textContent =
           `L${layer} H${head} at ${token} “${short(ctx.trace.strings[token], 12)}”` +
-          (isConstant ? " · the same at every token" : "");
+          (isConstant ? " · identical at every token" : "");
       },
       height: (width) => Math.min(width - 44, 300) + 58,
       render(pen, width, height, theme) {
@@ -55,7 +67,7 @@ export const routing = {
             rowLabels: names,
             columnLabels: names,
             rowTitle: "target (reads)",
-            columnTitle: "source (is read)",
+            columnTitle: "source (read from)",
             rowGap: 32,
             mark:
               hover?.target !== undefined
@@ -74,7 +86,7 @@ export const routing = {
       },
       tip: ({ row, column }) =>
         `S${row} ← S${column}   ${number(pattern()[row * ctx.trace.S + column], 3)}` +
-        (ctx.client ? "\nalt-click cuts the edge here, shift-alt-click at all tokens" : ""),
+        (ctx.client ? "\nalt-click cuts this edge at this token, shift-alt-click at all tokens" : ""),
       hover: (hit) => store.set({ hover: hit ? { target: hit.row, source: hit.column } : null }),
       click({ row, column }, event) {
         const { layer, head, token, cuts } = store.state;

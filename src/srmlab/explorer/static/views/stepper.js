@@ -1,21 +1,38 @@
-// 7. The recursion stepper: every step of every layer as one tick, in bands of the step function it called.
-// At each tick the tokens the state would decode to, how far the step moved the chosen stream, its norm, and
-// its drift since the layer before. Space plays.
+// The recursion stepper: every step of every layer as one tick, in bands of the step function it called.
+// At each tick the logit lens, the relative change of the selected stream, its norm, and its drift since the
+// layer before. Space plays.
 
 import { scale, streamColor } from "../color.js";
 import { h, number, short } from "../dom.js";
 import { colorbar } from "../heatmap.js";
+import { argmax, mean } from "../measures.js";
 
 const BANDS = ["#7a8fb8", "#b88f6a", "#7aa38a", "#a889b5", "#a3a06b", "#8aa3a8"];
 
 export const stepper = {
-  id: "stepper",
+  name: "stepper",
   title: "Recursion stepper",
-  about:
-    "One column for every step of every layer. Top: likeliest next tokens if the state " +
-    "were decoded there. Below: the chosen stream. Space plays.",
-  full: true,
+  place: "wide",
+  needs: ["lens_ids", "lens_logprob", "target", "step_change", "state_norm"],
+  shows:
+    "The state after every step of every layer: top tokens by the logit lens, relative change, RMS norm and drift.",
+  reading:
+    "One column = one step; curves are for the selected token, with the selected stream in colour; space plays.",
   uses: ["token", "stream", "layer", "step"],
+
+  caption(trace) {
+    const change = Array.from({ length: trace.N }, (_, n) => {
+      const size = trace.T * trace.S;
+      return mean(trace.data("step_change").subarray(n * size, (n + 1) * size));
+    });
+    const letters = trace.manifest.letters;
+    const means = letters.map((letter) => mean(change.filter((_, n) => trace.letter(n) === letter)));
+    return (
+      `Step function ${letters[argmax(means)]} changes the state most, relative to its norm ` +
+      `(${letters.map((letter, i) => `${letter} ${means[i].toFixed(2)}`).join(", ")}); the first step ` +
+      `changes it by ${change[0].toFixed(2)}, the last by ${change.at(-1).toFixed(2)}.`
+    );
+  },
 
   mount(panel, ctx) {
     const { store } = ctx;
@@ -36,18 +53,13 @@ export const stepper = {
         else ctx.goto(ctx.tick() + 1);
       }, 350);
     };
-    ctx.tick = () => Math.min(ctx.trace.N - 1, store.get("layer") * ctx.trace.steps + store.get("step"));
-    ctx.goto = (tick) => {
-      const at = Math.max(0, Math.min(ctx.trace.N - 1, tick));
-      store.set({ layer: Math.floor(at / ctx.trace.steps), step: at % ctx.trace.steps });
-    };
 
-    // Three curves over ticks for one stream at the chosen token.
+    // Three curves over ticks for one stream at the selected token.
     function curve(name, tick, token, stream) {
       const { trace } = ctx;
       if (name !== "drift") return trace.at(name, tick, token, stream);
       const layer = Math.floor(tick / trace.steps);
-      return layer === 0
+      return layer === 0 || !trace.has("drift_cosine")
         ? NaN
         : trace.at(
             "drift_cosine",
@@ -134,7 +146,7 @@ export const stepper = {
         }
         pen.cells(left, top, column * columns, rows * tall, rows, columns, colors.paint(values));
         for (let k = 0; k < rows; k++) {
-          pen.text(k === 0 ? "likeliest" : `${k + 1}`, left - 6, top + k * tall + 12, {
+          pen.text(k === 0 ? "top 1" : `${k + 1}`, left - 6, top + k * tall + 12, {
             color: theme.dim,
             size: 10,
             align: "right",

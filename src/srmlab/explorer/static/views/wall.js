@@ -1,25 +1,37 @@
-// 2. The routing wall: for every layer and head a map of which stream (row, target) reads which (column,
+// The routing wall: for every layer and head a map of which stream (row, target) reads which (column,
 // source).
 
 import { scale } from "../color.js";
-import { choice, h, number } from "../dom.js";
+import { choice, h, number, percent } from "../dom.js";
 import { colorbar } from "../heatmap.js";
-import { tokenSpan, wallMaps } from "../measures.js";
+import { argmax, hubScores, mean, THRESHOLD, tokenSpan, wallMaps } from "../measures.js";
 
 export const wall = {
-  id: "wall",
+  name: "wall",
   title: "Routing wall",
-  about:
-    "Layers × heads of stream-to-stream maps: row = target (reads), column = source (is " +
-    "read). Click opens the map in the routing lens.",
+  place: "upper left",
+  needs: ["routing"],
+  shows: "The connection's attention patterns between streams, one map for each layer and head.",
+  reading: "Row = target (reads), column = source (read from); click a map to open it in the routing lens.",
   uses: ["wall", "scope", "threshold", "layer", "head", "stream", "source", "token", "rangeEnd", "hover"],
+
+  caption(trace) {
+    const { hub, self } = hubScores(trace, THRESHOLD);
+    const [most, least] = [argmax(hub), argmax(hub.map((value) => -value))];
+    const all = mean(wallMaps(trace, "frequency", THRESHOLD, 0, trace.T - 1));
+    return (
+      `S${most} is the strongest hub: ${percent(hub[most])} of its edges to other streams exceed ` +
+      `${number(THRESHOLD)} (S${least}, the weakest: ${percent(hub[least])}). Of self-edges ` +
+      `${percent(mean(self))} do, of all edges ${percent(all)}.`
+    );
+  },
 
   mount(panel, ctx) {
     const { store } = ctx;
     const kind = choice(
       "Show",
       [
-        ["frequency", "frequency", "share of tokens whose weight exceeds the threshold"],
+        ["frequency", "frequency", "share of tokens with weight above the threshold"],
         ["mean", "mean weight"],
       ],
       store.get("wall"),
@@ -29,7 +41,7 @@ export const wall = {
       "Over",
       [
         ["prompt", "prompt"],
-        ["selection", "selection", "only the chosen token or range"],
+        ["selection", "selection", "only the selected token or range"],
       ],
       store.get("scope"),
       (scope) => store.set({ scope }),
