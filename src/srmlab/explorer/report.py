@@ -24,7 +24,7 @@ from typing import Any
 
 import srmlab
 from srmlab.errors import UserError
-from srmlab.explorer.bundle import bundle, styles
+from srmlab.explorer.frontend import script, styles
 from srmlab.explorer.leaderboard import leaderboards, read_results, svg_image
 from srmlab.explorer.session import Session
 from srmlab.explorer.trace import Trace
@@ -71,9 +71,9 @@ def page(
         "training": training,
         "traces": [packed(trace) for trace in traces],
     }
-    script = f"{bundle('report.js')}\nentry_module.start();"
+    code = f"{script('report.js')}\nentry_module.start();"
     style = styles()
-    policy = f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:"
+    policy = f"default-src 'none'; script-src '{_hash(code)}'; style-src '{_hash(style)}'; img-src data:"
     content = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     return f"""<!doctype html>
 <html lang="en">
@@ -93,7 +93,7 @@ def page(
 <main id="app"></main>
 {experiments}
 <script type="application/json" id="data">{content}</script>
-<script>{script}</script>
+<script>{code}</script>
 </body>
 </html>
 """

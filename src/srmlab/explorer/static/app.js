@@ -9,11 +9,12 @@ import { MODES } from "./intervention.js";
 import { Panel, Tooltip } from "./panel.js";
 import { Store } from "./store.js";
 import { Trace } from "./trace.js";
-import { VIEWS } from "./views.js";
+import { REQUIRED, VIEWS } from "./views.js";
 
 export class App {
   // host: where the panels go. options: client, info, traces (saved ones), python (how to get model and
-  // tokenizer), state, views (names; all by default), captioned (whether each panel has a sentence under it).
+  // tokenizer), state, views (names; all by default), own (registered views), captioned (whether each panel
+  // has a sentence under it).
   constructor(
     host,
     {
@@ -23,8 +24,9 @@ export class App {
       python = "",
       state = {},
       views = null,
+      own = [],
       captioned = false,
-      onerror = () => {},
+      onerror = reportError,
     } = {},
   ) {
     Object.assign(this, { host, client, info, traces, python, captioned, onerror });
@@ -37,12 +39,27 @@ export class App {
     this.tooltip = new Tooltip(host);
     this.grid = h("div", { class: "grid" });
     host.append(this.grid);
-    this.mounted = VIEWS.filter((view) => views === null || views.includes(view.name))
-      .filter((view) => view.available?.(this) ?? true)
-      .map((view) => new Panel(view, this));
+    const isWanted = (view) => views === null || views.includes(view.name);
+    const isAvailable = (view) => view.available?.(this) ?? true;
+    this.mounted = [
+      ...VIEWS.filter((view) => isWanted(view) && isAvailable(view)).map((view) => new Panel(view, this)),
+      ...own.filter(isWanted).flatMap((view) => this.mountOwn(view)),
+    ];
     this.panels = []; // those of `mounted` that the trace has the arrays for
     this.store.subscribe((changed) => this.changed(changed));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.store.touch("theme"));
+  }
+
+  // The panel of a registered view; a view with a fault is reported and left out.
+  mountOwn(view) {
+    try {
+      const missing = REQUIRED.filter((name) => view[name] === undefined);
+      if (missing.length) throw new Error(`declares no ${missing.join(", ")}`);
+      return (view.available?.(this) ?? true) ? [new Panel(view, this)] : [];
+    } catch (error) {
+      this.onerror(new Error(`view ${view.name}: ${error.message}`));
+      return [];
+    }
   }
 
   // Put up the panels whose arrays the trace has; those of one place stand in one column.
@@ -321,7 +338,14 @@ export class App {
       if (big && this.client) window.scrollTo({ top: 0 });
     }
     if (!this.trace) return;
-    for (const panel of this.panels) panel.changed(keys);
+    for (const panel of this.panels) {
+      try {
+        panel.changed(keys);
+      } catch (error) {
+        reportError(error); // a fault in one view leaves the others alone
+        panel.note.textContent = error.message;
+      }
+    }
     if (this.client && has("trace", "ablated", "cuts", "holds", "first", "last")) this.intervene();
     if (
       has("against", "trace") ||

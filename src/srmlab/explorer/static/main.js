@@ -63,14 +63,31 @@ async function showResults(names) {
   dialog.showModal();
 }
 
+// The registered views; a file that does not load is reported, and the page comes up without it.
+async function ownViews(problems) {
+  try {
+    return (await import("./views/own.js")).OWN;
+  } catch (error) {
+    problems.push(`--view: ${error.message}`);
+    return [];
+  }
+}
+
 async function start() {
   const info = await client.ask("model", "/api/model");
+  const problems = [];
+  const own = await ownViews(problems);
   document.documentElement.dataset.theme = fromHash(location.hash).theme ?? "";
-  const app = new App($("app"), {
+  let app = null;
+  app = new App($("app"), {
     client,
     info,
     python: info.python,
-    onerror: (error) => say(error.message, true),
+    own,
+    onerror(error) {
+      if (!app) problems.push(error.message); // while the views are mounted
+      say(error.message, true);
+    },
   });
   window.explorer = app; // for the curious, and for the tests
   const { store } = app;
@@ -170,6 +187,7 @@ async function start() {
   addEventListener("hashchange", () => open(location.hash));
 
   await open(location.hash);
+  if (problems.length) say(problems.join("; "), true);
   document.documentElement.dataset.ready = "yes";
 }
 

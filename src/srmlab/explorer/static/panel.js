@@ -82,7 +82,12 @@ export class Panel {
       this.body,
       this.caption,
     );
-    this.drawn = view.mount(this, ctx);
+    this.drawn = { height: () => 220, ...view.mount(this, ctx) };
+    for (const [label, part] of [
+      ["csv", "table"],
+      ["python", "python"],
+    ])
+      this.menu.querySelector(`[data-export=${label}]`).hidden = !this.drawn[part];
     this.watchPointer();
     new ResizeObserver(() => this.redraw()).observe(this.body);
     new IntersectionObserver(

@@ -8,6 +8,7 @@ import { bindKeys } from "./keyboard.js";
 import { lineChart, penLines } from "./lines.js";
 import { SvgPen } from "./pen.js";
 import { unpack } from "./trace.js";
+import { OWN } from "./views/own.js";
 
 const PAPER = 720; // CSS pixels across a page, about; what is drawn for paper is scaled to fit
 
@@ -18,6 +19,7 @@ export async function start() {
     traces,
     python: data.python,
     views: traces.length ? null : [],
+    own: OWN,
     captioned: true,
   });
   window.explorer = app;

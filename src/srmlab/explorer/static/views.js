@@ -1,4 +1,5 @@
-// The views, in the order in which they stand on the page. A view is one file that declares itself:
+// The built-in views, in the order in which they stand on the page. A view is one file that declares itself (a
+// registered one exports the object as `view`):
 //
 //   name            unique; the panel's id, and what `views` and the address call it
 //   title           the panel's heading
@@ -13,7 +14,7 @@
 //   eager           optional: drawn even when out of sight, since only then its height is known
 //   mount(panel, app)       puts up the controls, and returns
 //     render(pen, width, height, theme)   draws the picture, on the screen and for PNG and SVG
-//     height(width)                       its natural height
+//     height(width)                       optional: its natural height
 //     update(keys)                        optional: parts of the state have changed
 //     table(), python()                   optional: { columns, rows } for CSV; the code behind the numbers
 //     tip(hit), hover(hit), click(hit, event)   optional; a hit is a region of the pen with row and column
@@ -31,6 +32,8 @@ import { routing } from "./views/routing.js";
 import { stepper } from "./views/stepper.js";
 import { tokens } from "./views/tokens.js";
 import { wall } from "./views/wall.js";
+
+export const REQUIRED = ["name", "title", "place", "needs", "shows", "reading", "uses", "mount"];
 
 export const VIEWS = [
   tokens,

@@ -5,6 +5,7 @@ import { App } from "./app.js";
 import { setRoot } from "./color.js";
 import { h } from "./dom.js";
 import { unpack } from "./trace.js";
+import { OWN } from "./views/own.js";
 
 export async function render({ model, el }) {
   const shadow = el.attachShadow({ mode: "open" });
@@ -17,6 +18,7 @@ export async function render({ model, el }) {
   const app = new App(page, {
     python: model.get("python"),
     views: model.get("views"),
+    own: OWN,
   });
   app.store.set({ token: Math.min(trace.T - 1, 12), layer: Math.min(trace.L - 1, 2) });
   app.show(trace);
