@@ -149,10 +149,12 @@ export const align = {
         };
       },
       python: () =>
-        `${ctx.preamble()}\n` +
-        `\ntrace["${name()}"].mean(1)        # [${perTick() ? "tick" : "layer"}, stream]\n` +
-        `trace["${name()}"][${row()}, :, ${store.get("stream")}]      # its distribution over ` +
-        "tokens",
+        [
+          ctx.preamble(),
+          "",
+          `trace["${name()}"].mean(1)        # [${perTick() ? "tick" : "layer"}, stream]`,
+          `trace["${name()}"][${row()}, :, ${store.get("stream")}]      # its distribution over tokens`,
+        ].join("\n"),
     };
   },
 };

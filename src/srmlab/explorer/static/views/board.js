@@ -171,10 +171,11 @@ export const board = {
         };
       },
       python: () =>
-        `${ctx.preamble(false)}\n` +
-        `${ctx.interventionPython()}\n` +
-        `evaluate(model, baseline, intervention${ctx.dictionaryPython()}).kl      # bits, ` +
-        "[token]",
+        [
+          ctx.preamble(false),
+          ctx.interventionPython(),
+          `evaluate(model, baseline, intervention${ctx.dictionaryPython()}).kl      # bits, [token]`,
+        ].join("\n"),
     };
 
     // KL at every token, a thin row of bars below.

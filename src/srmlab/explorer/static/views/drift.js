@@ -169,9 +169,11 @@ export const drift = {
         };
       },
       python: () =>
-        `${ctx.preamble()}\n` +
-        `\ntrace["drift_${store.get("drift")}"].mean(2)              # [transition, group, ` +
-        "stream], mean over tokens",
+        [
+          ctx.preamble(),
+          "",
+          `trace["drift_${store.get("drift")}"].mean(2)              # [transition, group, stream], mean over tokens`,
+        ].join("\n"),
     };
   },
 };

@@ -183,12 +183,12 @@ export const flow = {
       }),
       python() {
         const [a, b] = tokenSpan(store.state, ctx.trace);
-        return (
-          `${ctx.preamble()}\n` +
-          `\nweights = trace.weights[:, ${a}:${b + 1}].mean(1)     # [layer, head, target, ` +
-          "source]\n" +
-          `(weights > ${store.get("threshold")}).nonzero()`
-        );
+        return [
+          ctx.preamble(),
+          "",
+          `weights = trace.weights[:, ${a}:${b + 1}].mean(1)     # [layer, head, target, source]`,
+          `(weights > ${store.get("threshold")}).nonzero()`,
+        ].join("\n");
       },
     };
     return drawn;

@@ -252,10 +252,13 @@ export const lens = {
         };
       },
       python: () =>
-        `${ctx.preamble()}\n` +
-        `\nsteps = trace.manifest["axes"]["tick"] // trace.manifest["axes"]["layer"]\n` +
-        `trace["lens_ids"][steps - 1 :: steps]             # [layer, token, rank]\n` +
-        `trace["stream_lens_target"].mean(1)               # nats, [layer, stream]`,
+        [
+          ctx.preamble(),
+          "",
+          'steps = trace.manifest["axes"]["tick"] // trace.manifest["axes"]["layer"]',
+          'trace["lens_ids"][steps - 1 :: steps]             # [layer, token, rank]',
+          'trace["stream_lens_target"].mean(1)               # nats, [layer, stream]',
+        ].join("\n"),
     };
     return drawn;
   },

@@ -239,31 +239,32 @@ export const ranked = {
       },
       python() {
         const { L, S } = ctx.trace;
-        const bits =
-          "def bits(*ablations):\n" +
-          "    return evaluate(model, baseline, Intervention(ablations)).kl.mean().item()\n";
-        if (byLayer())
-          return (
-            `${ctx.preamble(false)}\n` +
-            `${ctx.baselinePython()}\n` +
-            `\n${bits}\n` +
-            `[[bits(Ablation(stream, "mean", layer, layer)) for stream in range(${S})] for layer ` +
-            `in range(${L})]      # [layer][stream]`
-          );
-        const ranks =
-          `${ctx.preamble()}\n` +
-          `\nkl = trace["ablation_kl"].astype(float).mean(0)      # bits, [stream]\n` +
-          "kl.argsort()[::-1]";
-        if (!group().length) return ranks;
-        const members =
-          `group = [Ablation(stream, "mean", ${L - 1}, ${L - 1}) for stream in ` + `[${group().join(", ")}]]`;
-        return (
-          `${ranks}\n` +
-          `\n${ctx.baselinePython()}\n` +
-          `\n${bits}\n` +
-          `${members}\n` +
-          "bits(*group), sum(bits(one) for one in group)      # together, summed"
-        );
+        const bits = [
+          ctx.baselinePython(),
+          "",
+          "def bits(*ablations):",
+          "    return evaluate(model, baseline, Intervention(ablations)).kl.mean().item()",
+          "",
+        ];
+        if (byLayer()) {
+          const row = `[bits(Ablation(stream, "mean", layer, layer)) for stream in range(${S})]`;
+          const sweep = `[${row} for layer in range(${L})]      # [layer][stream]`;
+          return [ctx.preamble(false), ...bits, sweep].join("\n");
+        }
+        const ranks = [
+          ctx.preamble(),
+          "",
+          'kl = trace["ablation_kl"].astype(float).mean(0)      # bits, [stream]',
+          "kl.argsort()[::-1]",
+        ];
+        if (!group().length) return ranks.join("\n");
+        return [
+          ...ranks,
+          "",
+          ...bits,
+          `group = [Ablation(stream, "mean", ${L - 1}, ${L - 1}) for stream in [${group().join(", ")}]]`,
+          "bits(*group), sum(bits(one) for one in group)      # together, summed",
+        ].join("\n");
       },
     };
   },

@@ -109,10 +109,11 @@ export const routing = {
           rows: Array.from(pattern(), (value, i) => [Math.floor(i / S), i % S, value.toFixed(5)]),
         };
       },
-      python: () =>
-        `${ctx.preamble()}\n` +
-        `\ntrace.weights[${store.get("layer")}, ${store.get("token")}, ` +
-        `${store.get("head")}]           # [target, source]`,
+      python() {
+        const { layer, token, head } = store.state;
+        const pattern = `trace.weights[${layer}, ${token}, ${head}]           # [target, source]`;
+        return [ctx.preamble(), "", pattern].join("\n");
+      },
     };
   },
 };

@@ -230,14 +230,15 @@ export const stepper = {
         };
       },
       python: () =>
-        `${ctx.preamble()}\n` +
-        `\ntoken, stream = ${store.get("token")}, ${store.get("stream")}\n` +
-        `[[trace.string(i) for i in row] for row in trace["lens_ids"][:, token]]   # ` +
-        "[tick][rank]\n" +
-        `trace["step_change"][:, token, stream]\n` +
-        `trace["state_norm"][:, token, stream]                                   # rms\n` +
-        `trace["drift_cosine"][:, :, token, stream]                              # ` +
-        "[transition, group]",
+        [
+          ctx.preamble(),
+          "",
+          `token, stream = ${store.get("token")}, ${store.get("stream")}`,
+          '[[trace.string(i) for i in row] for row in trace["lens_ids"][:, token]]   # [tick][rank]',
+          'trace["step_change"][:, token, stream]',
+          'trace["state_norm"][:, token, stream]                                   # rms',
+          'trace["drift_cosine"][:, :, token, stream]                              # [transition, group]',
+        ].join("\n"),
     };
   },
 };

@@ -108,8 +108,7 @@ export const tokens = {
           span.style.color = colors.ink(values[t]);
           span.setAttribute("aria-selected", String(t >= first && t <= last));
         });
-        panel.note.textContent =
-          `${trace.T} tokens · ${NAMES[kind()]}, ${number(colors.low)} – ` + `${number(colors.high)}`;
+        panel.note.textContent = `${trace.T} tokens · ${NAMES[kind()]}, ${number(colors.low)} – ${number(colors.high)}`;
       },
       height: (width) => places(width).at(-1).y + 34,
       render(pen, width, height, theme) {
@@ -135,10 +134,13 @@ export const tokens = {
         };
       },
       python: () =>
-        `${ctx.preamble()}\n` +
-        `\ntrace["surprisal"]                      # bits, [token]\n` +
-        `trace["ablation_kl"].sum(-1)            # bits, [token]\n` +
-        `trace["routing_entropy"].mean((0, 2))   # bits, [token]`,
+        [
+          ctx.preamble(),
+          "",
+          'trace["surprisal"]                      # bits, [token]',
+          'trace["ablation_kl"].sum(-1)            # bits, [token]',
+          'trace["routing_entropy"].mean((0, 2))   # bits, [token]',
+        ].join("\n"),
     };
   },
 };

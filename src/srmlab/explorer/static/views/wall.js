@@ -160,12 +160,12 @@ export const wall = {
         const { wall, threshold, scope } = store.state;
         const [a, b] = tokenSpan(store.state, ctx.trace);
         const cut = scope === "selection" ? `[:, ${a}:${b + 1}]` : "";
-        return (
-          `${ctx.preamble()}\n` +
-          `\nweights = trace.weights${cut}            # [layer, token, head, target, source]\n` +
-          `${wall === "mean" ? "weights.mean(1)" : `(weights > ${threshold}).mean(1)`}                ` +
-          "# [layer, head, target, source]"
-        );
+        return [
+          ctx.preamble(),
+          "",
+          `weights = trace.weights${cut}            # [layer, token, head, target, source]`,
+          `${wall === "mean" ? "weights" : `(weights > ${threshold})`}.mean(1)     # [layer, head, target, source]`,
+        ].join("\n");
       },
     };
   },
