@@ -190,6 +190,19 @@ def test_no_file_names_a_machines_paths_or_a_registry():
     assert not found
 
 
+def test_the_pages_scripts_and_styles_keep_to_120_characters_a_line():
+    static = ROOT / "src/srmlab/explorer/static"
+    ours = [path for kind in ("*.js", "*.css") for path in static.rglob(kind) if "vendor" not in path.parts]
+    assert len(ours) > 25
+    long = [
+        f"{path.relative_to(static)}:{number}"
+        for path in ours
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if len(line) > 120
+    ]
+    assert not long, "npx prettier --write src/srmlab/explorer/static breaks the lines it can"
+
+
 # make and CI, with stand-ins for what would take minutes
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from srmlab.explorer.bundle import BundleError, bundle, shadow_styles
+from srmlab.explorer.bundle import BundleError, bundle
+from srmlab.explorer.frontend import script, shadow_styles
 
 
 def test_modules_come_after_what_they_import_and_only_once():
-    script = bundle(
+    code = bundle(
         "main.js",
         {
             "main.js": 'import { a } from "./views/a.js";\nimport { c } from "./c.js";\nexport const '
@@ -17,21 +18,26 @@ def test_modules_come_after_what_they_import_and_only_once():
             "c.js": "export const c = 2;",
         },
     )
-    assert script.count("const c = 2;") == 1
-    assert script.index("const c = 2;") < script.index("const a = c;") < script.index("const all = a + c;")
-    assert "return { a };" in script
+    assert code.count("const c = 2;") == 1
+    assert code.index("const c = 2;") < code.index("const a = c;") < code.index("const all = a + c;")
+    assert "return { a };" in code
 
 
 def test_a_default_export_can_be_imported():
-    script = bundle(
+    code = bundle(
         "m.js",
         {
             "m.js": 'import U from "./u.js";\nexport function f() { return U; }',
             "u.js": "class X {}\nexport { X as default };",
         },
     )
-    assert "return { default: X };" in script
-    assert "const { default: U } = module_0;" in script
+    assert "return { default: X };" in code
+    assert "const { default: U } = module_0;" in code
+
+
+def test_an_import_can_be_renamed():
+    code = bundle("m.js", {"m.js": 'import { a as b } from "./a.js";', "a.js": "export const a = 1;"})
+    assert "const { a: b } = module_0;" in code
 
 
 @pytest.mark.parametrize(
@@ -50,9 +56,9 @@ def test_what_it_does_not_know_is_refused(sources, complaint):
 
 @pytest.mark.parametrize("entry", ["main.js", "report.js", "widget.js"])
 def test_the_real_modules_bundle_and_cannot_end_their_own_script(entry):
-    script = bundle(entry)
-    assert "</script" not in script
-    assert "entry_module" in script
+    code = script(entry)
+    assert "</script" not in code
+    assert "entry_module" in code
 
 
 def test_the_shadow_styles_have_no_root_and_no_body():

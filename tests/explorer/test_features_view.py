@@ -19,7 +19,6 @@ from srmlab.data import byte_tokenizer
 from srmlab.dictionaries import Lexicon
 from srmlab.errors import Notice, UserError
 from srmlab.explorer import Trace, TraceError, capture
-from srmlab.explorer.captions import captions
 from srmlab.explorer.opening import open_run
 from srmlab.explorer.report import write_report
 from srmlab.explorer.session import Session
@@ -75,14 +74,18 @@ def test_every_feature_in_use_is_described_with_tokens_the_trace_can_name(trace)
         assert not about["example"] or 0 <= about["peak"] < len(about["example"])
 
 
-def test_it_survives_being_written_and_its_caption_names_the_strongest(trace):
+def test_it_survives_being_written_and_its_caption_names_the_strongest(trace, watch, tmp_path):
     again = Trace.from_bytes(trace.to_bytes())
     assert np.array_equal(again["features"], trace["features"])
-    sentence = captions(trace)["features"]
-    values = trace["feature_activation"][-1].astype(float)
+    session = Session(tiny_model(), TOKENIZER)
+    page = watch(write_report(session, tmp_path / "report.html", traces=[trace]).as_uri()).page
+    sentence = page.locator("#panel-features .caption").text_content()
+    ids, values = trace["features"][-1], trace["feature_activation"][-1].astype(float)
     token, stream, place = np.unravel_index(values.argmax(), values.shape)
-    assert f"feature {trace['features'][-1, token, stream, place]} of S{stream}" in sentence
-    assert sentence.endswith(f"({token}).")
+    active = sum(len(np.unique(ids[:, s][ids[:, s] >= 0])) for s in range(ids.shape[1]))
+    assert sentence.startswith(f"{active} of ")
+    assert f"feature {ids[token, stream, place]} of S{stream}" in sentence
+    assert sentence.endswith(f"(token {token}).")
 
 
 def test_a_held_feature_is_an_intervention_like_the_others(model, lexicon, trace):
@@ -186,7 +189,7 @@ def test_alt_click_holds_a_feature_and_the_board_lets_it_go(page):
     page.wait_for_function("() => Math.max(...explorer.outcome.kl) > 0")
     chip = page.locator("#panel-board .cuts button", has_text=f"S2 f{feature} = 0")
     assert "holds=" in page.url
-    assert f"hold S2 feature {feature} at 0" in page.evaluate("() => explorer.panel('board').svg()")
+    assert f"clamp S2 feature {feature} at 0" in page.evaluate("() => explorer.panel('board').svg()")
     chip.click()
     assert state(page)["holds"] == []
     page.wait_for_function("() => Math.max(...explorer.outcome.kl) === 0")
@@ -263,18 +266,16 @@ def test_its_height_is_the_same_at_every_token(page):
     assert len(heights) == 1
 
 
-def test_in_a_report_a_trace_without_features_says_so(watch, nano, tmp_path):
+def test_in_a_report_a_trace_without_features_has_no_panel_of_them(watch, nano, tmp_path):
     traces = [nano.trace(nano.encode(PROMPT)), replace(nano, lexicon=None).trace(nano.encode("other"))]
     page = watch(write_report(nano, tmp_path / "report.html", traces=traces).as_uri()).page
-    note = page.locator("#panel-features .note")
-    assert "of 24 in use" in note.inner_text()
+    assert "of 24 active" in page.locator("#panel-features .note").inner_text()
     page.locator("#tabs button").nth(1).click()
     page.wait_for_function("() => explorer.trace === explorer.traces[1]")
-    page.wait_for_function("() => !document.querySelector('#panel-features .note').textContent")
-    panel = "explorer.panel('features')"
-    assert "no dictionary was learned on these weights" in page.evaluate(f"() => {panel}.svg()")
-    assert page.evaluate(f"() => {panel}.csv()").count("\n") == 1
-    compile(page.evaluate(f"() => {panel}.drawn.python()"), "features", "exec")
+    assert page.locator("#panel-features").count() == 0
+    page.locator("#tabs button").nth(0).click()
+    page.wait_for_function("() => explorer.trace === explorer.traces[0]")
+    assert "of 24 active" in page.locator("#panel-features .note").inner_text()
 
 
 def test_without_a_dictionary_there_is_no_panel(watch, address):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -78,7 +79,7 @@ def test_the_board_ablates_a_stream_and_draws_new_bars(page):
     assert picture(page, "board") != before
     mean_kl = page.evaluate("() => explorer.outcome.kl")
     assert min(mean_kl) > 0
-    assert "bits here" in page.locator("#panel-board .note").inner_text()
+    assert re.fullmatch(r"KL [\d.]+ bits", page.locator("#panel-board .note").inner_text())
     page.locator('[data-ablate="7"]').click()  # the same stream at zero instead
     assert state(page)["ablated"] == [7]
     assert page.evaluate("() => explorer.outcome.kl") != mean_kl

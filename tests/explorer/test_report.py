@@ -14,11 +14,11 @@ from explorer_pages import VIEWS as ALL_VIEWS
 from explorer_subjects import tiny_model
 
 from srmlab import analysis
+from srmlab.analysis.drift import CLASSES, convergence, convergence_class
 from srmlab.data import byte_tokenizer
 from srmlab.errors import UserError
 from srmlab.experiments import CellResult, SweepResult, experiment
 from srmlab.experiments.results import Run
-from srmlab.explorer.captions import captions, comparison
 from srmlab.explorer.leaderboard import leaderboards, read_results
 from srmlab.explorer.report import training_curve, training_sentence, write_report
 from srmlab.explorer.session import Session
@@ -79,7 +79,7 @@ def test_it_opens_from_a_file_draws_every_view_and_asks_for_nothing(watch, repor
     assert page.locator("#panel-board").count() == 0  # it needs the model
     assert page.locator("#training canvas").count() == 1
     assert page.locator(".report .caption").first.inner_text() == (
-        "Training loss goes from 7.92 to 0.42 nats a token in 300 steps; validation loss is lowest at step "
+        "Training loss goes from 7.92 to 0.42 nats per token in 300 steps; validation loss is lowest at step "
         "300, 3.500."
     )
     assert "hubs S1 <b>" in page.locator(".report").first.inner_text()
@@ -148,7 +148,8 @@ def test_a_saved_analysis_has_its_headline_and_its_figure(watch, report):
 def test_nothing_moves_when_a_panel_comes_into_sight(watch, report):
     page = watch(report.as_uri()).page
     tops = """() => Object.fromEntries(
-      explorer.panels.map(({ view, element }) => [view.id, element.getBoundingClientRect().top + scrollY]))"""
+      explorer.panels.map(({ view, element }) =>
+        [view.name, element.getBoundingClientRect().top + scrollY]))"""
     drawn = "() => explorer.panels.every(({ element }) => element.dataset.drawn > 0)"
     page.evaluate(AT_REST)
     before = page.evaluate(tops)
@@ -265,36 +266,76 @@ def test_a_folder_that_cannot_be_written_is_one_clear_line(tmp_path):
         write_report(session, tmp_path / "file" / "report.html")
 
 
-def test_captions_say_what_the_arrays_hold():
+CAPTIONS = """() => Object.fromEntries(
+  [...document.querySelectorAll(".panel")].map((panel) => [
+    panel.id.replace("panel-", ""), panel.querySelector(".caption").textContent]))"""
+
+
+def captions(watch, path, *traces) -> dict[str, str]:
+    """The sentences under the panels of a report of these traces, by view."""
+    session = Session(tiny_model(), byte_tokenizer(), name="tiny")
+    page = watch(write_report(session, path, traces=traces).as_uri()).page
+    page.wait_for_function("() => explorer.traces.length < 2 || explorer.other")
+    return page.evaluate(CAPTIONS)
+
+
+def minus(number: str) -> str:
+    return number.replace("-", "−")
+
+
+def test_captions_say_what_the_arrays_hold(watch, tmp_path):
     trace = Session(tiny_model(), byte_tokenizer()).trace([72, 101, 121])
-    said = captions(trace)
+    said = captions(watch, tmp_path / "report.html", trace)
     kl = trace["ablation_kl"].astype(float).mean(0)
-    assert f"Ablating S{kl.argmax()} costs most, {kl.max():.3f} bits" in said["ranked"]
+    assert f"Ablating S{kl.argmax()} has the largest effect, {kl.max():.3f} bits" in said["ranked"]
     worst = int(np.nanargmax(trace["surprisal"].astype(float)))
-    assert f"“{trace.token_strings[worst]}” at {worst} surprised most" in said["tokens"]
-    assert f"{trace['connection_cosine'].astype(float).mean():+.3f}" in said["align"]
+    assert f"highest at “{trace.token_strings[worst]}” (token {worst})" in said["tokens"]
+    assert minus(f"{trace['connection_cosine'].astype(float).mean():.3f}") in said["align"]
+    weights = trace.weights.mean(1)
+    layer, head, target, source = np.unravel_index(weights.argmax(), weights.shape)
+    edge = f"S{target} ← S{source} in layer {layer}, head {head}: {weights.max():.2f}"
+    assert edge in said["routing"]
+    frequency = (trace["routing"] > 25).mean(1)  # [layer, head, target, source]
+    assert f"of all edges {100 * frequency.mean():.0f} %." in said["wall"]
+    used = (frequency > 0.5).sum((1, 2, 3))
+    assert said["flow"].endswith(f"by layer: {' '.join(map(str, used))}.")
+    drift = trace["drift_cosine"].astype(float).mean(2)  # [transition, group, stream]
+    converged = [convergence(curve) for curve in drift.reshape(len(drift), -1).T]
+    late = sum(convergence_class(at, len(drift)) == CLASSES.index("late") for at in converged)
+    assert f"{late} late" in said["drift"]
+    change = trace["step_change"].astype(float).mean((1, 2))
+    assert said["stepper"].endswith(f"by {change[0]:.2f}, the last by {change[-1]:.2f}.")
+    norms = trace["write_norm"][-1].astype(float)
+    assert f"norm {norms.max():.1f} after subtracting the mean, against a median of " in said["card"]
+    steps = len(change) // 3
+    right = trace["lens_target"][steps - 1 : len(change) : steps].astype(float).mean(1)
+    assert f"{right[-1]:.2f} after layer 2." in said["lens"]
 
 
-def test_the_caption_of_a_comparison_says_how_far_the_two_are_apart():
+def test_the_caption_of_a_comparison_says_how_far_the_two_are_apart(watch, tmp_path):
     session = Session(tiny_model(), byte_tokenizer())
     one, other = session.trace([72, 101, 121]), session.trace([74, 117])
     a, b = one.weights.mean(1), other.weights.mean(1)
     at = np.unravel_index(np.abs(b - a).argmax(), a.shape)
-    said = comparison(one, other)
-    assert f"differs by {np.abs(b - a).mean():.3f} an edge" in said
-    assert (
-        f"S{at[2]} ← S{at[3]} in layer {at[0]}, head {at[1]}, {a[at]:.2f} in A and {b[at]:.2f} in B" in said
-    )
-    assert comparison(one, one) == "A and B are the same trace."
+    said = captions(watch, tmp_path / "two.html", one, other)["compare"]
+    assert f"differ by {np.abs(b - a).mean():.3f} per edge" in said
+    place = f"S{at[2]} ← S{at[3]} in layer {at[0]}, head {at[1]}"
+    assert f"{place} ({a[at]:.2f} in A and {b[at]:.2f} in B)" in said
     wider = Session(tiny_model(streams=4), byte_tokenizer()).trace([72])
-    assert comparison(one, wider) == "A has 3 layers, 2 heads and 3 streams, B 3, 2 and 4."
+    assert captions(watch, tmp_path / "wider.html", one, wider)["compare"] == (
+        "A has 3 layers, 2 heads and 3 streams; B has 3 layers, 2 heads and 4 streams."
+    )
 
 
-def test_captions_exist_for_the_smallest_prompt_and_the_smallest_model():
-    for model in (tiny_model(), tiny_model(depth=1, gradient_depth=1, streams=1)):
-        for sentence in captions(Session(model, byte_tokenizer()).trace([65])).values():
-            assert "nan" not in sentence
-            assert sentence.endswith(".")
+@pytest.mark.parametrize("changes", [{}, {"depth": 1, "gradient_depth": 1, "streams": 1}])
+def test_captions_exist_for_the_smallest_prompt_and_the_smallest_model(watch, tmp_path, changes):
+    trace = Session(tiny_model(**changes), byte_tokenizer()).trace([65])
+    said = captions(watch, tmp_path / "report.html", trace)
+    del said["compare"]  # there is nothing to compare with
+    assert len(said) == len(VIEWS) - 2  # nor a dictionary
+    for sentence in said.values():
+        assert "nan" not in sentence.lower()
+        assert sentence.endswith(".")
 
 
 def test_experiments_go_into_the_report(tmp_path):

@@ -15,8 +15,8 @@ import torch
 from explorer_subjects import serving
 
 from srmlab.explorer import Trace, background
+from srmlab.explorer.frontend import static_files
 from srmlab.explorer.guard import MAX_BODY
-from srmlab.explorer.server import static_files
 from srmlab.explorer.worker import Busy, Gone, Worker
 
 client = httpx.Client(

@@ -7,6 +7,8 @@ import pytest
 from explorer_pages import COLORS, VIEWS, picture, put
 from explorer_subjects import PROMPT
 
+from srmlab.explorer.trace import FIELDS
+
 # Drawn
 
 
@@ -87,6 +89,40 @@ def test_the_stepper_and_drift_say_what_their_numbers_are(page):
     assert "A: 1 − cos " in page.evaluate("() => explorer.panel('drift').svg()")
     put(page, drift="kl")
     assert "A: KL, nats" in page.evaluate("() => explorer.panel('drift').svg()")
+
+
+# Show the trace without these arrays, use all of every view that is left, and return their names.
+WITHOUT = """(missing) => {
+  const whole = explorer.trace;
+  const kept = Object.entries(whole.arrays).filter(([name]) => !missing.includes(name));
+  const trace = Object.create(Object.getPrototypeOf(whole));
+  Object.assign(trace, whole, { arrays: Object.fromEntries(kept), memory: new Map() });
+  explorer.show(trace);
+  const names = explorer.panels.map((panel) => {
+    panel.changed(new Set(["trace"]));
+    panel.draw();
+    panel.svg();
+    panel.csv();
+    panel.drawn.python();
+    panel.view.caption?.(trace, trace);
+    return panel.view.name;
+  });
+  explorer.show(whole);
+  return names;
+}"""
+
+
+@pytest.mark.parametrize("missing", [name for name in FIELDS if name != "tokens"])
+def test_a_view_whose_arrays_the_trace_lacks_is_not_shown_and_the_others_are(page, missing):
+    needs = page.evaluate("() => explorer.mounted.map(({ view }) => [view.name, view.needs])")
+    expected = [name for name, arrays in needs if missing not in arrays]
+    assert page.evaluate(WITHOUT, [missing]) == expected
+
+
+def test_a_trace_without_attention_between_streams_keeps_what_does_not_need_it(page):
+    lacking = ["routing", "routing_entropy", "connection_cosine"]
+    shown = page.evaluate(WITHOUT, lacking)
+    assert set(VIEWS) - set(shown) == {"wall", "flow", "routing", "card"}
 
 
 @pytest.mark.parametrize("threshold", [0, 0.05, 0.1, 0.125, 0.4999, 0.51, 0.7, 1])

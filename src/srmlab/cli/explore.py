@@ -27,6 +27,7 @@ class Command:
         srmlab explore --pretrained
         srmlab explore runs/nano
         srmlab explore --preset srm-nano
+        srmlab explore runs/nano --view my_view.js
     """
 
     run_path: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
@@ -37,6 +38,8 @@ class Command:
     """Instead of a run: the trained model that comes with the package."""
     dictionary: Path | None = None
     """A folder of `srmlab dictionary`; by default the run's newest one."""
+    view: Annotated[tuple[Path, ...], tyro.conf.UseAppendAction] = ()
+    """A JavaScript file with a view of your own; several times for several."""
     port: int = 8765
     """0 takes any free one."""
     host: str = "127.0.0.1"
@@ -45,9 +48,13 @@ class Command:
     """Open the page."""
 
     def run(self) -> None:
+        from srmlab.explorer.frontend import register_view
+
         run, preset = subject(self.run_path, self.preset, self.pretrained)
         if not 0 <= self.port <= 65535:
             raise UserError(f"--port {self.port}: must be between 0 and 65535")
+        for path in self.view:
+            register_view(path)
         listener = listen(self.host, self.port)
         try:
             session = opened(run, preset, self.dictionary)

@@ -38,10 +38,13 @@ class Command:
     """A folder of `srmlab dictionary`; by default the run's newest one."""
     results: Path | None = None
     """A folder of `srmlab sweep`'s results: their tables go into the report."""
+    view: Annotated[tuple[Path, ...], tyro.conf.UseAppendAction] = ()
+    """A JavaScript file with a view of your own; several times for several."""
     out: Path | None = None
     """Where to write; by default report.html in the run, or beside a checkpoint or export."""
 
     def run(self) -> None:
+        from srmlab.explorer.frontend import register_view
         from srmlab.explorer.report import write_report
         from srmlab.progress import Display
         from srmlab.training.run_text import place_for
@@ -49,6 +52,8 @@ class Command:
         run, preset = subject(self.run_path, self.preset, self.pretrained)
         if run is None and self.out is None:
             raise UserError("say where to write with --out, or give a run: srmlab report runs/nano")
+        for path in self.view:
+            register_view(path)
         session = opened(run, preset, self.dictionary)
         out = self.out or place_for(Path(run or "."), "report.html")
         prompts = self.prompt or session.prompts

@@ -10,12 +10,14 @@ worker.py         one thread around the model, with a bounded queue
 background.py     long sweeps with progress
 server.py         the web interface on loopback
 static/           the front end: plain ES modules
-bundle.py         those modules as one script, for the report and the notebook
+frontend.py       its files, and views of a user's own
+bundle.py         the modules as one script, for the report and the notebook
 report.py         one self-contained HTML file
 widget.py         the same views in a notebook
 """
 
+from srmlab.explorer.frontend import register_view
 from srmlab.explorer.trace import Trace, TraceError
 from srmlab.explorer.tracing import capture
 
-__all__ = ["Trace", "TraceError", "capture"]
+__all__ = ["Trace", "TraceError", "capture", "register_view"]

@@ -3,7 +3,7 @@
 The modules keep to a few forms of import and export, and this turns each into a function that returns its
 exports:
 
-    import { a, b } from "./x.js";        →   const { a, b } = module_x;
+    import { a, b as c } from "./x.js";   →   const { a, b: c } = module_x;
     import uPlot from "./uPlot.esm.js";   →   const { default: uPlot } = module_uPlot;
     export const c = …                    →   const c = …    and   return { c };
 
@@ -17,8 +17,6 @@ import posixpath
 import re
 from collections.abc import Mapping
 
-from srmlab.explorer.server import static_files
-
 IMPORT = re.compile(
     r'^import (?:(?P<default>\w+)|\{(?P<names>[^}]*)\}) from "(?P<path>\./[^"]+|\.\./[^"]+)";$', re.MULTILINE
 )
@@ -30,10 +28,8 @@ class BundleError(Exception):
     """A module written in a form this does not know."""
 
 
-def bundle(entry: str, sources: Mapping[str, str] | None = None) -> str:
+def bundle(entry: str, sources: Mapping[str, str]) -> str:
     """All that `entry` needs as one script; the entry's exports are in the constant `entry_module`."""
-    if sources is None:
-        sources = {path: content.decode() for path, content in static_files().items() if path.endswith(".js")}
     order: list[str] = []
     _visit(entry, sources, order, ())
     names = {path: f"module_{i}" for i, path in enumerate(order)}
@@ -42,18 +38,6 @@ def bundle(entry: str, sources: Mapping[str, str] | None = None) -> str:
     ]
     script = "\n".join([*parts, f"const entry_module = {names[entry]};"])
     return script.replace("</script", "<\\/script")
-
-
-def styles() -> str:
-    files = static_files()
-    return "\n".join(files[path].decode() for path in ("vendor/uPlot.min.css", "style.css"))
-
-
-def shadow_styles() -> str:
-    """The same styles for a shadow root, where there is no :root and no body."""
-    css = styles()
-    css = re.sub(r":root((?:\[[^]]*\]|:not\([^)]*\))+)", r":host(\1)", css)
-    return css.replace(":root", ":host").replace("body {", ".page {")
 
 
 def _visit(path: str, sources: Mapping[str, str], order: list[str], above: tuple[str, ...]) -> None:
@@ -74,7 +58,7 @@ def _resolve(path: str, relative: str) -> str:
 
 def _body(path: str, source: str, names: Mapping[str, str]) -> str:
     def imported(match: re.Match[str]) -> str:
-        wanted = f"default: {match['default']}" if match["default"] else match["names"].strip()
+        wanted = f"default: {match['default']}" if match["default"] else _renamed(match["names"])
         return f"const {{ {wanted} }} = {names[_resolve(path, match['path'])]};"
 
     default = EXPORT_DEFAULT.search(source)
@@ -86,3 +70,8 @@ def _body(path: str, source: str, names: Mapping[str, str]) -> str:
     if left is not None:
         raise BundleError(f"{path}: cannot bundle {left[0]!r}")
     return f"{body}\nreturn {{ {', '.join(exports)} }};"
+
+
+def _renamed(names: str) -> str:
+    """`a, b as c` as a destructuring pattern has it: `a, b: c`."""
+    return names.strip().replace(" as ", ": ")

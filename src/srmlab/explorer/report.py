@@ -4,9 +4,9 @@
     write_report(open_run("runs/nano"), "report.html", run="runs/nano")
 
 It carries the explorer's own views on a few traces, the training curve, what the analyses found, config and
-provenance, with a sentence under each figure that says what it shows for this run. It opens from a file, asks
-no network for anything, and its policy (`default-src 'none'`, scripts and styles by their hash) makes the
-browser hold it to that.
+provenance, with a sentence under each figure that says what it shows for this run: each view computes its
+own from the trace. It opens from a file, makes no network request, and its policy (`default-src 'none'`,
+scripts and styles by their hash) makes the browser hold it to that.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from typing import Any
 
 import srmlab
 from srmlab.errors import UserError
-from srmlab.explorer.bundle import bundle, styles
-from srmlab.explorer.captions import captions, comparison
+from srmlab.explorer.frontend import script, styles
 from srmlab.explorer.leaderboard import leaderboards, read_results, svg_image
 from srmlab.explorer.session import Session
 from srmlab.explorer.trace import Trace
@@ -72,18 +71,11 @@ def page(
     data = {
         "python": session.python,
         "training": training,
-        "traces": [
-            {
-                "trace": packed(trace),
-                "captions": captions(trace),
-                "comparisons": [comparison(trace, other) for other in traces],
-            }
-            for trace in traces
-        ],
+        "traces": [packed(trace) for trace in traces],
     }
-    script = f"{bundle('report.js')}\nentry_module.start();"
+    code = f"{script('report.js')}\nentry_module.start();"
     style = styles()
-    policy = f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:"
+    policy = f"default-src 'none'; script-src '{_hash(code)}'; style-src '{_hash(style)}'; img-src data:"
     content = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     return f"""<!doctype html>
 <html lang="en">
@@ -103,7 +95,7 @@ def page(
 <main id="app"></main>
 {experiments}
 <script type="application/json" id="data">{content}</script>
-<script>{script}</script>
+<script>{code}</script>
 </body>
 </html>
 """
@@ -174,7 +166,7 @@ def training_sentence(training: dict[str, Any]) -> str:
     ]
     tail = [value for _, value in losses[-max(1, len(losses) // 20) :]]
     sentence = (
-        f"Training loss goes from {losses[0][1]:.2f} to {sum(tail) / len(tail):.2f} nats a token "
+        f"Training loss goes from {losses[0][1]:.2f} to {sum(tail) / len(tail):.2f} nats per token "
         f"in {losses[-1][0]:,} steps"
     )
     measured = [
@@ -249,7 +241,7 @@ def _provenance(info: dict[str, Any], record: dict[str, Any]) -> str:
     if info["dictionary"]:
         rows["dictionary"] = info["dictionary"]
     if "created" in record:
-        rows["begun"] = record["created"]
+        rows["started"] = record["created"]
     if "data" in record:
         rows["data"] = record["data"].get("fingerprint", "")
     table = "".join(

@@ -16,8 +16,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
@@ -29,19 +27,13 @@ from srmlab import __version__
 from srmlab.errors import UserError
 from srmlab.explorer import schema
 from srmlab.explorer.background import Job, Jobs
+from srmlab.explorer.frontend import TYPES, static_files
 from srmlab.explorer.guard import LOOPBACK, Guard
 from srmlab.explorer.session import Session
 from srmlab.explorer.tracing import display_strings
 from srmlab.explorer.worker import Busy, Gone, Worker
 
 T = TypeVar("T")
-TYPES = {
-    "html": "text/html",
-    "js": "text/javascript",
-    "css": "text/css",
-    "svg": "image/svg+xml",
-    "LICENSE": "text/plain",
-}
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": schema.Error, "description": about}
     for status, about in {
@@ -182,21 +174,6 @@ def _add_page(app: FastAPI) -> None:
         app.add_api_route(f"/{path}", serve, methods=["GET"], include_in_schema=False)
         if path == "index.html":
             app.add_api_route("/", serve, methods=["GET"], include_in_schema=False)
-
-
-def static_files() -> dict[str, bytes]:
-    """The front end, path → content, from the installed package."""
-    found: dict[str, bytes] = {}
-
-    def walk(folder: Traversable, prefix: str) -> None:
-        for entry in folder.iterdir():
-            if entry.is_dir():
-                walk(entry, f"{prefix}{entry.name}/")
-            elif entry.name.rsplit(".", 1)[-1] in TYPES:
-                found[prefix + entry.name] = entry.read_bytes()
-
-    walk(files("srmlab.explorer") / "static", "")
-    return dict(sorted(found.items()))
 
 
 def _add_errors(app: FastAPI) -> None:

@@ -16,32 +16,23 @@ from typing import Any
 import numpy as np
 
 from srmlab.errors import UserError
+from srmlab.explorer.frontend import script, shadow_styles, view_names
 from srmlab.explorer.report import packed
 from srmlab.explorer.trace import Trace
 
-VIEWS = (
-    "tokens",
-    "wall",
-    "routing",
-    "flow",
-    "lens",
-    "ranked",
-    "stepper",
-    "features",
-    "card",
-    "align",
-    "drift",
-)
 
-
-def show(trace: Trace, views: Sequence[str] = VIEWS, static: bool = False) -> Any:
-    """Something the notebook displays. `views` chooses panels by name; `static=True` asks for the drawing."""
-    unknown = [name for name in views if name not in VIEWS]
+def show(trace: Trace, views: Sequence[str] | None = None, static: bool = False) -> Any:
+    """Something the notebook displays. `views` chooses panels by name, by default all that the trace has the
+    arrays for; `static=True` asks for the drawing.
+    """
+    names = view_names()
+    unknown = [name for name in views or () if name not in names]
     if unknown:
-        raise UserError(f"no view is called {unknown[0]!r}; there are {', '.join(VIEWS)}")
+        raise UserError(f"no view is called {unknown[0]!r}; there are {', '.join(names)}")
     if static or importlib.util.find_spec("anywidget") is None:
         return Drawing(trace)
-    return _widget_class()(trace=packed(trace), views=list(views), python=python_of(trace))
+    widget = _widget_class(script("widget.js"))
+    return widget(trace=packed(trace), views=list(views or names), python=python_of(trace))
 
 
 def python_of(trace: Trace) -> str:
@@ -54,14 +45,12 @@ def python_of(trace: Trace) -> str:
 
 
 @cache
-def _widget_class() -> type:
+def _widget_class(code: str) -> type:
     import anywidget
     import traitlets
 
-    from srmlab.explorer.bundle import bundle, shadow_styles
-
     class TraceWidget(anywidget.AnyWidget):
-        _esm = f"{bundle('widget.js')}\nexport default {{ render: entry_module.render }};"
+        _esm = f"{code}\nexport default {{ render: entry_module.render }};"
         trace = traitlets.Unicode().tag(sync=True)
         views = traitlets.List(traitlets.Unicode()).tag(sync=True)
         styles = traitlets.Unicode(shadow_styles()).tag(sync=True)

@@ -1,36 +1,35 @@
-// The explorer itself: the thirteen views around one store and one trace. It is the same in the live page, the report and the notebook; only the live page has a
-// client, a way to ask the model. Without one, the views that need the model are left out.
+// The explorer itself: the views around one store and one trace. It is the same in the live page,
+// the report and the notebook; only the live page has a client, a way to ask the model. Without one, the
+// views that need the model are left out.
 
 import { cancelled } from "./client.js";
 import { themeRoot } from "./color.js";
 import { h } from "./dom.js";
+import { MODES } from "./intervention.js";
 import { Panel, Tooltip } from "./panel.js";
 import { Store } from "./store.js";
 import { Trace } from "./trace.js";
-import { align } from "./views/align.js";
-import { board, MODES } from "./views/board.js";
-import { card } from "./views/card.js";
-import { compare } from "./views/compare.js";
-import { drift } from "./views/drift.js";
-import { features } from "./views/features.js";
-import { flow } from "./views/flow.js";
-import { lens } from "./views/lens.js";
-import { ranked } from "./views/ranked.js";
-import { routing } from "./views/routing.js";
-import { stepper } from "./views/stepper.js";
-import { tokens } from "./views/tokens.js";
-import { wall } from "./views/wall.js";
-
-export const VIEWS = [tokens, wall, flow, lens, routing, board, ranked, stepper, features, compare, align, card, drift];
-// Panels of one name stand in one column; the others take the whole width.
-const LIVE = { a: ["wall", "flow", "lens"], b: ["routing", "board", "ranked"], c: ["compare", "align"], d: ["card", "drift"] };
-const SAVED = { a: ["wall", "flow", "lens"], b: ["routing", "ranked", "card"], c: ["compare", "align"], d: ["drift"] };
+import { REQUIRED, VIEWS } from "./views.js";
 
 export class App {
-  // host: where the panels go. options: client, info, traces (saved ones), python (how to get model and tokenizer), state, views (ids),
-  // dictionary (whether there is one).
-  constructor(host, { client = null, info = null, traces = [], python = "", state = {}, views = null, dictionary = false, onerror = () => {} } = {}) {
-    Object.assign(this, { host, client, info, traces, python, onerror });
+  // host: where the panels go. options: client, info, traces (saved ones), python (how to get model and
+  // tokenizer), state, views (names; all by default), own (registered views), captioned (whether each panel
+  // has a sentence under it).
+  constructor(
+    host,
+    {
+      client = null,
+      info = null,
+      traces = [],
+      python = "",
+      state = {},
+      views = null,
+      own = [],
+      captioned = false,
+      onerror = reportError,
+    } = {},
+  ) {
+    Object.assign(this, { host, client, info, traces, python, captioned, onerror });
     this.trace = null;
     this.other = null; // compare's B
     this.outcome = null; // of the board's intervention
@@ -40,67 +39,113 @@ export class App {
     this.tooltip = new Tooltip(host);
     this.grid = h("div", { class: "grid" });
     host.append(this.grid);
-    const chosen = VIEWS.filter((view) => (views ? views.includes(view.id) : true) && (client || !view.live) && (dictionary || view !== features));
-    this.panels = chosen.map((view) => new Panel(view, this));
-    // `tick`, `goto` and `togglePlay` come from the stepper; without it the same selection still has a tick.
-    this.tick ??= () => Math.min(this.trace.N - 1, this.store.get("layer") * this.trace.steps + this.store.get("step"));
-    this.goto ??= (tick) => this.store.set({ layer: Math.floor(tick / this.trace.steps), step: tick % this.trace.steps });
-    this.arrange();
+    const isWanted = (view) => views === null || views.includes(view.name);
+    const isAvailable = (view) => view.available?.(this) ?? true;
+    this.mounted = [
+      ...VIEWS.filter((view) => isWanted(view) && isAvailable(view)).map((view) => new Panel(view, this)),
+      ...own.filter(isWanted).flatMap((view) => this.mountOwn(view)),
+    ];
+    this.panels = []; // those of `mounted` that the trace has the arrays for
     this.store.subscribe((changed) => this.changed(changed));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.store.touch("theme"));
   }
 
-  arrange() {
-    const places = this.client ? LIVE : SAVED;
-    const columns = new Map();
-    for (const panel of this.panels) {
-      const name = Object.keys(places).find((key) => places[key].includes(panel.view.id));
-      if (!name) {
-        this.grid.append(panel.element);
-        continue;
-      }
-      if (!columns.has(name)) {
-        columns.set(name, h("div", { class: `column column-${name}` }));
-        this.grid.append(columns.get(name));
-      }
-      columns.get(name).append(panel.element);
+  // The panel of a registered view; a view with a fault is reported and left out.
+  mountOwn(view) {
+    try {
+      const missing = REQUIRED.filter((name) => view[name] === undefined);
+      if (missing.length) throw new Error(`declares no ${missing.join(", ")}`);
+      return (view.available?.(this) ?? true) ? [new Panel(view, this)] : [];
+    } catch (error) {
+      this.onerror(new Error(`view ${view.name}: ${error.message}`));
+      return [];
     }
   }
 
-  panel(id) {
-    return this.panels.find((panel) => panel.view.id === id);
+  // Put up the panels whose arrays the trace has; those of one place stand in one column.
+  arrange() {
+    const panels = this.mounted.filter(({ view }) => view.needs.every((name) => this.trace.has(name)));
+    if (String(panels.map(nameOf)) === String(this.panels.map(nameOf))) return;
+    this.panels = panels;
+    const columns = new Map();
+    this.grid.replaceChildren();
+    for (const { view, element } of panels) {
+      const place = (!this.client && view.savedPlace) || view.place;
+      if (place !== "wide" && !columns.has(place)) {
+        columns.set(place, h("div", { class: "column" }));
+        this.grid.append(columns.get(place));
+      }
+      (columns.get(place) ?? this.grid).append(element);
+    }
   }
 
-  // --- the trace --------------------------------------------------------------------------------------------------
+  panel(name) {
+    return this.panels.find((panel) => nameOf(panel) === name);
+  }
+
+  // The selected step of the recursion, counted through the whole pass.
+  tick() {
+    return Math.min(this.trace.N - 1, this.store.get("layer") * this.trace.steps + this.store.get("step"));
+  }
+
+  goto(tick) {
+    const at = Math.max(0, Math.min(this.trace.N - 1, tick));
+    this.store.set({ layer: Math.floor(at / this.trace.steps), step: at % this.trace.steps });
+  }
+
+  // --- the trace ----------
 
   show(trace) {
     this.trace = trace;
+    this.arrange();
     this.sweep = null;
     if (this.job) this.stopSweep(); // it is about another prompt
     const { T, S, L, H } = trace;
     const isIndex = (value, size) => Number.isInteger(value) && value >= 0 && value < size;
     const bounded = (value) => Math.max(-1e6, Math.min(1e6, value));
-    const inside = (value, size) => Math.max(0, Math.min(size - 1, value));
+    const inside = (value, size) => Math.max(0, Math.min((size || 1) - 1, value));
     const state = this.store.state;
     const [from, to] = state.brush;
     this.store.set({
       ids: trace.manifest.exact ? [] : Array.from(trace.data("tokens")),
-      token: inside(state.token, T), rangeEnd: state.rangeEnd === null ? null : inside(state.rangeEnd, T),
-      stream: inside(state.stream, S), source: inside(state.source, S), layer: inside(state.layer, L), head: inside(state.head, H), step: inside(state.step, trace.steps),
+      token: inside(state.token, T),
+      rangeEnd: state.rangeEnd === null ? null : inside(state.rangeEnd, T),
+      stream: inside(state.stream, S),
+      source: inside(state.source, S),
+      layer: inside(state.layer, L),
+      head: inside(state.head, H),
+      step: inside(state.step, trace.steps),
       ablated: state.ablated.filter((code) => code >= 0 && code < 3 * S),
       brush: state.brush.length === 2 && from >= 0 && from < to && to < S ? [from, to] : [],
-      holds: state.holds.filter(([stream, feature]) => trace.has("features") && isIndex(stream, S) && isIndex(feature, trace.manifest.dictionary.features)).map(([stream, feature, value]) => [stream, feature, bounded(value)]).slice(0, 256),
+      holds: state.holds
+        .filter(
+          ([stream, feature]) =>
+            trace.has("features") &&
+            isIndex(stream, S) &&
+            isIndex(feature, trace.manifest.dictionary.features),
+        )
+        .map(([stream, feature, value]) => [stream, feature, bounded(value)])
+        .slice(0, 256),
       hold: bounded(state.hold),
-      cuts: state.cuts.filter((cut) => cut.length === 5 && cut[0] < L && cut[1] < H && cut[2] < S && cut[3] < S && (cut[4] === null || cut[4] < T)),
+      cuts: state.cuts.filter(
+        (cut) =>
+          cut.length === 5 &&
+          cut[0] < L &&
+          cut[1] < H &&
+          cut[2] < S &&
+          cut[3] < S &&
+          (cut[4] === null || cut[4] < T),
+      ),
     });
     this.store.touch("trace");
+    this.caption();
   }
 
-  // A sentence under each panel, by the view's id.
-  caption(sentences) {
-    for (const panel of this.panels) {
-      panel.caption.textContent = sentences[panel.view.id] ?? "";
-      panel.caption.hidden = !panel.caption.textContent;
+  // In a report: one sentence under each panel, about the trace or the two that are compared.
+  caption() {
+    for (const { view, caption } of this.captioned ? this.panels : []) {
+      caption.textContent = view.caption?.(this.trace, this.other) ?? "";
+      caption.hidden = !caption.textContent;
     }
   }
 
@@ -110,13 +155,21 @@ export class App {
 
   // What the Python behind every picture begins with.
   preamble(traced = true) {
-    const lines = ["import srmlab, torch", "from srmlab.explorer import capture", "", this.python || this.trace.manifest.python, `prompt = ${this.promptPython()}`];
+    const lines = [
+      "import srmlab, torch",
+      "from srmlab.explorer import capture",
+      "",
+      this.python || this.trace.manifest.python,
+      `prompt = ${this.promptPython()}`,
+    ];
     return [...lines, ...(traced ? [`trace = ${this.capturePython("model", "prompt")}`] : [])].join("\n");
   }
 
   // The prompt as text, or as token ids where the text would be read as other tokens.
   promptPython(trace = this.trace) {
-    return trace.manifest.exact ? pythonString(trace.manifest.prompt) : JSON.stringify(Array.from(trace.data("tokens")));
+    return trace.manifest.exact
+      ? pythonString(trace.manifest.prompt)
+      : JSON.stringify(Array.from(trace.data("tokens")));
   }
 
   // A call of capture with the means that the numbers on the screen were made with.
@@ -141,13 +194,16 @@ export class App {
   // The board's intervention, and the baseline it is set against.
   interventionPython() {
     const { ablations, cuts, holds } = this.intervention();
-    const tuple = (list) => (list.length ? `(${list.join(", ")},)` : "()");
+    const literal = (value) => (value === null ? "None" : JSON.stringify(value));
+    const keywords = (one) => Object.entries(one).map(([name, value]) => `${name}=${literal(value)}`);
+    const tuple = (type, list) =>
+      list.length ? `(${list.map((one) => `${type}(${keywords(one).join(", ")})`).join(", ")},)` : "()";
     return [
       this.baselinePython(),
       "intervention = Intervention(",
-      `    ablations=${tuple(ablations.map((a) => `AblatedStream(stream=${a.stream}, mode="${a.mode}", first=${a.first}, last=${a.last})`))},`,
-      `    cuts=${tuple(cuts.map((c) => `CutEdge(layer=${c.layer}, head=${c.head}, target=${c.target}, source=${c.source}, token=${c.token ?? "None"})`))},`,
-      ...(holds.length ? [`    holds=${tuple(holds.map((h) => `HeldFeature(stream=${h.stream}, feature=${h.feature}, value=${h.value})`))},`] : []),
+      `    ablations=${tuple("AblatedStream", ablations)},`,
+      `    cuts=${tuple("CutEdge", cuts)},`,
+      ...(holds.length ? [`    holds=${tuple("HeldFeature", holds)},`] : []),
       ")",
     ].join("\n");
   }
@@ -157,7 +213,7 @@ export class App {
     return this.store.get("holds").length ? ", lexicon.dictionary" : "";
   }
 
-  // --- questions to the model -----------------------------------------------------------------------------------------
+  // --- questions to the model ----------
 
   async ask(kind, path, body, method) {
     try {
@@ -180,26 +236,36 @@ export class App {
   layerRange() {
     const depth = this.trace.L;
     const fix = (value) => (value < 0 || value >= depth ? depth - 1 : value);
-    const a = fix(this.store.get("first")), b = fix(this.store.get("last"));
+    const a = fix(this.store.get("first")),
+      b = fix(this.store.get("last"));
     return [Math.min(a, b), Math.max(a, b)];
   }
 
   isIntervening() {
-    return this.store.get("ablated").length + this.store.get("cuts").length + this.store.get("holds").length > 0;
+    return (
+      this.store.get("ablated").length + this.store.get("cuts").length + this.store.get("holds").length > 0
+    );
   }
 
   intervention() {
     const [first, last] = this.layerRange();
     return {
-      ablations: this.store.get("ablated").map((code) => ({ stream: Math.floor(code / 3), mode: MODES[code % 3], first, last })),
-      cuts: this.store.get("cuts").map(([layer, head, target, source, token]) => ({ layer, head, target, source, token })),
+      ablations: this.store
+        .get("ablated")
+        .map((code) => ({ stream: Math.floor(code / 3), mode: MODES[code % 3], first, last })),
+      cuts: this.store
+        .get("cuts")
+        .map(([layer, head, target, source, token]) => ({ layer, head, target, source, token })),
       holds: this.store.get("holds").map(([stream, feature, value]) => ({ stream, feature, value })),
     };
   }
 
   async intervene() {
     const began = performance.now();
-    const outcome = await this.ask("intervene", "/api/intervene", { tokens: this.tokens(), intervention: this.intervention() });
+    const outcome = await this.ask("intervene", "/api/intervene", {
+      tokens: this.tokens(),
+      intervention: this.intervention(),
+    });
     if (!outcome) return;
     this.outcome = outcome;
     this.store.touch("outcome");
@@ -211,7 +277,10 @@ export class App {
     const [kind, rest] = [against.split(":")[0], against.slice(against.indexOf(":") + 1)];
     this.other = null;
     if (kind === "trace") this.other = this.traces[Number(rest)] ?? null;
-    else if (this.client && (kind === "intervention" || kind === "checkpoint" || (kind === "prompt" && rest))) {
+    else if (
+      this.client &&
+      (kind === "intervention" || kind === "checkpoint" || (kind === "prompt" && rest))
+    ) {
       const request = kind === "prompt" ? { prompt: rest } : { tokens: this.tokens() };
       if (kind === "checkpoint") request.checkpoint = rest;
       if (kind === "intervention") request.intervention = this.intervention();
@@ -219,6 +288,7 @@ export class App {
       if (bytes) this.other = new Trace(bytes);
     }
     this.store.touch("other");
+    this.caption();
   }
 
   async startSweep() {
@@ -240,7 +310,8 @@ export class App {
     if (this.job?.status === "done") {
       const { L, S } = trace;
       this.sweep = new Float32Array(L * S);
-      for (const { layer, stream, kl } of this.job.pieces) this.sweep[layer * S + stream] = kl.reduce((sum, value) => sum + value, 0) / kl.length;
+      for (const { layer, stream, kl } of this.job.pieces)
+        this.sweep[layer * S + stream] = kl.reduce((sum, value) => sum + value, 0) / kl.length;
     }
     this.job = null;
     this.store.touch("sweep");
@@ -253,7 +324,7 @@ export class App {
     this.store.touch("sweep");
   }
 
-  // --- changes -----------------------------------------------------------------------------------------------------------
+  // --- changes ----------
 
   changed(keys) {
     const has = (...names) => names.some((name) => keys.has(name));
@@ -261,19 +332,39 @@ export class App {
     if (has("big")) {
       const big = this.store.get("big");
       this.grid.classList.toggle("maximised", Boolean(this.panel(big)));
-      for (const column of this.grid.querySelectorAll(".column")) column.classList.toggle("big", Boolean(column.querySelector(`#panel-${big || "none"}`)));
-      for (const panel of this.panels) panel.element.classList.toggle("big", panel.view.id === big);
+      for (const column of this.grid.querySelectorAll(".column"))
+        column.classList.toggle("big", Boolean(column.querySelector(`#panel-${big || "none"}`)));
+      for (const panel of this.panels) panel.element.classList.toggle("big", nameOf(panel) === big);
       if (big && this.client) window.scrollTo({ top: 0 });
     }
     if (!this.trace) return;
-    for (const panel of this.panels) panel.changed(keys);
+    for (const panel of this.panels) {
+      try {
+        panel.changed(keys);
+      } catch (error) {
+        reportError(error); // a fault in one view leaves the others alone
+        panel.note.textContent = error.message;
+      }
+    }
     if (this.client && has("trace", "ablated", "cuts", "holds", "first", "last")) this.intervene();
-    if (has("against", "trace") || (this.store.get("against") === "intervention" && has("ablated", "cuts", "holds", "first", "last"))) {
+    if (
+      has("against", "trace") ||
+      (this.store.get("against") === "intervention" && has("ablated", "cuts", "holds", "first", "last"))
+    ) {
       if (this.store.get("against") || this.other) this.loadOther();
     }
   }
 }
 
+function nameOf(panel) {
+  return panel.view.name;
+}
+
 function pythonString(text) {
-  return JSON.stringify(text).replace(/[\u007f-\uffff]/g, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`).replace(/\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}/g, (pair) => `\\U${((((parseInt(pair.slice(2, 6), 16) - 0xd800) << 10) | (parseInt(pair.slice(8, 12), 16) - 0xdc00)) + 0x10000).toString(16).padStart(8, "0")}`);
+  return JSON.stringify(text)
+    .replace(/[\u007f-\uffff]/g, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`)
+    .replace(
+      /\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}/g,
+      (pair) => `\\U${JSON.parse(`"${pair}"`).codePointAt(0).toString(16).padStart(8, "0")}`,
+    );
 }

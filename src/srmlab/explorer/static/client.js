@@ -17,14 +17,12 @@ export class Client {
         body: body === undefined ? undefined : JSON.stringify(body),
       });
       if (!response.ok) throw new Error((await response.json()).error);
-      return response.headers.get("content-type").startsWith("application/json") ? await response.json() : await response.arrayBuffer();
+      return response.headers.get("content-type").startsWith("application/json")
+        ? await response.json()
+        : await response.arrayBuffer();
     } finally {
       if (this.running.get(kind) === controller) this.running.delete(kind);
     }
-  }
-
-  cancel(kind) {
-    this.running.get(kind)?.abort();
   }
 }
 

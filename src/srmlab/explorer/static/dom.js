@@ -5,7 +5,8 @@ export function h(tag, props, ...children) {
   for (const [name, value] of Object.entries(props ?? {})) {
     if (value === undefined || value === null || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else if (name === "style") for (const [key, entry] of Object.entries(value)) element.style.setProperty(key, entry);
+    else if (name === "style")
+      for (const [key, entry] of Object.entries(value)) element.style.setProperty(key, entry);
     else if (name in element && name !== "list" && typeof value !== "string") element[name] = value;
     else element.setAttribute(name, value === true ? "" : value);
   }
@@ -16,10 +17,14 @@ export function h(tag, props, ...children) {
 // One of a few: a row of buttons that behave as radio buttons. `choices` is [[value, label, title?], …].
 export function choice(label, choices, current, onchange) {
   const buttons = choices.map(([value, text, title]) =>
-    h("button", { type: "button", "data-value": String(value), title, onclick: () => onchange(value) }, text));
+    h("button", { type: "button", "data-value": String(value), title, onclick: () => onchange(value) }, text),
+  );
   const group = h("div", { class: "choice", role: "group", "aria-label": label }, buttons);
-  group.show = (value) => {
-    for (const button of buttons) button.setAttribute("aria-pressed", String(button.dataset.value === String(value)));
+  group.show = (value, isOffered = () => true) => {
+    for (const button of buttons) {
+      button.setAttribute("aria-pressed", String(button.dataset.value === String(value)));
+      button.disabled = !isOffered(button.dataset.value);
+    }
   };
   group.show(current);
   return group;
@@ -29,7 +34,12 @@ export function choice(label, choices, current, onchange) {
 export function visible(text) {
   if (text === undefined) return "?";
   const shown = text.replaceAll(" ", "·").replaceAll("\n", "⏎").replaceAll("\t", "⇥");
-  return shown.replace(/[\u0000-\u001f\u007f-\u009f\u00ad\u200b-\u200f\u2028\u2029\ufeff]/g, (c) => `\\x${c.charCodeAt(0).toString(16).padStart(2, "0")}`) || "∅";
+  return (
+    shown.replace(
+      /[\u0000-\u001f\u007f-\u009f\u00ad\u200b-\u200f\u2028\u2029\ufeff]/g,
+      (c) => `\\x${c.charCodeAt(0).toString(16).padStart(2, "0")}`,
+    ) || "∅"
+  );
 }
 
 // The same, cut to a number of characters.
@@ -43,4 +53,14 @@ export function number(value, digits = 2) {
   if (!Number.isFinite(value)) return "–";
   const size = Math.abs(value);
   return value.toFixed(size >= 100 ? 0 : size >= 10 ? Math.min(1, digits) : digits).replace("-", "−");
+}
+
+// 0.123 → "12 %".
+export function percent(share) {
+  return `${(share * 100).toFixed(0)} %`;
+}
+
+// A token's text in a sentence.
+export function word(text) {
+  return text.trim() || visible(text);
 }

@@ -6,27 +6,39 @@ export const KEYS = [
   ["[ ]", "previous, next stream"],
   [", .", "previous, next step of the recursion"],
   ["h", "next head"],
-  ["a", "ablate the stream (mean), or restore it"],
+  ["a", "mean-ablate the stream, or restore it"],
   ["space", "play the recursion"],
   ["m", "maximise the panel under the pointer"],
   ["t", "light or dark"],
-  ["/", "to the prompt"],
-  ["esc", "back"],
-  ["?", "these keys"],
+  ["/", "focus the prompt"],
+  ["esc", "close the maximised panel"],
+  ["?", "list of keys"],
 ];
 
 export function bindKeys(app, { help, focusPrompt, toggleTheme, ablate }) {
   const { store } = app;
   const move = (key, by, size) => store.set({ [key]: Math.max(0, Math.min(size - 1, store.get(key) + by)) });
   document.addEventListener("keydown", (event) => {
-    if (event.target.closest?.("input[type=text], input[type=number], textarea, select, dialog") || event.ctrlKey || event.metaKey || event.altKey || !app.trace) {
+    if (
+      event.target.closest?.("input[type=text], input[type=number], textarea, select, dialog") ||
+      event.ctrlKey ||
+      event.metaKey ||
+      event.altKey ||
+      !app.trace
+    ) {
       if (event.key === "Escape") event.target.blur?.();
       return;
     }
     const { T, L, S, H } = app.trace;
     const actions = {
-      ArrowLeft: () => { store.set({ rangeEnd: null }); move("token", -1, T); },
-      ArrowRight: () => { store.set({ rangeEnd: null }); move("token", 1, T); },
+      ArrowLeft: () => {
+        store.set({ rangeEnd: null });
+        move("token", -1, T);
+      },
+      ArrowRight: () => {
+        store.set({ rangeEnd: null });
+        move("token", 1, T);
+      },
       ArrowUp: () => move("layer", -1, L),
       ArrowDown: () => move("layer", 1, L),
       "[": () => move("stream", -1, S),
@@ -36,7 +48,12 @@ export function bindKeys(app, { help, focusPrompt, toggleTheme, ablate }) {
       h: () => store.set({ head: (store.get("head") + 1) % H }),
       a: () => ablate?.(store.get("stream")),
       " ": () => app.togglePlay?.(),
-      m: () => store.set({ big: store.get("big") ? "" : (document.querySelector(".panel:hover")?.id ?? "").replace("panel-", "") }),
+      m: () =>
+        store.set({
+          big: store.get("big")
+            ? ""
+            : (document.querySelector(".panel:hover")?.id ?? "").replace("panel-", ""),
+        }),
       t: toggleTheme,
       "/": focusPrompt,
       "?": help,

@@ -1,12 +1,14 @@
 // Line charts: uPlot on the screen (cursor, zoom by dragging), the pen for export.
 //
-// spec: { x: [...], series: [{ label, values, color, width, opacity, dash, dots }], band: { low, high, color }, markers: [{ x, color }],
+// spec: { x: [...], series: [{ label, values, color, width, opacity, dash, dots }], band: { low, high, color
+// }, markers: [{ x, color }],
 //         xTitle, yTitle, title, sparse }; of a sparse chart the values may be null, and lines go on over those
 
 import { h, number } from "./dom.js";
 import uPlot from "./vendor/uPlot.esm.js";
 
-const WHOLE = [0, 1, 2, 3, 4, 5, 6, 7, 8].flatMap((power) => [1, 2, 5].map((first) => first * 10 ** power)); // steps between labels
+// steps between labels
+const WHOLE = [0, 1, 2, 3, 4, 5, 6, 7, 8].flatMap((power) => [1, 2, 5].map((first) => first * 10 ** power));
 
 export function lineChart(host, spec, { width, height, theme, onpick, log = false, sync, scale = 1 }) {
   const font = `${10 * scale}px sans-serif`;
@@ -15,27 +17,77 @@ export function lineChart(host, spec, { width, height, theme, onpick, log = fals
   const bands = [];
   if (spec.band) {
     data.push(spec.band.high, spec.band.low);
-    series.push({ stroke: "transparent", points: { show: false } }, { stroke: "transparent", points: { show: false } });
+    series.push(
+      { stroke: "transparent", points: { show: false } },
+      { stroke: "transparent", points: { show: false } },
+    );
     bands.push({ series: [1, 2], fill: spec.band.color });
   }
   for (const line of spec.series) {
     data.push(line.values);
-    series.push({ label: line.label, stroke: line.color, width: line.width ?? 1, alpha: line.opacity ?? 1, dash: line.dash, spanGaps: spec.sparse, points: { show: Boolean(line.dots), size: 5 * scale, fill: line.color } });
+    series.push({
+      label: line.label,
+      stroke: line.color,
+      width: line.width ?? 1,
+      alpha: line.opacity ?? 1,
+      dash: line.dash,
+      spanGaps: spec.sparse,
+      points: { show: Boolean(line.dots), size: 5 * scale, fill: line.color },
+    });
   }
   const axis = { stroke: theme.dim, font, grid: { stroke: theme.faint, width: 1 }, ticks: { show: false } };
-  const plot = new uPlot({
-    width, height, series, bands, pxAlign: 0,
-    legend: { show: false },
-    padding: [10, 14 * scale, 0, 0],
-    scales: { x: { time: false }, y: { distr: log ? 3 : 1 } },
-    axes: [
-      { ...axis, size: 30 * scale, gap: 2, space: (spec.x.at(-1) >= 100 ? 60 : 26) * scale, label: spec.xTitle, labelSize: 14 * scale, labelFont: font, labelGap: 0, incrs: spec.whole ? WHOLE : undefined },
-      { ...axis, size: 44 * scale, gap: 3, label: spec.yTitle, labelSize: 14 * scale, labelFont: font, labelGap: 0, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : number(tick))) },
-    ],
-    cursor: { drag: { x: true, y: false }, focus: { prox: 12 }, points: { size: 5 }, sync: sync ? { key: sync } : undefined },
-    focus: { alpha: 0.9 },
-    hooks: { draw: [(u) => markers(u, spec, theme)], setSeries: [(u, i) => { u.near = i; }] },
-  }, data, host);
+  const plot = new uPlot(
+    {
+      width,
+      height,
+      series,
+      bands,
+      pxAlign: 0,
+      legend: { show: false },
+      padding: [10, 14 * scale, 0, 0],
+      scales: { x: { time: false }, y: { distr: log ? 3 : 1 } },
+      axes: [
+        {
+          ...axis,
+          size: 30 * scale,
+          gap: 2,
+          space: (spec.x.at(-1) >= 100 ? 60 : 26) * scale,
+          label: spec.xTitle,
+          labelSize: 14 * scale,
+          labelFont: font,
+          labelGap: 0,
+          incrs: spec.whole ? WHOLE : undefined,
+        },
+        {
+          ...axis,
+          size: 44 * scale,
+          gap: 3,
+          label: spec.yTitle,
+          labelSize: 14 * scale,
+          labelFont: font,
+          labelGap: 0,
+          values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : number(tick))),
+        },
+      ],
+      cursor: {
+        drag: { x: true, y: false },
+        focus: { prox: 12 },
+        points: { size: 5 },
+        sync: sync ? { key: sync } : undefined,
+      },
+      focus: { alpha: 0.9 },
+      hooks: {
+        draw: [(u) => markers(u, spec, theme)],
+        setSeries: [
+          (u, i) => {
+            u.near = i;
+          },
+        ],
+      },
+    },
+    data,
+    host,
+  );
   if (onpick) {
     plot.over.addEventListener("click", () => {
       const near = plot.near ? plot.near - 1 - (spec.band ? 2 : 0) : -1;
@@ -47,9 +99,15 @@ export function lineChart(host, spec, { width, height, theme, onpick, log = fals
   plot.over.addEventListener("mousemove", () => {
     const index = plot.cursor.idx;
     const line = plot.near ? spec.series[plot.near - 1 - (spec.band ? 2 : 0)] : null;
-    tip.textContent = index === null || index === undefined ? "" : `${spec.xName ?? "x"} ${spec.x[index]}${line ? ` · ${line.label} ${number(line.values[index], 3)}` : ""}`;
+    tip.textContent =
+      index === null || index === undefined
+        ? ""
+        : `${spec.xName ?? "x"} ` +
+          `${spec.x[index]}${line ? ` · ${line.label} ${number(line.values[index], 3)}` : ""}`;
   });
-  plot.over.addEventListener("mouseleave", () => { tip.textContent = ""; });
+  plot.over.addEventListener("mouseleave", () => {
+    tip.textContent = "";
+  });
   return plot;
 }
 
@@ -71,11 +129,20 @@ function markers(plot, spec, theme) {
 
 // The same chart through a pen, in a box that includes its axes.
 export function penLines(pen, box, spec, theme, { log = false } = {}) {
-  const left = box.x + (spec.yTitle ? 54 : 40), top = box.y + 18, w = box.x + box.w - 10 - left, height = box.h - 50;
-  const all = spec.series.flatMap((line) => Array.from(line.values)).filter((value) => Number.isFinite(value) && (!log || value > 0));
+  const left = box.x + (spec.yTitle ? 54 : 40),
+    top = box.y + 18,
+    w = box.x + box.w - 10 - left,
+    height = box.h - 50;
+  const all = spec.series
+    .flatMap((line) => Array.from(line.values))
+    .filter((value) => Number.isFinite(value) && (!log || value > 0));
   const f = log ? Math.log10 : (value) => value;
-  let low = Math.min(...all.map(f)), high = Math.max(...all.map(f));
-  if (!(low < high)) { low -= 0.5; high += 0.5; }
+  let low = Math.min(...all.map(f)),
+    high = Math.max(...all.map(f));
+  if (!(low < high)) {
+    low -= 0.5;
+    high += 0.5;
+  }
   const [x0, x1] = [spec.x[0], spec.x[spec.x.length - 1]];
   const px = (x) => left + (x1 > x0 ? (x - x0) / (x1 - x0) : 0.5) * w;
   const py = (y) => top + height - ((f(y) - low) / (high - low)) * height;
@@ -84,21 +151,49 @@ export function penLines(pen, box, spec, theme, { log = false } = {}) {
     const value = low + ((high - low) * i) / 4;
     const y = top + height - (height * i) / 4;
     pen.path(`M${left} ${y}h${w}`, { stroke: theme.faint });
-    pen.text(number(log ? 10 ** value : value), left - 5, y + 3.5, { color: theme.dim, size: 10, align: "right" });
+    pen.text(number(log ? 10 ** value : value), left - 5, y + 3.5, {
+      color: theme.dim,
+      size: 10,
+      align: "right",
+    });
   }
   const every = WHOLE.find((step) => (x1 - x0) / step <= 10);
-  for (let x = Math.ceil(x0 / every) * every; x <= x1; x += every) pen.text(String(x), px(x), top + height + 13, { color: theme.dim, size: 10, align: "middle" });
-  pen.text(spec.xTitle ?? "", left + w / 2, top + height + 27, { color: theme.dim, size: 10, align: "middle" });
-  if (spec.yTitle) pen.text(spec.yTitle, box.x + 10, top + height / 2, { color: theme.dim, size: 10, rotate: -90, align: "middle" });
+  for (let x = Math.ceil(x0 / every) * every; x <= x1; x += every)
+    pen.text(String(x), px(x), top + height + 13, { color: theme.dim, size: 10, align: "middle" });
+  pen.text(spec.xTitle ?? "", left + w / 2, top + height + 27, {
+    color: theme.dim,
+    size: 10,
+    align: "middle",
+  });
+  if (spec.yTitle)
+    pen.text(spec.yTitle, box.x + 10, top + height / 2, {
+      color: theme.dim,
+      size: 10,
+      rotate: -90,
+      align: "middle",
+    });
   if (spec.band) {
     const up = spec.x.map((x, i) => `${px(x)} ${py(spec.band.high[i])}`);
     const down = spec.x.map((x, i) => `${px(x)} ${py(spec.band.low[i])}`).reverse();
     pen.path(`M${[...up, ...down].join("L")}Z`, { fill: spec.band.solid ?? theme.faint, opacity: 0.35 });
   }
   for (const line of spec.series) {
-    const points = spec.x.map((x, i) => [px(x), py(line.values[i] ?? NaN)]).filter(([, y]) => Number.isFinite(y));
-    if (points.length) pen.path(`M${points.map((p) => p.map((v) => v.toFixed(2)).join(" ")).join("L")}`, { stroke: line.color, width: line.width ?? 1, opacity: line.opacity ?? 1, dash: line.dash });
-    if (line.dots) for (const [x, y] of points) pen.rect(x - 2.5, y - 2.5, 5, 5, { fill: line.color, radius: 2.5 });
+    const points = spec.x
+      .map((x, i) => [px(x), py(line.values[i] ?? NaN)])
+      .filter(([, y]) => Number.isFinite(y));
+    if (points.length)
+      pen.path(`M${points.map((p) => p.map((v) => v.toFixed(2)).join(" ")).join("L")}`, {
+        stroke: line.color,
+        width: line.width ?? 1,
+        opacity: line.opacity ?? 1,
+        dash: line.dash,
+      });
+    if (line.dots)
+      for (const [x, y] of points) pen.rect(x - 2.5, y - 2.5, 5, 5, { fill: line.color, radius: 2.5 });
   }
-  for (const marker of spec.markers ?? []) pen.path(`M${px(marker.x)} ${top}v${height}`, { stroke: marker.color ?? theme.mark, dash: marker.dash ?? [4, 3] });
+  for (const marker of spec.markers ?? [])
+    pen.path(`M${px(marker.x)} ${top}v${height}`, {
+      stroke: marker.color ?? theme.mark,
+      dash: marker.dash ?? [4, 3],
+    });
 }

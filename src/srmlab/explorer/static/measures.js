@@ -1,5 +1,29 @@
 // Numbers the views read off a trace. Pure functions; what is costly is kept in the trace's memory.
 
+export const THRESHOLD = 0.1; // where the slider starts, and what captions count edges with
+
+// The mean, the place of the largest, without values that are not finite.
+export function mean(values) {
+  const finite = Array.from(values).filter(Number.isFinite);
+  return finite.reduce((sum, value) => sum + value, 0) / finite.length;
+}
+
+export function argmax(values) {
+  let best = -1;
+  for (let i = 0; i < values.length; i++) {
+    if (Number.isFinite(values[i]) && (best < 0 || values[i] > values[best])) best = i;
+  }
+  return best;
+}
+
+// The indices of a place in an array of this shape.
+export function unravel(place, shape) {
+  return shape.reduceRight(
+    ([rest, index], size) => [Math.floor(rest / size), [rest % size, ...index]],
+    [place, []],
+  )[1];
+}
+
 export function tokenSpan(state, trace) {
   const last = trace.T - 1;
   const a = Math.min(state.token, last);
@@ -34,9 +58,15 @@ export function wallMaps(trace, kind, threshold, first, last) {
   return out;
 }
 
-// Counts, for each cell of one map, the tokens whose weight is at least `least`: four bytes at a time, so that the wall follows the slider.
-// In each byte, with its upper bit and the lower seven apart, "≥ least" is the upper bit of (lower + 128 − least), or'ed with the byte's own
-// upper bit (least ≤ 128), or the upper bit of (lower + 256 − least) and'ed with it. No sum leaves its byte.
+// [layer, head, target, source]: weights, mean over the prompt.
+export function meanWeights(trace) {
+  return trace.once("mean weights", () => wallMaps(trace, "mean", 0, 0, trace.T - 1));
+}
+
+// Counts, for each cell of one map, the tokens whose weight is at least `least`: four bytes at a time, so
+// that the wall follows the slider. In each byte, with its upper bit and the lower seven apart, "≥ least" is
+// the upper bit of (lower + 128 − least), or'ed with the byte's own upper bit (least ≤ 128), or the upper bit
+// of (lower + 256 − least) and'ed with it. No sum leaves its byte.
 function countByFours(trace, layer, head, first, last, least, sum) {
   const { T, H, S } = trace;
   const words = (S * S) / 4;
@@ -44,7 +74,8 @@ function countByFours(trace, layer, head, first, last, least, sum) {
   const low = least <= 128;
   const add = Math.imul(Math.max(0, (low ? 128 : 256) - least), 0x01010101);
   const lanes = new Uint32Array(words);
-  for (let from = first; from <= last; from += 255) { // a lane counts to 255
+  for (let from = first; from <= last; from += 255) {
+    // a lane counts to 255
     lanes.fill(0);
     for (let t = from; t <= Math.min(last, from + 254); t++) {
       const base = ((layer * T + t) * H + head) * words;
@@ -67,12 +98,14 @@ export function patternAt(trace, layer, head, token) {
   return Float32Array.from(trace.data("routing").subarray(base, base + cells), (value) => value / 255);
 }
 
-// Per stream: how often others listen to it (hub), how often it listens to others, sink = incoming − outgoing, and to itself.
+// Per stream: how often others listen to it (hub), how often it listens to others, sink = incoming −
+// outgoing, and to itself.
 export function hubScores(trace, threshold) {
   return trace.once(`hubs ${threshold}`, () => {
     const level = Math.floor(threshold * 255 + 1e-9); // weight > threshold, in 255ths
     const at = (name) => trace.data(name).subarray(level * trace.S, (level + 1) * trace.S);
-    const hub = at("hub_score"), incoming = at("incoming");
+    const hub = at("hub_score"),
+      incoming = at("incoming");
     return { hub, incoming, sink: incoming.map((value, s) => value - hub[s]), self: at("self_routing") };
   });
 }
@@ -80,7 +113,10 @@ export function hubScores(trace, threshold) {
 // Mean over tokens of an array [row, token, stream] → Float32Array [row, stream].
 export function meanOverTokens(trace, name) {
   return trace.once(`mean ${name}`, () => {
-    const { data, shape: [rows, T, S] } = trace.arrays[name];
+    const {
+      data,
+      shape: [rows, T, S],
+    } = trace.arrays[name];
     const out = new Float32Array(rows * S);
     for (let r = 0; r < rows; r++) {
       for (let t = 0; t < T; t++) for (let s = 0; s < S; s++) out[r * S + s] += data[(r * T + t) * S + s] / T;
@@ -89,7 +125,8 @@ export function meanOverTokens(trace, name) {
   });
 }
 
-// Streams by ablation KL in bits, mean over tokens, largest first: [{ stream, kl, share }] with the cumulative share.
+// Streams by ablation KL in bits, mean over tokens, largest first: [{ stream, kl, share }] with the
+// cumulative share.
 export function ranking(trace) {
   return trace.once("ranking", () => {
     const { T, S } = trace;
@@ -117,21 +154,27 @@ export function tokenValues(trace, kind) {
       for (let t = 0; t < T; t++) for (let s = 0; s < S; s++) out[t] += kl[t * S + s];
     } else {
       const entropy = trace.data("routing_entropy");
-      for (let l = 0; l < L; l++) for (let t = 0; t < T; t++) for (let head = 0; head < H; head++) out[t] += entropy[(l * T + t) * H + head] / (L * H);
+      for (let l = 0; l < L; l++)
+        for (let t = 0; t < T; t++)
+          for (let head = 0; head < H; head++) out[t] += entropy[(l * T + t) * H + head] / (L * H);
     }
     return out;
   });
 }
 
-// Drift of one step group, mean over tokens: rows of transitions × streams, and the transition after which each stream stays
-// within 10 %.
+// Drift of one step group, mean over tokens: rows of transitions × streams, and the transition after which
+// each stream stays within 10 %.
 export function driftOf(trace, metric, group) {
   return trace.once(`drift ${metric} ${group}`, () => {
     const { T, S, G } = trace;
-    const { data, shape: [transitions] } = trace.arrays[`drift_${metric}`];
+    const {
+      data,
+      shape: [transitions],
+    } = trace.arrays[`drift_${metric}`];
     const lines = Array.from({ length: S }, () => new Float64Array(transitions));
     for (let d = 0; d < transitions; d++) {
-      for (let t = 0; t < T; t++) for (let s = 0; s < S; s++) lines[s][d] += data[((d * G + group) * T + t) * S + s] / T;
+      for (let t = 0; t < T; t++)
+        for (let s = 0; s < S; s++) lines[s][d] += data[((d * G + group) * T + t) * S + s] / T;
     }
     return { lines, converged: trace.data(`convergence_${metric}`).subarray(group * S, (group + 1) * S), transitions };
   });
@@ -144,18 +187,11 @@ export function driftClass(transition, transitions) {
 }
 
 export function quantile(values, q) {
-  const sorted = Array.from(values).filter(Number.isFinite).sort((a, b) => a - b);
+  const sorted = Array.from(values)
+    .filter(Number.isFinite)
+    .sort((a, b) => a - b);
   if (!sorted.length) return NaN;
   const place = (sorted.length - 1) * q;
   const low = Math.floor(place);
   return sorted[low] + (sorted[Math.min(low + 1, sorted.length - 1)] - sorted[low]) * (place - low);
-}
-
-export function extent(values) {
-  let low = Infinity, high = -Infinity;
-  for (const value of values) {
-    if (value < low) low = value;
-    if (value > high) high = value;
-  }
-  return low <= high ? [low, high] : [0, 1];
 }

@@ -1,12 +1,5 @@
-// A panel: the frame around one view. It owns the canvas, the tooltip, maximising and export; the view owns the picture.
-//
-// A view is an object { id, title, about, full, uses, mount(panel, ctx) } whose mount returns
-//   render(pen, width, height)   draws the picture (required, also used for PNG and SVG)
-//   height(width)                the picture's natural height; a view that `stretches` may get more
-//   table()                      { columns, rows } for CSV
-//   python()                     the call that reproduces it
-//   tip(hit), hover(hit), click(hit, event), update()    all optional; a hit is a region with row and column
-// `uses` names the parts of the state the picture depends on. A picture is drawn when it comes into sight; one that is `eager`, always.
+// A panel: the frame around one view. It owns the canvas, the tooltip, maximising and export; the view owns
+// the picture. What a view is, views.js says.
 
 import { CanvasPen, SvgPen } from "./pen.js";
 import { ink } from "./color.js";
@@ -23,34 +16,105 @@ export class Panel {
     this.canvas = h("canvas", { class: "picture", role: "img", "aria-label": view.title });
     this.body = h("div", { class: "body" }, this.canvas);
     this.caption = h("p", { class: "caption", hidden: true });
-    this.menu = h("div", { class: "menu", hidden: true },
-      [["PNG", () => this.savePng()], ["SVG", () => this.saveSvg()], ["CSV", () => this.saveCsv()], ["Python", () => this.showPython()]]
-        .map(([label, action]) => h("button", { type: "button", "data-export": label.toLowerCase(), onclick: () => { this.menu.hidden = true; action(); } }, label)));
-    this.bigButton = h("button", { type: "button", class: "icon", title: "Maximise (m)", "aria-label": `Maximise ${view.title}`, onclick: () => this.toggleBig() }, "⤢");
-    this.element = h("section", { class: view.full ? "panel full" : "panel", id: `panel-${view.id}`, tabindex: "-1" },
-      h("header", {},
-        h("h2", { title: view.about }, view.title), this.note, this.controls,
-        h("div", { class: "actions" },
-          h("button", { type: "button", class: "icon", title: "Export", "aria-label": `Export ${view.title}`, onclick: () => { this.menu.hidden = !this.menu.hidden; } }, "↓"),
-          this.bigButton, this.menu)),
-      this.body, this.caption);
-    this.drawn = view.mount(this, ctx);
+    this.menu = h(
+      "div",
+      { class: "menu", hidden: true },
+      [
+        ["PNG", () => this.savePng()],
+        ["SVG", () => this.saveSvg()],
+        ["CSV", () => this.saveCsv()],
+        ["Python", () => this.showPython()],
+      ].map(([label, action]) =>
+        h(
+          "button",
+          {
+            type: "button",
+            "data-export": label.toLowerCase(),
+            onclick: () => {
+              this.menu.hidden = true;
+              action();
+            },
+          },
+          label,
+        ),
+      ),
+    );
+    this.bigButton = h(
+      "button",
+      {
+        type: "button",
+        class: "icon",
+        title: "Maximise (m)",
+        "aria-label": `Maximise ${view.title}`,
+        onclick: () => this.toggleBig(),
+      },
+      "⤢",
+    );
+    this.element = h(
+      "section",
+      { class: view.place === "wide" ? "panel full" : "panel", id: `panel-${view.name}`, tabindex: "-1" },
+      h(
+        "header",
+        {},
+        h("h2", { title: `${view.shows} ${view.reading}` }, view.title),
+        this.note,
+        this.controls,
+        h(
+          "div",
+          { class: "actions" },
+          h(
+            "button",
+            {
+              type: "button",
+              class: "icon",
+              title: "Export",
+              "aria-label": `Export ${view.title}`,
+              onclick: () => {
+                this.menu.hidden = !this.menu.hidden;
+              },
+            },
+            "↓",
+          ),
+          this.bigButton,
+          this.menu,
+        ),
+      ),
+      this.body,
+      this.caption,
+    );
+    this.drawn = { height: () => 220, ...view.mount(this, ctx) };
+    for (const [label, part] of [
+      ["csv", "table"],
+      ["python", "python"],
+    ])
+      this.menu.querySelector(`[data-export=${label}]`).hidden = !this.drawn[part];
     this.watchPointer();
     new ResizeObserver(() => this.redraw()).observe(this.body);
-    new IntersectionObserver(([entry]) => { this.seen = entry.isIntersecting; if (this.seen && this.dirty) this.redraw(); }, { rootMargin: "200px" }).observe(this.element);
+    new IntersectionObserver(
+      ([entry]) => {
+        this.seen = entry.isIntersecting;
+        if (this.seen && this.dirty) this.redraw();
+      },
+      { rootMargin: "200px" },
+    ).observe(this.element);
   }
 
   get big() {
-    return this.ctx.store.get("big") === this.view.id;
+    return this.ctx.store.get("big") === this.view.name;
   }
 
   toggleBig() {
-    this.ctx.store.set({ big: this.big ? "" : this.view.id });
+    this.ctx.store.set({ big: this.big ? "" : this.view.name });
   }
 
   changed(keys) {
     this.drawn.update?.(keys);
-    if (keys.has("trace") || keys.has("theme") || keys.has("big") || this.view.uses.some((key) => keys.has(key))) {
+    if (
+      keys.has("trace") ||
+      keys.has("theme") ||
+      keys.has("big") ||
+      this.view.uses.some((key) => keys.has(key))
+    ) {
       this.redraw();
     }
   }
@@ -64,7 +128,8 @@ export class Panel {
   // The picture's width, or 0 where there is nothing to draw or no room.
   widthNow() {
     if (!this.ctx.trace) return 0;
-    this.scale = window.innerWidth >= 3000 ? 1.5 : 1; // on a very large screen a picture is drawn as if on a smaller one, and enlarged
+    // on a very large screen a picture is drawn as if on a smaller one, and enlarged
+    this.scale = window.innerWidth >= 3000 ? 1.5 : 1;
     const width = Math.floor((this.body.clientWidth - 20) / this.scale);
     return width < 40 ? 0 : width;
   }
@@ -92,10 +157,15 @@ export class Panel {
     this.element.dataset.drawn = String(Number(this.element.dataset.drawn ?? 0) + 1);
   }
 
-  // The picture's own height; more when it fills the page, or when its column has room to spare (up to half as much again).
+  // The picture's own height; more when it fills the page, or when its column has room to spare (up to half
+  // as much again).
   heightFor(width) {
     const natural = this.drawn.height(width);
-    if (this.big) return Math.max(natural, Math.min((window.innerHeight - this.body.getBoundingClientRect().top - 24) / this.scale, width));
+    if (this.big)
+      return Math.max(
+        natural,
+        Math.min((window.innerHeight - this.body.getBoundingClientRect().top - 24) / this.scale, width),
+      );
     if (!this.view.stretches || this.element.nextElementSibling) return natural;
     const picture = this.drawn.stretched?.() ?? this.canvas;
     picture.style.height = `${natural * this.scale}px`;
@@ -112,7 +182,10 @@ export class Panel {
   watchPointer() {
     const hit = (event) => {
       const box = this.canvas.getBoundingClientRect();
-      return this.pen?.find((event.clientX - box.left) / this.scale, (event.clientY - box.top) / this.scale) ?? null;
+      return (
+        this.pen?.find((event.clientX - box.left) / this.scale, (event.clientY - box.top) / this.scale) ??
+        null
+      );
     };
     this.canvas.addEventListener("mousemove", (event) => {
       const found = hit(event);
@@ -121,12 +194,21 @@ export class Panel {
       this.drawn.hover?.(found);
       this.drawn.drag?.(found, event);
     });
-    this.canvas.addEventListener("mouseleave", () => { this.ctx.tooltip.show(null); this.drawn.hover?.(null); });
-    this.canvas.addEventListener("mousedown", (event) => { const found = hit(event); if (found) this.drawn.press?.(found, event); });
-    this.canvas.addEventListener("click", (event) => { const found = hit(event); if (found) this.drawn.click?.(found, event); });
+    this.canvas.addEventListener("mouseleave", () => {
+      this.ctx.tooltip.show(null);
+      this.drawn.hover?.(null);
+    });
+    this.canvas.addEventListener("mousedown", (event) => {
+      const found = hit(event);
+      if (found) this.drawn.press?.(found, event);
+    });
+    this.canvas.addEventListener("click", (event) => {
+      const found = hit(event);
+      if (found) this.drawn.click?.(found, event);
+    });
   }
 
-  // --- export ---------------------------------------------------------------------------------------------------
+  // --- export ----------
 
   // As large as on the screen, and at least as high as the picture is.
   exportSize() {
@@ -145,16 +227,19 @@ export class Panel {
 
   csv() {
     const { columns, rows } = this.drawn.table();
-    const cell = (value) => (typeof value === "string" && /[",\n\r]/.test(value) ? `"${value.replaceAll('"', '""')}"` : String(value));
+    const cell = (value) =>
+      typeof value === "string" && /[",\n\r]/.test(value)
+        ? `"${value.replaceAll('"', '""')}"`
+        : String(value);
     return [columns, ...rows].map((row) => row.map(cell).join(",")).join("\n") + "\n";
   }
 
   saveSvg() {
-    download(`${this.view.id}.svg`, new Blob([this.svg()], { type: "image/svg+xml" }));
+    download(`${this.view.name}.svg`, new Blob([this.svg()], { type: "image/svg+xml" }));
   }
 
   saveCsv() {
-    download(`${this.view.id}.csv`, new Blob([this.csv()], { type: "text/csv" }));
+    download(`${this.view.name}.csv`, new Blob([this.csv()], { type: "text/csv" }));
   }
 
   savePng() {
@@ -164,24 +249,46 @@ export class Panel {
     const theme = ink(this.element);
     pen.rect(0, 0, width, height, { fill: theme.panel });
     this.drawn.render(pen, width, height, theme);
-    canvas.toBlob((blob) => download(`${this.view.id}.png`, blob));
+    canvas.toBlob((blob) => download(`${this.view.name}.png`, blob));
   }
 
   showPython() {
     const code = this.drawn.python();
-    const text = h("textarea", { readonly: true, rows: Math.min(24, code.split("\n").length + 1), spellcheck: "false" });
+    const text = h("textarea", {
+      readonly: true,
+      rows: Math.min(24, code.split("\n").length + 1),
+      spellcheck: "false",
+    });
     text.value = code;
-    const dialog = h("dialog", { class: "python" }, h("h2", {}, `${this.view.title} in Python`), text,
-      h("form", { method: "dialog" },
-        h("button", { type: "button", onclick: () => { text.select(); navigator.clipboard?.writeText(code).catch(() => document.execCommand("copy")); } }, "Copy"),
-        h("button", {}, "Close")));
+    const dialog = h(
+      "dialog",
+      { class: "python" },
+      h("h2", {}, `${this.view.title} in Python`),
+      text,
+      h(
+        "form",
+        { method: "dialog" },
+        h(
+          "button",
+          {
+            type: "button",
+            onclick: () => {
+              text.select();
+              navigator.clipboard?.writeText(code).catch(() => document.execCommand("copy"));
+            },
+          },
+          "Copy",
+        ),
+        h("button", {}, "Close"),
+      ),
+    );
     dialog.addEventListener("close", () => dialog.remove());
     this.element.append(dialog);
     dialog.showModal();
   }
 }
 
-export function download(name, blob) {
+function download(name, blob) {
   const link = h("a", { href: URL.createObjectURL(blob), download: name });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
@@ -200,7 +307,8 @@ export class Tooltip {
     this.element.textContent = content;
     const { width, height } = this.element.getBoundingClientRect();
     const x = Math.min(event.clientX + 14, window.innerWidth - width - 8);
-    const y = event.clientY + 16 + height > window.innerHeight ? event.clientY - height - 8 : event.clientY + 16;
+    const y =
+      event.clientY + 16 + height > window.innerHeight ? event.clientY - height - 8 : event.clientY + 16;
     this.element.style.transform = `translate(${Math.max(4, x)}px, ${y}px)`;
   }
 }

@@ -1,5 +1,6 @@
-// A pen draws the same picture on a canvas (for the screen and PNG) or as SVG text. Views draw with a pen and nothing else, so every
-// panel can be exported. A canvas pen also remembers regions, grids of cells that answer to the mouse.
+// A pen draws the same picture on a canvas (for the screen and PNG) or as SVG text. Views draw with a pen and
+// nothing else, so every panel can be exported. A canvas pen also remembers regions, grids of cells that
+// answer to the mouse.
 
 const SANS = 'ui-sans-serif, "Inter", "Segoe UI", system-ui, "Helvetica Neue", Arial, sans-serif';
 const MONO = 'ui-monospace, "SF Mono", "Cascadia Mono", "DejaVu Sans Mono", Menlo, Consolas, monospace';
@@ -41,8 +42,15 @@ export class CanvasPen {
     c.beginPath();
     if (radius) c.roundRect(x, y, w, h, radius);
     else c.rect(x, y, w, h);
-    if (fill) { c.fillStyle = fill; c.fill(); }
-    if (stroke) { c.strokeStyle = stroke; c.lineWidth = width; c.stroke(); }
+    if (fill) {
+      c.fillStyle = fill;
+      c.fill();
+    }
+    if (stroke) {
+      c.strokeStyle = stroke;
+      c.lineWidth = width;
+      c.stroke();
+    }
     c.globalAlpha = 1;
   }
 
@@ -51,8 +59,16 @@ export class CanvasPen {
     const path = new Path2D(d);
     c.globalAlpha = opacity;
     c.setLineDash(dash);
-    if (fill) { c.fillStyle = fill; c.fill(path); }
-    if (stroke) { c.strokeStyle = stroke; c.lineWidth = width; c.lineJoin = "round"; c.stroke(path); }
+    if (fill) {
+      c.fillStyle = fill;
+      c.fill(path);
+    }
+    if (stroke) {
+      c.strokeStyle = stroke;
+      c.lineWidth = width;
+      c.lineJoin = "round";
+      c.stroke(path);
+    }
     c.setLineDash([]);
     c.globalAlpha = 1;
   }
@@ -107,19 +123,29 @@ export class SvgPen {
   }
 
   rect(x, y, w, h, { fill = "none", stroke, width = 1, radius = 0, opacity = 1 } = {}) {
-    this.parts.push(`<rect x="${n(x)}" y="${n(y)}" width="${n(w)}" height="${n(h)}" fill="${fill}"${line(stroke, width)}${radius ? ` rx="${radius}"` : ""}${opacity < 1 ? ` opacity="${n(opacity)}"` : ""}/>`);
+    this.parts.push(
+      `<rect x="${n(x)}" y="${n(y)}" width="${n(w)}" height="${n(h)}" ` +
+        `fill="${fill}"${line(stroke, width)}${radius ? ` rx="${radius}"` : ""}${faded(opacity)}/>`,
+    );
   }
 
   path(d, { fill = "none", stroke, width = 1, opacity = 1, dash = [], title } = {}) {
     const dashes = dash.length ? ` stroke-dasharray="${dash.join(" ")}"` : "";
     const label = title ? `<title>${escape(title)}</title>` : "";
-    this.parts.push(`<path d="${d}" fill="${fill}"${line(stroke, width)} stroke-linejoin="round"${dashes}${opacity < 1 ? ` opacity="${n(opacity)}"` : ""}>${label}</path>`);
+    this.parts.push(
+      `<path d="${d}" fill="${fill}"${line(stroke, width)} ` +
+        `stroke-linejoin="round"${dashes}${faded(opacity)}>${label}</path>`,
+    );
   }
 
   text(string, x, y, { color, align = "left", rotate = 0, size = 11, weight = 400, mono = false } = {}) {
     const anchor = { left: "start", middle: "middle", center: "middle", right: "end" }[align];
     const turn = rotate ? ` transform="rotate(${rotate} ${n(x)} ${n(y)})"` : "";
-    this.parts.push(`<text x="${n(x)}" y="${n(y)}" fill="${color}" text-anchor="${anchor}" font-size="${size}" font-weight="${weight}" font-family="${escape(mono ? MONO : SANS)}"${turn}>${escape(string)}</text>`);
+    this.parts.push(
+      `<text x="${n(x)}" y="${n(y)}" fill="${color}" text-anchor="${anchor}" ` +
+        `font-size="${size}" font-weight="${weight}" ` +
+        `font-family="${escape(mono ? MONO : SANS)}"${turn}>${escape(string)}</text>`,
+    );
   }
 
   measure(string, style) {
@@ -127,13 +153,17 @@ export class SvgPen {
   }
 
   cells(x, y, w, h, rows, columns, rgba) {
-    const cw = w / columns, ch = h / rows;
+    const cw = w / columns,
+      ch = h / rows;
     for (let r = 0; r < rows; r++) {
       for (let c = 0; c < columns;) {
         const at = (r * columns + c) * 4;
         let run = 1; // equal neighbours are one rectangle
         while (c + run < columns && same(rgba, at, at + run * 4)) run++;
-        this.parts.push(`<rect x="${n(x + c * cw)}" y="${n(y + r * ch)}" width="${n(cw * run)}" height="${n(ch)}" fill="rgb(${rgba[at]},${rgba[at + 1]},${rgba[at + 2]})"/>`);
+        this.parts.push(
+          `<rect x="${n(x + c * cw)}" y="${n(y + r * ch)}" width="${n(cw * run)}" ` +
+            `height="${n(ch)}" fill="rgb(${rgba[at]},${rgba[at + 1]},${rgba[at + 2]})"/>`,
+        );
         c += run;
       }
     }
@@ -144,7 +174,11 @@ export class SvgPen {
   }
 
   toString() {
-    return `<svg xmlns="http://www.w3.org/2000/svg" width="${n(this.width)}" height="${n(this.height)}" viewBox="0 0 ${n(this.width)} ${n(this.height)}" shape-rendering="geometricPrecision">${this.parts.join("")}</svg>`;
+    return (
+      `<svg xmlns="http://www.w3.org/2000/svg" width="${n(this.width)}" ` +
+      `height="${n(this.height)}" viewBox="0 0 ${n(this.width)} ${n(this.height)}" ` +
+      `shape-rendering="geometricPrecision">${this.parts.join("")}</svg>`
+    );
   }
 }
 SvgPen.prototype.find = CanvasPen.prototype.find;
@@ -157,10 +191,16 @@ function line(stroke, width) {
   return stroke ? ` stroke="${stroke}" stroke-width="${n(width)}"` : "";
 }
 
+function faded(opacity) {
+  return opacity < 1 ? ` opacity="${n(opacity)}"` : "";
+}
+
 function same(bytes, a, b) {
   return bytes[a] === bytes[b] && bytes[a + 1] === bytes[b + 1] && bytes[a + 2] === bytes[b + 2];
 }
 
 function escape(text) {
-  return String(text).replace(/[&<>"]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[c]).replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f]/g, "\ufffd");
+  return String(text)
+    .replace(/[&<>"]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[c])
+    .replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f]/g, "\ufffd");
 }

@@ -1,39 +1,41 @@
-// The one place where the selection lives. Views read it and change it; everybody is told, once a frame.
+// The one place where the selection lives. Views read it and change it; subscribers are notified once per frame.
 //
 //   const store = new Store({ layer: 0 });
 //   store.subscribe((changed) => …);      changed: the set of keys that differ
 //   store.set({ layer: 3 });
 
+import { THRESHOLD } from "./measures.js";
+
 export const START = {
   prompt: "",
-  ids: [],             // the prompt as token ids, where its text would be read as others
-  token: 12,           // the chosen token …
-  rangeEnd: null,      // … or a range from it to this one
+  ids: [], // the prompt as token ids, where its text would be read as others
+  token: 12, // the selected token …
+  rangeEnd: null, // … or a range from it to this one
   stream: 0,
-  layer: 2,            // layer 0 routes every token alike
+  layer: 2, // layer 0 routes every token alike
   head: 0,
-  step: 0,             // of the layer: with it the tick of the recursion
-  source: 0,           // the other end of the chosen edge; `stream` is its target
-  threshold: 0.10,
-  wall: "frequency",   // or mean
-  scope: "prompt",     // or selection: the tokens the wall counts
-  color: "surprisal",  // or ablation, entropy
-  lens: "tokens",      // or streams, curves
-  drift: "cosine",     // or kl
+  step: 0, // of the layer: with it the tick of the recursion
+  source: 0, // the other end of the selected edge; `stream` is its target
+  threshold: THRESHOLD,
+  wall: "frequency", // or mean
+  scope: "prompt", // or selection: the tokens the wall counts
+  color: "surprisal", // or ablation, entropy
+  lens: "tokens", // or streams, curves
+  drift: "cosine", // or kl
   align: "connection", // or update, update_in
-  flow: "layer",       // or all: the layers whose arcs are drawn in full
-  rank: "prompt",      // or layers: the sweep
-  brush: [],           // the first and last of the ranked bars taken together
-  first: -1,           // the layer range of ablations; −1 is the last layer
+  flow: "layer", // or all: the layers whose arcs are drawn in full
+  rank: "prompt", // or layers: the sweep
+  brush: [], // the first and last of the ranked bars taken together
+  first: -1, // the layer range of ablations; −1 is the last layer
   last: -1,
-  ablated: [],         // stream × 3 + (0 mean, 1 zero, 2 resample)
-  cuts: [],            // [layer, head, target, source, token or null]
-  holds: [],           // features of a dictionary: [stream, feature, value]
-  hold: 0,             // the value to hold the next one at
-  against: "",         // compare: "", intervention, checkpoint:NAME, prompt:TEXT, trace:INDEX
-  measure: "routing",  // compare: routing, connection, update, lens
-  theme: "",           // "", light, dark
-  big: "",             // the panel that fills the page
+  ablated: [], // stream × 3 + (0 mean, 1 zero, 2 resample)
+  cuts: [], // [layer, head, target, source, token or null]
+  holds: [], // features of a dictionary: [stream, feature, value]
+  hold: 0, // the value to hold the next one at
+  against: "", // compare: "", intervention, checkpoint:NAME, prompt:TEXT, trace:INDEX
+  measure: "routing", // compare: routing, connection, update, lens
+  theme: "", // "", light, dark
+  big: "", // the panel that fills the page
 };
 const PASSING = new Set(["hover"]); // neither in the URL nor in a saved state
 
@@ -54,16 +56,16 @@ export class Store {
       this.state[key] = value;
       this.changed.add(key);
     }
-    if (this.changed.size && !this.frame) this.frame = requestAnimationFrame(() => this.tell());
+    if (this.changed.size && !this.frame) this.frame = requestAnimationFrame(() => this.notify());
   }
 
-  // Tell everybody that something outside the state is new: the trace, an outcome.
+  // Notify of something new outside the state: the trace, an outcome.
   touch(key) {
     this.changed.add(key);
-    if (!this.frame) this.frame = requestAnimationFrame(() => this.tell());
+    if (!this.frame) this.frame = requestAnimationFrame(() => this.notify());
   }
 
-  tell() {
+  notify() {
     const changed = this.changed;
     this.changed = new Set();
     this.frame = 0;
@@ -106,7 +108,17 @@ function parsed(text) {
 
 function fits(key, value) {
   const start = START[key];
-  if (Array.isArray(start)) return Array.isArray(value) && value.every((entry) => key === "cuts" ? Array.isArray(entry) : key === "holds" ? Array.isArray(entry) && entry.length === 3 && entry.every(Number.isFinite) : Number.isInteger(entry));
+  if (Array.isArray(start))
+    return (
+      Array.isArray(value) &&
+      value.every((entry) =>
+        key === "cuts"
+          ? Array.isArray(entry)
+          : key === "holds"
+            ? Array.isArray(entry) && entry.length === 3 && entry.every(Number.isFinite)
+            : Number.isInteger(entry),
+      )
+    );
   if (key === "rangeEnd") return value === null || Number.isInteger(value);
   return typeof value === typeof start && (typeof value !== "number" || Number.isFinite(value));
 }

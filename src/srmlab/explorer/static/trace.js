@@ -22,7 +22,15 @@ export class Trace {
       this.arrays[name] = { data: decode(entry.dtype, bytes), shape: entry.shape };
     }
     const axes = this.manifest.axes;
-    Object.assign(this, { S: axes.stream, L: axes.layer, H: axes.head, T: axes.token, N: axes.tick, G: axes.group, K: axes.rank });
+    Object.assign(this, {
+      S: axes.stream,
+      L: axes.layer,
+      H: axes.head,
+      T: axes.token,
+      N: axes.tick,
+      G: axes.group,
+      K: axes.rank,
+    });
     this.steps = this.N / this.L;
     this.hasPost = axes.lens > axes.tick;
     this.strings = this.manifest.strings;
@@ -31,6 +39,12 @@ export class Trace {
 
   has(name) {
     return name in this.arrays;
+  }
+
+  // The wanted one of { choice: array } if the trace has its array, else the first that it has.
+  choose(arrays, wanted) {
+    if (this.has(arrays[wanted])) return wanted;
+    return Object.keys(arrays).find((key) => this.has(arrays[key]));
   }
 
   data(name) {

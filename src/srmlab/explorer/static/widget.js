@@ -1,9 +1,11 @@
-// The same views in a notebook cell, inside a shadow root so that neither styles the other. `render` is what anywidget calls.
+// The same views in a notebook cell, inside a shadow root so that neither styles the other. `render` is what
+// anywidget calls.
 
 import { App } from "./app.js";
 import { setRoot } from "./color.js";
 import { h } from "./dom.js";
 import { unpack } from "./trace.js";
+import { OWN } from "./views/own.js";
 
 export async function render({ model, el }) {
   const shadow = el.attachShadow({ mode: "open" });
@@ -13,7 +15,11 @@ export async function render({ model, el }) {
   shadow.append(style, page);
   setRoot(el);
   const trace = await unpack(model.get("trace"));
-  const app = new App(page, { python: model.get("python"), views: model.get("views"), dictionary: trace.has("features") });
+  const app = new App(page, {
+    python: model.get("python"),
+    views: model.get("views"),
+    own: OWN,
+  });
   app.store.set({ token: Math.min(trace.T - 1, 12), layer: Math.min(trace.L - 1, 2) });
   app.show(trace);
   el.dataset.ready = "yes";

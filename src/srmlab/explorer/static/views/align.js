@@ -1,54 +1,101 @@
-// 10. Alignment maps: does the connection point where the token does, and the update where the state does? Click a cell for its distribution over tokens.
+// Alignment: cosine similarity of the connection to the token input, and of updates to states.
 
 import { scale } from "../color.js";
-import { choice, number } from "../dom.js";
+import { choice, number, percent } from "../dom.js";
 import { colorbar, heatmap } from "../heatmap.js";
-import { meanOverTokens } from "../measures.js";
+import { mean, meanOverTokens } from "../measures.js";
 
 const ARRAYS = { connection: "connection_cosine", update: "update_cosine", update_in: "update_cosine_in" };
-const ABOUT = { connection: "cos(c, x): connection against token input", update: "cos(update, step output)", update_in: "cos(update, state before the step)" };
+const ABOUT = {
+  connection: "cos(c, x): connection against token input",
+  update: "cos(update, step output)",
+  update_in: "cos(update, state before the step)",
+};
 
 export const align = {
-  id: "align",
+  name: "align",
   title: "Alignment",
-  about: "Cosines, mean over tokens. Click a cell for its distribution over the prompt's tokens. Layer 0's connection is the same for every token.",
-  stretches: true,
+  place: "lower left",
+  needs: ["update_cosine", "update_cosine_in"],
+  shows:
+    "Cosine similarity of the connection to the token input, and of each update to the step's output and input state.",
+  reading: "Cells are means over tokens; click one for its distribution over the prompt.",
   uses: ["align", "layer", "step", "stream", "token"],
+  stretches: true,
+
+  caption(trace) {
+    const update = meanOverTokens(trace, "update_cosine");
+    const range = `from ${number(Math.min(...update))} to ${number(Math.max(...update))}`;
+    const updates = `update and step output have mean cosine ${number(mean(update), 3)} (${range}).`;
+    if (!trace.has("connection_cosine")) return updates.replace("update", "Update");
+    const connection = meanOverTokens(trace, "connection_cosine");
+    const negative = connection.filter((value) => value < 0).length / connection.length;
+    return (
+      `Connection and token input have mean cosine ${number(mean(connection), 3)}, ` +
+      `${percent(negative)} of the layer–stream pairs below 0; ${updates}`
+    );
+  },
 
   mount(panel, ctx) {
     const { store } = ctx;
-    const kind = choice("Map", [["connection", "connection"], ["update", "update – output"], ["update_in", "update – state"]], store.get("align"), (align) => store.set({ align }));
+    const kind = choice(
+      "Map",
+      [
+        ["connection", "connection"],
+        ["update", "update – output"],
+        ["update_in", "update – state"],
+      ],
+      store.get("align"),
+      (align) => store.set({ align }),
+    );
     panel.controls.append(kind);
-    const name = () => ARRAYS[store.get("align")];
-    const perTick = () => store.get("align") !== "connection";
+    const shown = () => ctx.trace.choose(ARRAYS, store.get("align"));
+    const name = () => ARRAYS[shown()];
+    const perTick = () => shown() !== "connection";
     const row = () => (perTick() ? ctx.tick() : store.get("layer"));
 
-    // The chosen cell at every token.
-    const chosen = () => Array.from({ length: ctx.trace.T }, (_, t) => ctx.trace.at(name(), row(), t, store.get("stream")));
+    function placeOf(row) {
+      const { steps } = ctx.trace;
+      if (!perTick()) return `layer ${row}`;
+      return `layer ${Math.floor(row / steps)} step ${row % steps} (${ctx.trace.letter(row)})`;
+    }
+
+    // The selected cell at every token.
+    const chosen = () =>
+      Array.from({ length: ctx.trace.T }, (_, t) => ctx.trace.at(name(), row(), t, store.get("stream")));
 
     function histogram(pen, x, y, w, h, theme) {
       const { stream, token } = store.state;
       const values = chosen();
       const bins = new Array(24).fill(0);
-      const low = Math.min(...values), high = Math.max(...values), span = Math.max(high - low, 0.02);
+      const low = Math.min(...values),
+        high = Math.max(...values),
+        span = Math.max(high - low, 0.02);
       const from = (low + high) / 2 - span / 2;
       const bin = (value) => Math.min(23, Math.max(0, Math.floor(((value - from) / span) * 24)));
       for (const value of values) bins[bin(value)]++;
       const most = Math.max(...bins);
-      bins.forEach((count, i) => pen.rect(x + (i * w) / 24, y + h - (count / most) * h, w / 24 - 1, (count / most) * h, { fill: i === bin(values[token]) ? theme.mark : theme.cool }));
+      bins.forEach((count, i) =>
+        pen.rect(x + (i * w) / 24, y + h - (count / most) * h, w / 24 - 1, (count / most) * h, {
+          fill: i === bin(values[token]) ? theme.mark : theme.cool,
+        }),
+      );
       pen.path(`M${x} ${y + h + 0.5}h${w}`, { stroke: theme.line });
       pen.text(number(from), x, y + h + 12, { color: theme.dim, size: 10 });
       pen.text(number(from + span), x + w, y + h + 12, { color: theme.dim, size: 10, align: "right" });
       const where = perTick() ? `L${store.get("layer")} step ${store.get("step")}` : `L${store.get("layer")}`;
       pen.text(`S${stream}, ${where}`, x, y - 22, { color: theme.ink, size: 11, weight: 600 });
-      pen.text(`mean ${number(values.reduce((a, b) => a + b, 0) / values.length, 3)}`, x, y - 8, { color: theme.dim, size: 10 });
+      pen.text(`mean ${number(values.reduce((a, b) => a + b, 0) / values.length, 3)}`, x, y - 8, {
+        color: theme.dim,
+        size: 10,
+      });
       pen.text("over tokens", x + w, y - 8, { color: theme.dim, size: 10, align: "right" });
     }
 
     return {
       update() {
-        kind.show(store.get("align"));
-        panel.note.textContent = ABOUT[store.get("align")];
+        kind.show(shown(), (one) => ctx.trace.has(ARRAYS[one]));
+        panel.note.textContent = ABOUT[shown()];
       },
       height: () => 234,
       render(pen, width, height, theme) {
@@ -59,15 +106,29 @@ export const align = {
         for (const value of values) most = Math.max(most, Math.abs(value));
         const colors = scale("diverging", -most, most);
         const side = Math.min(190, width * 0.32);
-        heatmap(pen, { x: 40, y: 6, w: width - side - 70, h: height - 56 }, {
-          values, rows, columns: trace.S, scale: colors, theme,
-          rowLabels: Array.from({ length: rows }, (_, r) => (perTick() ? `${Math.floor(r / trace.steps)}${trace.letter(r)}` : `L${r}`)),
-          columnLabels: Array.from({ length: trace.S }, (_, s) => `S${s}`), mark: { row: row(), column: store.get("stream") }, region: {},
-        });
+        heatmap(
+          pen,
+          { x: 40, y: 6, w: width - side - 70, h: height - 56 },
+          {
+            values,
+            rows,
+            columns: trace.S,
+            scale: colors,
+            theme,
+            rowLabels: Array.from({ length: rows }, (_, r) =>
+              perTick() ? `${Math.floor(r / trace.steps)}${trace.letter(r)}` : `L${r}`,
+            ),
+            columnLabels: Array.from({ length: trace.S }, (_, s) => `S${s}`),
+            mark: { row: row(), column: store.get("stream") },
+            region: {},
+          },
+        );
         colorbar(pen, 40, height - 20, 220, colors, "cosine", theme);
         histogram(pen, width - side, 46, side - 4, height - 100, theme);
       },
-      tip: ({ row, column }) => `S${column}, ${perTick() ? `layer ${Math.floor(row / ctx.trace.steps)} step ${row % ctx.trace.steps} (${ctx.trace.letter(row)})` : `layer ${row}`}   ${number(meanOverTokens(ctx.trace, name())[row * ctx.trace.S + column], 3)}`,
+      tip: ({ row, column }) =>
+        `S${column}, ${placeOf(row)}   ` +
+        `${number(meanOverTokens(ctx.trace, name())[row * ctx.trace.S + column], 3)}`,
       click({ row, column }) {
         if (perTick()) ctx.goto(row);
         else store.set({ layer: row });
@@ -75,11 +136,25 @@ export const align = {
       },
       table() {
         const values = meanOverTokens(ctx.trace, name());
-        const map = Array.from(values, (value, i) => [Math.floor(i / ctx.trace.S), i % ctx.trace.S, "mean", value.toFixed(5)]);
+        const map = Array.from(values, (value, i) => [
+          Math.floor(i / ctx.trace.S),
+          i % ctx.trace.S,
+          "mean",
+          value.toFixed(5),
+        ]);
         const cell = chosen().map((value, t) => [row(), store.get("stream"), t, value.toFixed(5)]);
-        return { columns: [perTick() ? "tick" : "layer", "stream", "token", "cosine"], rows: [...map, ...cell] };
+        return {
+          columns: [perTick() ? "tick" : "layer", "stream", "token", "cosine"],
+          rows: [...map, ...cell],
+        };
       },
-      python: () => `${ctx.preamble()}\n\ntrace["${name()}"].mean(1)        # [${perTick() ? "tick" : "layer"}, stream]\ntrace["${name()}"][${row()}, :, ${store.get("stream")}]      # its distribution over tokens`,
+      python: () =>
+        [
+          ctx.preamble(),
+          "",
+          `trace["${name()}"].mean(1)        # [${perTick() ? "tick" : "layer"}, stream]`,
+          `trace["${name()}"][${row()}, :, ${store.get("stream")}]      # its distribution over tokens`,
+        ].join("\n"),
     };
   },
 };

@@ -1,24 +1,40 @@
-// 5. The ablation board: a switch for every stream × mean, zero or resample, over a range of layers; what the model then says next.
+// The ablation board: a switch for every stream × mean, zero or resample, over a range of layers, and
+// the next-token distribution before and after.
 
 import { streamColor } from "../color.js";
 import { h, number, short } from "../dom.js";
+import { describe, MODES, toggleAblation } from "../intervention.js";
+import { mean } from "../measures.js";
 import { wrapped } from "../pen.js";
 
-export const MODES = ["mean", "zero", "resample"];
-
 export const board = {
-  id: "board",
+  name: "board",
   title: "Ablation board",
-  about: "Replace streams by their mean, zero, or another token's state after a range of layers, cut edges in the routing lens, and see the next token change.",
-  live: true,
+  place: "upper right",
+  needs: [],
+  shows: "The effect of ablations, cut edges and clamped features on the next-token distribution.",
+  reading:
+    "Toggle mean-, zero- or resample-ablation of a stream after the chosen layers; bars compare before and after.",
   uses: ["token", "outcome", "ablated", "cuts", "holds", "first", "last"],
+
+  available: ({ client }) => client !== null,
 
   mount(panel, ctx) {
     const { store } = ctx;
     const grid = h("div", { class: "board", role: "group", "aria-label": "Ablations" });
-    const first = h("select", { "aria-label": "First layer", onchange: () => store.set({ first: Number(first.value) }) });
-    const last = h("select", { "aria-label": "Last layer", onchange: () => store.set({ last: Number(last.value) }) });
-    const clear = h("button", { type: "button", onclick: () => store.set({ ablated: [], cuts: [], holds: [] }) }, "clear");
+    const first = h("select", {
+      "aria-label": "First layer",
+      onchange: () => store.set({ first: Number(first.value) }),
+    });
+    const last = h("select", {
+      "aria-label": "Last layer",
+      onchange: () => store.set({ last: Number(last.value) }),
+    });
+    const clear = h(
+      "button",
+      { type: "button", onclick: () => store.set({ ablated: [], cuts: [], holds: [] }) },
+      "clear",
+    );
     const cuts = h("div", { class: "cuts" });
     panel.controls.append(h("label", {}, "layers ", first), h("label", {}, "– ", last), clear);
     panel.body.prepend(grid, cuts);
@@ -28,23 +44,36 @@ export const board = {
       built = trace;
       const buttons = MODES.flatMap((mode, m) => [
         h("span", { class: "mode" }, mode),
-        ...Array.from({ length: trace.S }, (_, s) => h("button", {
-          type: "button", "data-ablate": String(s * 3 + m), title: `S${s} at ${["its mean", "zero", "another token's state"][m]}`, style: { "--stream": streamColor(s, trace.S) },
-          onclick: () => toggleAblation(store, s, m),
-        }, `${s}`)),
+        ...Array.from({ length: trace.S }, (_, s) =>
+          h(
+            "button",
+            {
+              type: "button",
+              "data-ablate": String(s * 3 + m),
+              title: `S${s} at ${["its mean", "zero", "another token's state"][m]}`,
+              style: { "--stream": streamColor(s, trace.S) },
+              onclick: () => toggleAblation(store, s, m),
+            },
+            `${s}`,
+          ),
+        ),
       ]);
       grid.style.gridTemplateColumns = `auto repeat(${trace.S}, minmax(0, 1fr))`;
       grid.classList.toggle("dense", trace.S > 12);
       grid.replaceChildren(...buttons);
-      for (const select of [first, last]) select.replaceChildren(...Array.from({ length: trace.L }, (_, l) => h("option", { value: String(l) }, String(l))));
+      for (const select of [first, last])
+        select.replaceChildren(
+          ...Array.from({ length: trace.L }, (_, l) => h("option", { value: String(l) }, String(l))),
+        );
     }
 
-    // At the chosen token: tokens likely before or after, with both probabilities.
+    // At the selected token: tokens likely before or after, with both probabilities.
     function bars() {
       const { outcome } = ctx;
       const token = Math.min(store.get("token"), outcome.kl.length - 1);
       const rows = new Map();
-      for (const { id, before, after } of [...outcome.top_before[token], ...outcome.top_after[token]]) rows.set(id, [id, before, after]);
+      for (const { id, before, after } of [...outcome.top_before[token], ...outcome.top_after[token]])
+        rows.set(id, [id, before, after]);
       return [...rows.values()].sort((a, b) => Math.max(b[1], b[2]) - Math.max(a[1], a[2])).slice(0, 8);
     }
 
@@ -59,18 +88,47 @@ export const board = {
         first.value = String(a);
         last.value = String(b);
         const on = new Set(store.get("ablated"));
-        for (const button of grid.querySelectorAll("button")) button.setAttribute("aria-pressed", String(on.has(Number(button.dataset.ablate))));
-        const undo = (key, title, words) => store.get(key).map((one, i) => h("button", { type: "button", title, onclick: () => store.set({ [key]: store.get(key).filter((_, j) => j !== i) }) }, `✕ ${words(one)}`));
+        for (const button of grid.querySelectorAll("button"))
+          button.setAttribute("aria-pressed", String(on.has(Number(button.dataset.ablate))));
+        const undo = (key, title, words) =>
+          store.get(key).map((one, i) =>
+            h(
+              "button",
+              {
+                type: "button",
+                title,
+                onclick: () => store.set({ [key]: store.get(key).filter((_, j) => j !== i) }),
+              },
+              `✕ ${words(one)}`,
+            ),
+          );
         cuts.replaceChildren(
-          ...undo("cuts", "Restore this edge", ([layer, head, target, source, token]) => `L${layer} H${head} S${target}←S${source}${token === null ? "" : ` @${token}`}`),
-          ...undo("holds", "Let this feature go", ([stream, feature, value]) => `S${stream} f${feature} = ${value}`));
-        panel.note.textContent = !ctx.isIntervening() ? "nothing ablated" : ctx.outcome ? `${number(ctx.outcome.kl[Math.min(store.get("token"), ctx.outcome.kl.length - 1)], 3)} bits here` : "…";
+          ...undo(
+            "cuts",
+            "Restore this edge",
+            ([layer, head, target, source, token]) =>
+              `L${layer} H${head} S${target}←S${source}${token === null ? "" : ` @${token}`}`,
+          ),
+          ...undo(
+            "holds",
+            "Release this feature",
+            ([stream, feature, value]) => `S${stream} f${feature} = ${value}`,
+          ),
+        );
+        panel.note.textContent = !ctx.isIntervening()
+          ? "no intervention"
+          : ctx.outcome
+            ? `KL ${number(ctx.outcome.kl[Math.min(store.get("token"), ctx.outcome.kl.length - 1)], 3)} bits`
+            : "…";
       },
       height: (width) => 216 + 13 * said(width).length,
       render(pen, width, height, theme) {
         const { outcome, trace } = ctx;
         const token = store.get("token");
-        pen.text(`next token after ${token} “${short(trace.strings[token], 12)}”`, 0, 12, { color: theme.dim, size: 10 });
+        pen.text(`next token after ${token} “${short(trace.strings[token], 12)}”`, 0, 12, {
+          color: theme.dim,
+          size: 10,
+        });
         pen.rect(width - 118, 5, 8, 8, { fill: theme.dim });
         pen.text("before", width - 106, 12, { color: theme.dim, size: 10 });
         pen.rect(width - 56, 5, 8, 8, { fill: theme.warm });
@@ -78,55 +136,67 @@ export const board = {
         said(width).forEach((line, i) => pen.text(line, 0, 226 + 13 * i, { color: theme.ink, size: 10 }));
         if (!outcome) return;
         const rows = bars();
-        const left = 86, room = width - left - 92;
+        const left = 86,
+          room = width - left - 92;
         const most = Math.max(...rows.flatMap((row) => [row[1], row[2]]), 1e-6);
         rows.forEach(([id, before, after], i) => {
           const y = 22 + i * 18;
-          pen.text(short(outcome.vocabulary[id], 10), left - 8, y + 11, { color: theme.ink, size: 11, mono: true, align: "right" });
+          pen.text(short(outcome.vocabulary[id], 10), left - 8, y + 11, {
+            color: theme.ink,
+            size: 11,
+            mono: true,
+            align: "right",
+          });
           pen.rect(left, y + 1, Math.max(1, (before / most) * room), 6, { fill: theme.dim, opacity: 0.75 });
           pen.rect(left, y + 8, Math.max(1, (after / most) * room), 6, { fill: theme.warm });
-          pen.text(`${number(before * 100, 1)} → ${number(after * 100, 1)} %`, width, y + 11, { color: theme.dim, size: 10, align: "right" });
+          pen.text(`${number(before * 100, 1)} → ${number(after * 100, 1)} %`, width, y + 11, {
+            color: theme.dim,
+            size: 10,
+            align: "right",
+          });
         });
         strip(pen, width, theme);
       },
-      tip: (hit) => hit.kind === "kl" ? `token ${hit.column} “${short(ctx.trace.strings[hit.column], 12)}”   KL ${number(ctx.outcome.kl[hit.column], 3)} bits` : null,
+      tip: (hit) =>
+        hit.kind === "kl"
+          ? `token ${hit.column} “${short(ctx.trace.strings[hit.column], 12)}”   KL ` +
+            `${number(ctx.outcome.kl[hit.column], 3)} bits`
+          : null,
       click: (hit) => store.set({ token: hit.column, rangeEnd: null }),
       table() {
         if (!ctx.outcome) return { columns: ["token", "before", "after"], rows: [] };
-        return { columns: ["token", "before", "after"], rows: bars().map(([id, before, after]) => [ctx.outcome.vocabulary[id], before, after]) };
+        return {
+          columns: ["token", "before", "after"],
+          rows: bars().map(([id, before, after]) => [ctx.outcome.vocabulary[id], before, after]),
+        };
       },
-      python: () => `${ctx.preamble(false)}\n${ctx.interventionPython()}\nevaluate(model, baseline, intervention${ctx.dictionaryPython()}).kl      # bits, [token]`,
+      python: () =>
+        [
+          ctx.preamble(false),
+          ctx.interventionPython(),
+          `evaluate(model, baseline, intervention${ctx.dictionaryPython()}).kl      # bits, [token]`,
+        ].join("\n"),
     };
 
     // KL at every token, a thin row of bars below.
     function strip(pen, width, theme) {
       const { kl } = ctx.outcome;
-      const y = 200, height = 28, most = Math.max(...kl, 1e-6);
+      const y = 200,
+        height = 28,
+        most = Math.max(...kl, 1e-6);
       const w = width / kl.length;
-      kl.forEach((value, t) => pen.rect(t * w, y - (value / most) * height, Math.max(1, w - 1), (value / most) * height, { fill: t === store.get("token") ? theme.mark : theme.warm, opacity: t === store.get("token") ? 1 : 0.6 }));
+      kl.forEach((value, t) =>
+        pen.rect(t * w, y - (value / most) * height, Math.max(1, w - 1), (value / most) * height, {
+          fill: t === store.get("token") ? theme.mark : theme.warm,
+          opacity: t === store.get("token") ? 1 : 0.6,
+        }),
+      );
       pen.path(`M0 ${y + 0.5}H${width}`, { stroke: theme.line });
-      pen.text(`KL at every token: mean ${number(mean(kl), 3)}, up to ${number(most, 3)} bits`, 0, y + 12, { color: theme.dim, size: 10 });
+      pen.text(`KL at every token: mean ${number(mean(kl), 3)}, up to ${number(most, 3)} bits`, 0, y + 12, {
+        color: theme.dim,
+        size: 10,
+      });
       pen.region({ x: 0, y: y - height, w: width, h: height + 4, rows: 1, columns: kl.length, kind: "kl" });
     }
   },
 };
-
-// Switch one stream's ablation; a stream has one mode at a time.
-export function toggleAblation(store, stream, mode = 0) {
-  const code = stream * 3 + mode;
-  const rest = store.get("ablated").filter((other) => Math.floor(other / 3) !== stream);
-  store.set({ ablated: store.get("ablated").includes(code) ? rest : [...rest, code].sort((a, b) => a - b), stream });
-}
-
-// An intervention in words: "ablate S0 mean, S2 zero after L1–L3; cut L0 H1 S2←S3 at 4; hold S1 feature 17 at 0".
-export function describe({ ablations, cuts, holds = [] }) {
-  const streams = ablations.map(({ stream, mode }) => `S${stream} ${mode}`).join(", ");
-  const edges = cuts.map(({ layer, head, target, source, token }) => `L${layer} H${head} S${target}←S${source}${token === null ? "" : ` at ${token}`}`).join(", ");
-  const layers = ablations.length ? [...new Set([ablations[0].first, ablations[0].last])].map((layer) => `L${layer}`).join("–") : "";
-  const features = holds.map(({ stream, feature, value }) => `S${stream} feature ${feature} at ${value}`).join(", ");
-  return [streams && `ablate ${streams} after ${layers}`, edges && `cut ${edges}`, features && `hold ${features}`].filter(Boolean).join("; ");
-}
-
-function mean(values) {
-  return values.reduce((sum, value) => sum + value, 0) / values.length;
-}

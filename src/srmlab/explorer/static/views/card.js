@@ -1,19 +1,37 @@
-// 12. The stream card: all that is known about one stream, on one card.
+// The stream card: one stream in numbers.
 
 import { streamColor } from "../color.js";
-import { h, number, short } from "../dom.js";
-import { driftClass, driftOf, hubScores, meanOverTokens, ranking } from "../measures.js";
+import { h, number, short, word } from "../dom.js";
+import { argmax, driftClass, driftOf, hubScores, meanOverTokens, quantile, ranking } from "../measures.js";
 
 export const card = {
-  id: "card",
+  name: "card",
   title: "Stream card",
-  about: "The chosen stream: how much it is listened to, what ablating it costs, what it says alone, when it settles, and which tokens stir it most.",
+  place: "lower right",
+  savedPlace: "upper right",
+  needs: ["routing", "ablation_kl", "write_norm", "attribution", "drift_cosine"],
+  shows: "One stream: in- and out-degree in the routing graph, ablation effect, logit lens and convergence.",
+  reading: "Below: the tokens at which it writes most to the output embedding, relative to its mean.",
   uses: ["stream", "threshold", "token"],
+
+  caption(trace) {
+    const norms = trace.data("write_norm").subarray((trace.L - 1) * trace.T * trace.S);
+    const at = argmax(norms);
+    const token = Math.floor(at / trace.S);
+    return (
+      `The largest write to the output embedding is S${at % trace.S}'s at “${word(trace.strings[token])}” ` +
+      `(token ${token}): norm ${norms[at].toFixed(1)} after subtracting the mean, against a median of ` +
+      `${quantile(norms, 0.5).toFixed(1)}.`
+    );
+  },
 
   mount(panel, ctx) {
     const { store } = ctx;
     const step = (by) => store.set({ stream: (store.get("stream") + by + ctx.trace.S) % ctx.trace.S });
-    panel.controls.append(h("button", { type: "button", "aria-label": "Previous stream", onclick: () => step(-1) }, "‹"), h("button", { type: "button", "aria-label": "Next stream", onclick: () => step(1) }, "›"));
+    panel.controls.append(
+      h("button", { type: "button", "aria-label": "Previous stream", onclick: () => step(-1) }, "‹"),
+      h("button", { type: "button", "aria-label": "Next stream", onclick: () => step(1) }, "›"),
+    );
 
     const lensArray = () => (ctx.trace.has("stream_lens_target") ? "stream_lens_target" : "attribution");
 
@@ -25,19 +43,37 @@ export const card = {
       const list = ranking(trace);
       const rank = list.findIndex((entry) => entry.stream === s);
       return [
-        ["hub", `${number(hubs.hub[s] * 100, 1)} %`, `others read it at this share of edges; ${ordinal(place(hubs.hub))} of ${trace.S}`],
-        ["sink", number(hubs.sink[s] * 100, 1), "percentage points: reads others − is read"],
-        ["self", `${number(hubs.self[s] * 100, 1)} %`, "reads itself"],
+        [
+          "hub",
+          `${number(hubs.hub[s] * 100, 1)} %`,
+          `of edges to other streams above the threshold; ${ordinal(place(hubs.hub))} of ${trace.S}`,
+        ],
+        ["sink", number(hubs.sink[s] * 100, 1), "in-degree − out-degree, percentage points"],
+        ["self", `${number(hubs.self[s] * 100, 1)} %`, "of self-edges above the threshold"],
         ["ablation", `${number(list[rank].kl, 3)}`, `bits, ${ordinal(rank + 1)} of ${trace.S}`],
-        ["drift", trace.L > 1 ? trace.manifest.letters.map((letter, g) => { const d = driftOf(trace, "cosine", g); return `${letter} ${driftClass(d.converged[s], d.transitions)}`; }).join("  ") : "–", ""],
+        [
+          "drift",
+          trace.L > 1
+            ? trace.manifest.letters
+                .map((letter, g) => {
+                  const d = driftOf(trace, "cosine", g);
+                  return `${letter} ${driftClass(d.converged[s], d.transitions)}`;
+                })
+                .join("  ")
+            : "–",
+          "",
+        ],
       ];
     }
 
-    // The tokens at which the stream writes most to the output, less its mean; and the chosen one, wherever it stands.
-    function stirred() {
+    // The tokens at which the stream writes most to the output, less its mean; and the selected one, wherever
+    // it stands.
+    function writes() {
       const { trace } = ctx;
       const s = store.get("stream");
-      return Array.from({ length: trace.T }, (_, t) => [t, trace.at("write_norm", trace.L - 1, t, s)]).sort((a, b) => b[1] - a[1]).filter(([t], i) => i < 5 || t === store.get("token"));
+      return Array.from({ length: trace.T }, (_, t) => [t, trace.at("write_norm", trace.L - 1, t, s)])
+        .sort((a, b) => b[1] - a[1])
+        .filter(([t], i) => i < 5 || t === store.get("token"));
     }
 
     return {
@@ -57,40 +93,64 @@ export const card = {
           if (about) pen.text(about, 118, y, { color: theme.dim, size: 10 });
         });
         curve(pen, width, theme);
-        pen.text("largest writes at", 0, 196, { color: theme.dim, size: 11 });
-        stirred().forEach(([t, value], i) => context(pen, t, value, 214 + i * 18, width, theme));
+        pen.text("largest writes to the output at", 0, 196, { color: theme.dim, size: 11 });
+        writes().forEach(([t, value], i) => context(pen, t, value, 214 + i * 18, width, theme));
       },
-      tip: (hit) => (hit.kind === "token" ? `token ${hit.token}: writes ${number(hit.value)} beyond its mean` : null),
+      tip: (hit) =>
+        hit.kind === "token" ? `token ${hit.token}: write norm ${number(hit.value)}, mean subtracted` : null,
       click: (hit) => hit.kind === "token" && store.set({ token: hit.token, rangeEnd: null }),
-      table: () => ({ columns: ["fact", "value", "about"], rows: [...facts(), ...stirred().map(([t, value]) => ["writes most at", ctx.trace.strings[t], `token ${t}, ${number(value)}`])] }),
-      python: () => [
-        ctx.preamble(),
-        "from srmlab.analysis.drift import CLASSES, convergence, convergence_class",
-        "",
-        `stream = ${store.get("stream")}`,
-        `frequency = (trace.weights > ${store.get("threshold")}).mean((0, 1, 2))       # [target, source]`,
-        "self, others = frequency[stream, stream], max(1, len(frequency) - 1)",
-        "hub, reads = ((edges.sum() - self) / others for edges in (frequency[:, stream], frequency[stream]))",
-        "sink = reads - hub",
-        'ablation = trace["ablation_kl"][:, stream].astype(float).mean()        # bits',
-        ...(ctx.trace.L > 1 ? [
-          'curves = trace["drift_cosine"].astype(float).mean(2)[..., stream]      # [transition, group]',
-          "drift = [CLASSES[convergence_class(convergence(curve), len(curve))] for curve in curves.T]",
-        ] : []),
-        `lens = trace["${lensArray()}"].astype(float).mean(1)[:, stream]        # [layer]`,
-        'largest = trace["write_norm"][-1, :, stream].argsort()[::-1]           # tokens, the largest writes first',
-      ].join("\n"),
+      table: () => ({
+        columns: ["fact", "value", "about"],
+        rows: [
+          ...facts(),
+          ...writes().map(([t, value]) => [
+            "largest write",
+            ctx.trace.strings[t],
+            `token ${t}, ${number(value)}`,
+          ]),
+        ],
+      }),
+      python: () =>
+        [
+          ctx.preamble(),
+          "from srmlab.analysis.drift import CLASSES, convergence, convergence_class",
+          "",
+          `stream = ${store.get("stream")}`,
+          `frequency = (trace.weights > ${store.get("threshold")}).mean((0, 1, 2))       # [target, source]`,
+          "self, others = frequency[stream, stream], max(1, len(frequency) - 1)",
+          "hub, reads = ((edges.sum() - self) / others for edges in (frequency[:, stream], frequency[stream]))",
+          "sink = reads - hub",
+          'ablation = trace["ablation_kl"][:, stream].astype(float).mean()        # bits',
+          ...(ctx.trace.L > 1
+            ? [
+                'curves = trace["drift_cosine"].astype(float).mean(2)[..., stream]      # [transition, group]',
+                "drift = [CLASSES[convergence_class(convergence(curve), len(curve))] for curve in curves.T]",
+              ]
+            : []),
+          `lens = trace["${lensArray()}"].astype(float).mean(1)[:, stream]        # [layer]`,
+          'writes = trace["write_norm"][-1, :, stream].argsort()[::-1]            # tokens, largest write first',
+        ].join("\n"),
     };
 
-    // What it says alone: log-probability of the right token after each layer, against the other streams.
+    // The stream decoded alone: log-probability of the target after each layer, against the other streams.
     function curve(pen, width, theme) {
       const { trace } = ctx;
       const name = lensArray();
-      const label = name === "attribution" ? "part in the right token's logit, by layer" : "right token alone, nats, by layer";
+      const label =
+        name === "attribution"
+          ? "direct logit attribution to the target, by layer"
+          : "target logprob, this stream alone, nats";
       const mean = meanOverTokens(trace, name);
-      const low = Math.min(...mean), high = Math.max(...mean), top = 136, tall = 42;
-      const line = (s) => `M${Array.from({ length: trace.L }, (_, l) => `${64 + (l / Math.max(1, trace.L - 1)) * (width - 110)} ${(top + tall - ((mean[l * trace.S + s] - low) / (high - low || 1)) * tall).toFixed(1)}`).join("L")}`;
-      for (let s = 0; s < trace.S; s++) if (s !== store.get("stream")) pen.path(line(s), { stroke: theme.line, width: 0.8 });
+      const low = Math.min(...mean),
+        high = Math.max(...mean),
+        top = 136,
+        tall = 42;
+      const px = (l) => 64 + (l / Math.max(1, trace.L - 1)) * (width - 110);
+      const py = (value) => top + tall - ((value - low) / (high - low || 1)) * tall;
+      const point = (l, s) => `${px(l)} ${py(mean[l * trace.S + s]).toFixed(1)}`;
+      const line = (s) => `M${Array.from({ length: trace.L }, (_, l) => point(l, s)).join("L")}`;
+      for (let s = 0; s < trace.S; s++)
+        if (s !== store.get("stream")) pen.path(line(s), { stroke: theme.line, width: 0.8 });
       pen.path(line(store.get("stream")), { stroke: streamColor(store.get("stream"), trace.S), width: 2.2 });
       pen.text("lens", 0, top + 8, { color: theme.dim, size: 11 });
       pen.text(number(high), width, top + 4, { color: theme.dim, size: 10, align: "right" });
@@ -104,8 +164,16 @@ export const card = {
       const letter = pen.measure("m", style);
       const room = Math.floor((width - 40) / letter);
       const word = short(trace.strings[t], 14);
-      const before = trace.strings.slice(0, t).join("").replace(/\s+/g, " ").slice(-Math.floor((room - word.length) * 0.55));
-      const after = trace.strings.slice(t + 1).join("").replace(/\s+/g, " ").slice(0, Math.max(0, room - word.length - before.length - 1));
+      const before = trace.strings
+        .slice(0, t)
+        .join("")
+        .replace(/\s+/g, " ")
+        .slice(-Math.floor((room - word.length) * 0.55));
+      const after = trace.strings
+        .slice(t + 1)
+        .join("")
+        .replace(/\s+/g, " ")
+        .slice(0, Math.max(0, room - word.length - before.length - 1));
       pen.text(before, 0, y, { ...style, color: theme.dim });
       const x = pen.measure(before, style) + 1;
       const w = pen.measure(word, style);

@@ -1,56 +1,161 @@
-// 11. Compare: this trace and another (a second prompt, a checkpoint, the board's intervention) side by side on one scale, and their difference.
+// Compare: this trace and another (a second prompt, a checkpoint, the board's intervention) side by side
+// on one scale, and their difference.
 
 import { scale } from "../color.js";
 import { choice, h, number, short } from "../dom.js";
 import { colorbar, heatmap } from "../heatmap.js";
-import { meanOverTokens, wallMaps } from "../measures.js";
-import { describe } from "./board.js";
+import { describe } from "../intervention.js";
+import { argmax, mean, meanOverTokens, meanWeights, unravel } from "../measures.js";
+
+const ARRAYS = {
+  routing: "routing",
+  connection: "connection_cosine",
+  update: "update_cosine",
+  lens: "lens_target",
+};
 
 export const compare = {
-  id: "compare",
+  name: "compare",
   title: "Compare",
-  about: "This trace (A) against another (B): a second prompt, a checkpoint or the board's intervention; and B − A.",
+  place: "lower left",
+  needs: ["tokens"],
+  shows: "This trace (A), another (B: a second prompt, a checkpoint or the board's intervention), and B − A.",
+  reading: "A and B share one colour scale; click a cell to select it.",
   uses: ["measure", "layer", "head", "stream", "source", "token", "step", "other", "against"],
+
+  available: ({ client, traces }) => client !== null || traces.length > 0,
+  caption(trace, other) {
+    if (!other?.has("routing") || !trace.has("routing")) return "";
+    if (trace === other) return "A and B are the same trace.";
+    const sizes = [trace, other].map(({ L, H, S }) => [L, H, S]);
+    if (String(sizes[0]) !== String(sizes[1])) {
+      const [a, b] = sizes.map(([L, H, S]) => `${L} layers, ${H} heads and ${S} streams`);
+      return `A has ${a}; B has ${b}.`;
+    }
+    const [a, b] = [trace, other].map(meanWeights);
+    const apart = a.map((weight, i) => Math.abs(b[i] - weight));
+    const at = argmax(apart);
+    const [layer, head, target, source] = unravel(at, [...sizes[0], trace.S]);
+    const [ours, theirs] = [trace, other].map((one) => number(mean(one.data("update_cosine")), 3));
+    return (
+      `Mean routing weights differ by ${mean(apart).toFixed(3)} per edge, most at S${target} ← S${source} in layer ` +
+      `${layer}, head ${head} (${a[at].toFixed(2)} in A and ${b[at].toFixed(2)} in B); the mean cosine between ` +
+      `update and step output is ${ours} in A and ${theirs} in B.`
+    );
+  },
 
   mount(panel, ctx) {
     const { store } = ctx;
-    const measure = choice("Measure", [["routing", "routing"], ["connection", "connection cos"], ["update", "update cos"], ["lens", "right token", "log-probability of the right token after each layer"]], store.get("measure"), (measure) => store.set({ measure }));
-    const against = h("select", { "aria-label": "Compare with", onchange: () => store.set({ against: against.value === "prompt:" ? `prompt:${prompt.value}` : against.value }) });
-    const prompt = h("input", { type: "text", "aria-label": "The other prompt", placeholder: "the other prompt", onchange: () => store.set({ against: `prompt:${prompt.value}` }) });
+    const measure = choice(
+      "Measure",
+      [
+        ["routing", "routing"],
+        ["connection", "connection cos"],
+        ["update", "update cos"],
+        ["lens", "target logprob", "log-probability of the target token after each layer"],
+      ],
+      store.get("measure"),
+      (measure) => store.set({ measure }),
+    );
+    const against = h("select", {
+      "aria-label": "Compare with",
+      onchange: () =>
+        store.set({ against: against.value === "prompt:" ? `prompt:${prompt.value}` : against.value }),
+    });
+    const prompt = h("input", {
+      type: "text",
+      "aria-label": "The other prompt",
+      placeholder: "the other prompt",
+      onchange: () => store.set({ against: `prompt:${prompt.value}` }),
+    });
     panel.controls.append(h("label", {}, "B = ", against), prompt, measure);
 
+    const measured = () => ctx.trace.choose(ARRAYS, store.get("measure"));
+
     function options() {
-      const list = [["", "nothing yet"]];
+      const list = [["", "none"]];
       if (ctx.client) {
         list.push(["intervention", "the ablation board"], ["prompt:", "another prompt"]);
         for (const name of ctx.info.checkpoints) list.push([`checkpoint:${name}`, `checkpoint ${name}`]);
       }
-      ctx.traces.forEach((trace, i) => list.push([`trace:${i}`, short(trace.manifest.prompt, 28).replaceAll("·", " ")]));
+      ctx.traces.forEach((trace, i) =>
+        list.push([`trace:${i}`, short(trace.manifest.prompt, 28).replaceAll("·", " ")]),
+      );
       return list;
     }
 
-    // Values, rows and columns with their names, kind of scale; the chosen cell (mark) and what a click chooses (pick), of one trace.
+    // Values, rows and columns with their names, kind of scale; the selected cell (mark) and what a click
+    // chooses (pick), of one trace.
     function grid(trace) {
       const { layer, head, stream, source, token } = store.state;
       const streams = Array.from({ length: trace.S }, (_, s) => `S${s}`);
       const layers = Array.from({ length: trace.L }, (_, l) => `L${l}`);
-      switch (store.get("measure")) {
+      switch (measured()) {
         case "routing": {
-          const all = trace.once("mean wall", () => wallMaps(trace, "mean", 0, 0, trace.T - 1));
+          const all = meanWeights(trace);
           const at = (layer * trace.H + head) * trace.S * trace.S;
-          return { values: all.subarray(at, at + trace.S * trace.S), rows: trace.S, columns: trace.S, rowNames: streams, columnNames: streams, kind: "sequential", unit: `mean weight, L${layer} H${head}`, mark: { row: stream, column: source }, pick: (row, column) => store.set({ stream: row, source: column }) };
+          return {
+            values: all.subarray(at, at + trace.S * trace.S),
+            rows: trace.S,
+            columns: trace.S,
+            rowNames: streams,
+            columnNames: streams,
+            kind: "sequential",
+            unit: `mean weight, L${layer} H${head}`,
+            mark: { row: stream, column: source },
+            pick: (row, column) => store.set({ stream: row, source: column }),
+          };
         }
         case "connection":
-          return { values: meanOverTokens(trace, "connection_cosine"), rows: trace.L, columns: trace.S, rowNames: layers, columnNames: streams, kind: "diverging", unit: "cosine", mark: { row: layer, column: stream }, pick: (row, column) => store.set({ layer: row, stream: column }) };
+          return {
+            values: meanOverTokens(trace, "connection_cosine"),
+            rows: trace.L,
+            columns: trace.S,
+            rowNames: layers,
+            columnNames: streams,
+            kind: "diverging",
+            unit: "cosine",
+            mark: { row: layer, column: stream },
+            pick: (row, column) => store.set({ layer: row, stream: column }),
+          };
         case "update":
-          return { values: meanOverTokens(trace, "update_cosine"), rows: trace.N, columns: trace.S, rowNames: Array.from({ length: trace.N }, (_, n) => `${Math.floor(n / trace.steps)}${trace.letter(n)}`), columnNames: streams, kind: "diverging", unit: "cosine", mark: { row: ctx.tick(), column: stream }, pick(row, column) { ctx.goto(row); store.set({ stream: column }); } };
+          return {
+            values: meanOverTokens(trace, "update_cosine"),
+            rows: trace.N,
+            columns: trace.S,
+            rowNames: Array.from(
+              { length: trace.N },
+              (_, n) => `${Math.floor(n / trace.steps)}${trace.letter(n)}`,
+            ),
+            columnNames: streams,
+            kind: "diverging",
+            unit: "cosine",
+            mark: { row: ctx.tick(), column: stream },
+            pick(row, column) {
+              ctx.goto(row);
+              store.set({ stream: column });
+            },
+          };
         default: {
           const values = new Float32Array(trace.L * trace.T);
-          for (let l = 0; l < trace.L; l++) for (let t = 0; t < trace.T; t++) values[l * trace.T + t] = trace.at("lens_target", (l + 1) * trace.steps - 1, t);
-          const known = hasSameTokens(trace); // a token of another prompt cannot be chosen
+          for (let l = 0; l < trace.L; l++)
+            for (let t = 0; t < trace.T; t++)
+              values[l * trace.T + t] = trace.at("lens_target", (l + 1) * trace.steps - 1, t);
+          const known = hasSameTokens(trace); // a token of another prompt cannot be selected
           const mark = known ? { row: layer, column: token } : { row: layer };
-          const pick = (row, column) => store.set(known ? { layer: row, token: column, rangeEnd: null } : { layer: row });
-          return { values, rows: trace.L, columns: trace.T, rowNames: layers, columnNames: trace.strings.map((s) => short(s, 5)), kind: "sequential", unit: "nats", mark, pick };
+          const pick = (row, column) =>
+            store.set(known ? { layer: row, token: column, rangeEnd: null } : { layer: row });
+          return {
+            values,
+            rows: trace.L,
+            columns: trace.T,
+            rowNames: layers,
+            columnNames: trace.strings.map((s) => short(s, 5)),
+            kind: "sequential",
+            unit: "nats",
+            mark,
+            pick,
+          };
         }
       }
     }
@@ -60,15 +165,29 @@ export const compare = {
     // A trace by what it is: a checkpoint, an intervention, or else its prompt.
     function titleOf({ manifest }) {
       const { checkpoint, intervention } = manifest.note ?? {};
-      const what = [checkpoint && `checkpoint ${checkpoint}`, intervention && describe(intervention)].filter(Boolean).join("; ");
+      const what = [checkpoint && `checkpoint ${checkpoint}`, intervention && describe(intervention)]
+        .filter(Boolean)
+        .join("; ");
       return what || manifest.prompt;
     }
 
     function pair() {
-      if (!ctx.other) return null;
-      const a = grid(ctx.trace), b = grid(ctx.other);
-      const same = a.rows === b.rows && a.columns === b.columns && (store.get("measure") !== "lens" || hasSameTokens(ctx.other));
-      return { a, b, difference: same ? { ...a, values: Float32Array.from(b.values, (value, i) => value - a.values[i]), kind: "diverging" } : null };
+      if (!ctx.other?.has(ARRAYS[measured()])) return null;
+      const a = grid(ctx.trace),
+        b = grid(ctx.other);
+      const same =
+        a.rows === b.rows && a.columns === b.columns && (measured() !== "lens" || hasSameTokens(ctx.other));
+      return {
+        a,
+        b,
+        difference: same
+          ? {
+              ...a,
+              values: Float32Array.from(b.values, (value, i) => value - a.values[i]),
+              kind: "diverging",
+            }
+          : null,
+      };
     }
 
     function scaleOf(grids, kind) {
@@ -81,57 +200,111 @@ export const compare = {
     return {
       update(keys) {
         if (!ctx.trace) return;
-        measure.show(store.get("measure"));
+        measure.show(measured(), (one) => ctx.trace.has(ARRAYS[one]));
         const chosen = store.get("against");
         const value = chosen.startsWith("prompt:") ? "prompt:" : chosen;
-        if (keys.has("trace") || !against.options.length) against.replaceChildren(...options().map(([value, label]) => h("option", { value }, label)));
+        if (keys.has("trace") || !against.options.length)
+          against.replaceChildren(...options().map(([value, label]) => h("option", { value }, label)));
         against.value = value;
         prompt.hidden = !chosen.startsWith("prompt:");
         if (!prompt.hidden && document.activeElement !== prompt) prompt.value = chosen.slice(7);
-        panel.note.textContent = ctx.other && store.get("against") === "intervention" && !ctx.isIntervening() ? "the board is empty: B is A" : "";
+        panel.note.textContent =
+          ctx.other && store.get("against") === "intervention" && !ctx.isIntervening()
+            ? "no intervention: B equals A"
+            : "";
       },
       height: (width) => (ctx.other ? Math.min(300, width / 3 + 20) : 36),
       render(pen, width, height, theme) {
         const found = pair();
         if (!found) {
-          pen.text("Choose B: the ablation board, another prompt, a checkpoint or a saved trace.", 8, 24, { color: theme.dim, size: 11 });
+          pen.text("Choose B: the ablation board, another prompt, a checkpoint or a saved trace.", 8, 24, {
+            color: theme.dim,
+            size: 11,
+          });
           return;
         }
         const { a, b, difference } = found;
-        const w = (width - 3 * 40) / 3, tall = height - 66;
+        const w = (width - 3 * 40) / 3,
+          tall = height - 66;
         const shared = scaleOf([a, b], a.kind);
-        const panels = [["A", a, shared, ctx.trace], ["B", b, shared, ctx.other], ["B − A", difference, difference && scaleOf([difference], "diverging"), null]];
+        const panels = [
+          ["A", a, shared, ctx.trace],
+          ["B", b, shared, ctx.other],
+          ["B − A", difference, difference && scaleOf([difference], "diverging"), null],
+        ];
         panels.forEach(([name, grid, colors, trace], i) => {
           const x = 36 + i * (w + 40);
-          pen.text(`${name}${trace ? `  ${short(titleOf(trace), Math.floor(w / 8)).replaceAll("·", " ")}` : ""}`, x, 12, { color: theme.ink, size: 11, weight: 600 });
+          pen.text(
+            `${name}${trace ? `  ${short(titleOf(trace), Math.floor(w / 8)).replaceAll("·", " ")}` : ""}`,
+            x,
+            12,
+            { color: theme.ink, size: 11, weight: 600 },
+          );
           if (!grid) {
-            pen.text("the two have different tokens", x, 34, { color: theme.dim, size: 11 });
+            pen.text("the prompts have different tokens", x, 34, { color: theme.dim, size: 11 });
             return;
           }
-          heatmap(pen, { x, y: 18, w, h: tall }, { values: grid.values, rows: grid.rows, columns: grid.columns, scale: colors, theme, rowLabels: grid.rowNames, columnLabels: grid.columnNames, labelSize: 9, mark: grid.mark, region: { which: name, grid } });
+          heatmap(
+            pen,
+            { x, y: 18, w, h: tall },
+            {
+              values: grid.values,
+              rows: grid.rows,
+              columns: grid.columns,
+              scale: colors,
+              theme,
+              rowLabels: grid.rowNames,
+              columnLabels: grid.columnNames,
+              labelSize: 9,
+              mark: grid.mark,
+              region: { which: name, grid },
+            },
+          );
           colorbar(pen, x, tall + 44, w, colors, grid.unit, theme);
         });
       },
-      tip: ({ which, grid, row, column }) => `${which}   ${grid.rowNames[row]} ${grid.columnNames[column]}   ${number(grid.values[row * grid.columns + column], 3)}`,
+      tip: ({ which, grid, row, column }) =>
+        `${which}   ${grid.rowNames[row]} ${grid.columnNames[column]}   ` +
+        `${number(grid.values[row * grid.columns + column], 3)}`,
       click: ({ grid, row, column }) => grid.pick(row, column),
       table() {
         const found = pair();
         if (!found?.difference) return { columns: ["row", "column", "a", "b"], rows: [] };
         const { a, b } = found;
-        return { columns: ["row", "column", "a", "b", "difference"], rows: Array.from(a.values, (value, i) => [a.rowNames[Math.floor(i / a.columns)], a.columnNames[i % a.columns], value, b.values[i], b.values[i] - value]) };
+        return {
+          columns: ["row", "column", "a", "b", "difference"],
+          rows: Array.from(a.values, (value, i) => [
+            a.rowNames[Math.floor(i / a.columns)],
+            a.columnNames[i % a.columns],
+            value,
+            b.values[i],
+            b.values[i] - value,
+          ]),
+        };
       },
       python() {
         const { against, layer, head } = store.state;
         const other = ctx.other ?? ctx.trace;
         let lines = `other = ${ctx.capturePython("model", ctx.promptPython(other), { trace: other })}`;
-        if (against.startsWith("checkpoint:")) lines = `checkpoint = srmlab.load(f"{run}/checkpoints/${against.slice(11)}")\nother = ${ctx.capturePython("checkpoint", "prompt", { trace: other })}`;
-        if (against === "intervention") lines = `${ctx.interventionPython()}\nother = ${ctx.capturePython("model", "prompt", { trace: other, hooks: `, hooks=intervention.hooks(model, baseline.means${ctx.dictionaryPython()})` })}`;
+        if (against.startsWith("checkpoint:"))
+          lines =
+            `checkpoint = srmlab.load(f"{run}/checkpoints/${against.slice(11)}")\n` +
+            `other = ${ctx.capturePython("checkpoint", "prompt", { trace: other })}`;
+        if (against === "intervention") {
+          const hooks = `, hooks=intervention.hooks(model, baseline.means${ctx.dictionaryPython()})`;
+          lines =
+            `${ctx.interventionPython()}\n` +
+            `other = ${ctx.capturePython("model", "prompt", { trace: other, hooks })}`;
+        }
         const shown = {
           routing: [`weights.mean(1)[${layer}, ${head}]`, "[target, source]"],
           connection: ['["connection_cosine"].astype(float).mean(1)', "[layer, stream]"],
           update: ['["update_cosine"].astype(float).mean(1)', "[tick, stream]"],
-          lens: [`["lens_target"].astype(float)[${ctx.trace.steps - 1}:${ctx.trace.N}:${ctx.trace.steps}]`, "nats, [layer, token]"],
-        }[store.get("measure")];
+          lens: [
+            `["lens_target"].astype(float)[${ctx.trace.steps - 1}:${ctx.trace.N}:${ctx.trace.steps}]`,
+            "nats, [layer, token]",
+          ],
+        }[measured()];
         const of = (name) => `${name}${shown[0].startsWith("[") ? "" : "."}${shown[0]}`;
         return `${ctx.preamble()}\n${lines}\n\n${of("other")} - ${of("trace")}      # ${shown[1]}`;
       },

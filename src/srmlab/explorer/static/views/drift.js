@@ -1,21 +1,50 @@
-// 9. Drift: how much each step function's contribution changes from one layer to the next, a line for every stream, with the median, the quartiles and
-// where it converges.
+// Drift: how much each step function's contribution changes from one layer to the next, a line for every
+// stream, with the median, the quartiles and where it converges.
 
 import { ink, streamColor } from "../color.js";
 import { choice, h, number } from "../dom.js";
 import { lineChart, penLines } from "../lines.js";
-import { driftClass, driftOf, quantile } from "../measures.js";
+import { driftClass, driftOf, mean, quantile } from "../measures.js";
 
 export const drift = {
-  id: "drift",
+  name: "drift",
   title: "Drift",
-  about: "Change of each step group's contribution between consecutive layers. Bold: median; shaded: quartiles; dashed: median convergence; upright: into the chosen layer.",
-  stretches: true,
+  place: "lower right",
+  needs: ["drift_cosine", "drift_kl"],
+  shows:
+    "How much each step function's contribution changes between consecutive layers, one line per stream.",
+  reading:
+    "Bold: median; band: quartiles; dashed: median convergence; upright: transition into the selected layer.",
   uses: ["drift", "stream", "layer"],
+  stretches: true,
+
+  caption(trace) {
+    const groups = trace.manifest.letters.map((_, g) => driftOf(trace, "cosine", g));
+    const { transitions } = groups[0];
+    if (transitions === 0) return "A model of one layer has no transitions.";
+    const across = (d) => mean(groups.flatMap(({ lines }) => lines.map((line) => line[d])));
+    const [first, last] = [across(0), across(transitions - 1)];
+    const converged = groups.flatMap((group) => group.converged).filter(Number.isFinite); // gaps: random order
+    const classes = converged.map((at) => driftClass(at, transitions));
+    const count = (name) => classes.filter((one) => one === name).length;
+    return (
+      `Mean cosine distance ${last < first ? "falls" : "rises"} from ${first.toFixed(3)} to ` +
+      `${last.toFixed(3)} over depth; of ${classes.length} group–stream pairs, ${count("early")} converge ` +
+      `early, ${count("middle")} midway, ${count("late")} late.`
+    );
+  },
 
   mount(panel, ctx) {
     const { store } = ctx;
-    const kind = choice("Drift", [["cosine", "cosine distance"], ["kl", "KL, nats"]], store.get("drift"), (drift) => store.set({ drift }));
+    const kind = choice(
+      "Drift",
+      [
+        ["cosine", "cosine distance"],
+        ["kl", "KL, nats"],
+      ],
+      store.get("drift"),
+      (drift) => store.set({ drift }),
+    );
     panel.controls.append(kind);
     panel.canvas.hidden = true;
     const host = h("div", { class: "charts" });
@@ -27,18 +56,38 @@ export const drift = {
       const theme = ink(panel.element);
       const { lines, converged, transitions } = driftOf(trace, store.get("drift"), group);
       const x = Array.from({ length: transitions }, (_, d) => d);
-      const at = (q) => x.map((d) => quantile(lines.map((line) => line[d]), q));
+      const at = (q) =>
+        x.map((d) =>
+          quantile(
+            lines.map((line) => line[d]),
+            q,
+          ),
+        );
       const { stream: chosen, layer } = store.state;
       const name = { cosine: "1 − cos", kl: "KL, nats" }[store.get("drift")];
       return {
-        x, whole: true, xTitle: "transition", xName: "transition",
-        title: `${trace.manifest.letters[group]}: ${name} · S${chosen} ${driftClass(converged[chosen], transitions)}`,
+        x,
+        whole: true,
+        xTitle: "transition",
+        xName: "transition",
+        title:
+          `${trace.manifest.letters[group]}: ${name} · S${chosen} ` +
+          `${driftClass(converged[chosen], transitions)}`,
         band: { low: at(0.25), high: at(0.75), color: theme.band, solid: theme.dim },
         series: [
-          ...lines.map((line, s) => ({ label: `S${s}`, values: Array.from(line), color: streamColor(s, trace.S), width: s === chosen ? 2.2 : 0.8, opacity: s === chosen ? 1 : 0.45 })),
+          ...lines.map((line, s) => ({
+            label: `S${s}`,
+            values: Array.from(line),
+            color: streamColor(s, trace.S),
+            width: s === chosen ? 2.2 : 0.8,
+            opacity: s === chosen ? 1 : 0.45,
+          })),
           { label: "median", values: at(0.5), color: theme.ink, width: 1.6 },
         ],
-        markers: [{ x: quantile(converged, 0.5) }, ...(layer > 0 ? [{ x: layer - 1, color: theme.dim, dash: [] }] : [])], // into the chosen layer
+        markers: [
+          { x: quantile(converged, 0.5) },
+          ...(layer > 0 ? [{ x: layer - 1, color: theme.dim, dash: [] }] : []),
+        ], // into the selected layer
       };
     }
 
@@ -58,30 +107,73 @@ export const drift = {
           host.textContent = "A model of one layer has no transitions.";
           return;
         }
-        const columns = perRow(), rows = Math.ceil(G / columns);
-        const cells = Array.from({ length: G }, (_, group) => h("div", { class: "cell" }, h("h3", {}, spec(group).title)));
+        const columns = perRow(),
+          rows = Math.ceil(G / columns);
+        const cells = Array.from({ length: G }, (_, group) =>
+          h("div", { class: "cell" }, h("h3", {}, spec(group).title)),
+        );
         host.style.gridTemplateColumns = `repeat(${columns}, 1fr)`;
         host.replaceChildren(...cells);
-        plots = cells.map((cell, group) => lineChart(cell, spec(group), {
-          width: Math.floor((width * panel.scale) / columns) - 6, height: Math.floor((height * panel.scale) / rows) - 16 * panel.scale,
-          scale: panel.scale, theme: ink(panel.element), sync: "drift",
-          onpick: (x, near) => store.set({ ...(near !== null && near < ctx.trace.S ? { stream: near } : {}), ...(x !== null && x !== undefined ? { layer: Math.min(ctx.trace.L - 1, x + 1) } : {}) }),
-        }));
+        plots = cells.map((cell, group) =>
+          lineChart(cell, spec(group), {
+            width: Math.floor((width * panel.scale) / columns) - 6,
+            height: Math.floor((height * panel.scale) / rows) - 16 * panel.scale,
+            scale: panel.scale,
+            theme: ink(panel.element),
+            sync: "drift",
+            onpick: (x, near) =>
+              store.set({
+                ...(near !== null && near < ctx.trace.S ? { stream: near } : {}),
+                ...(x !== null && x !== undefined ? { layer: Math.min(ctx.trace.L - 1, x + 1) } : {}),
+              }),
+          }),
+        );
       },
       render(pen, width, height, theme) {
-        const columns = perRow(), rows = Math.ceil(ctx.trace.G / columns);
-        for (let g = 0; g < ctx.trace.G; g++) penLines(pen, { x: ((g % columns) * width) / columns, y: Math.floor(g / columns) * (height / rows), w: width / columns, h: height / rows }, spec(g), theme);
+        const columns = perRow(),
+          rows = Math.ceil(ctx.trace.G / columns);
+        for (let g = 0; g < ctx.trace.G; g++)
+          penLines(
+            pen,
+            {
+              x: ((g % columns) * width) / columns,
+              y: Math.floor(g / columns) * (height / rows),
+              w: width / columns,
+              h: height / rows,
+            },
+            spec(g),
+            theme,
+          );
       },
       table() {
         const { trace } = ctx;
         const rows = [];
         for (let g = 0; g < trace.G; g++) {
           const { lines, converged, transitions } = driftOf(trace, store.get("drift"), g);
-          lines.forEach((line, s) => line.forEach((value, d) => rows.push([trace.manifest.letters[g], s, d, number(value, 6).replace("−", "-"), converged[s], driftClass(converged[s], transitions)])));
+          lines.forEach((line, s) =>
+            line.forEach((value, d) =>
+              rows.push([
+                trace.manifest.letters[g],
+                s,
+                d,
+                number(value, 6).replace("−", "-"),
+                converged[s],
+                driftClass(converged[s], transitions),
+              ]),
+            ),
+          );
         }
-        return { columns: ["group", "stream", "transition", store.get("drift"), "converges_at", "class"], rows };
+        return {
+          columns: ["group", "stream", "transition", store.get("drift"), "converges_at", "class"],
+          rows,
+        };
       },
-      python: () => `${ctx.preamble()}\n\ntrace["drift_${store.get("drift")}"].mean(2)              # [transition, group, stream], mean over tokens`,
+      python: () =>
+        [
+          ctx.preamble(),
+          "",
+          `trace["drift_${store.get("drift")}"].mean(2)              # [transition, group, stream], mean over tokens`,
+        ].join("\n"),
     };
   },
 };

@@ -1,25 +1,68 @@
-// 13. Features: which features of a dictionary are in use in the chosen stream. On top those at the chosen token, each with the tokens it raises and the
-// place of the evaluation text where it is strongest; below, the strongest of the prompt at every token. Alt-click holds a feature at a value.
+// Features of a sparse dictionary: on top those active at the selected token, below the strongest of the prompt
+// at every token. Alt-click clamps a feature.
 
 import { scale, streamColor } from "../color.js";
-import { h, number, short, visible } from "../dom.js";
+import { h, number, short, visible, word } from "../dom.js";
 import { colorbar, heatmap } from "../heatmap.js";
+import { argmax } from "../measures.js";
 
-const ROWS = 16, MORE = 48, LINE = 19, TALL = 14, LEFT = 46, TOP = 18;
+const ROWS = 16,
+  MORE = 48,
+  LINE = 19,
+  TALL = 14,
+  LEFT = 46,
+  TOP = 18;
 
 export const features = {
-  id: "features",
+  name: "features",
   title: "Features",
-  about: "Features of the chosen stream's dictionary. Top: those in use at the chosen token, the tokens they raise (if read now: exact for the final state), and where each is strongest in the evaluation text. Below: the strongest of the prompt, in the order of their peaks. Alt-click holds a feature at a value.",
-  full: true,
+  place: "wide",
+  needs: ["features", "feature_activation"],
+  shows:
+    "SAE features active in the selected stream and token, the tokens they promote, a max-activating example.",
+  reading: "The map has the prompt's strongest features in order of their peaks; alt-click clamps a feature.",
   uses: ["token", "stream", "layer", "holds"],
+
+  caption(trace) {
+    const { features, points } = trace.manifest.dictionary;
+    const { point, place } = trace.manifest.axes;
+    const size = trace.T * trace.S * place;
+    const ids = trace.data("features").subarray((point - 1) * size);
+    const activations = trace.data("feature_activation").subarray((point - 1) * size);
+    const best = argmax(activations);
+    if (!(activations[best] > 0)) return `No feature is active at any of the ${trace.T} tokens.`;
+    const streamOf = (i) => Math.floor(i / place) % trace.S;
+    const found = new Set(Array.from(ids, (id, i) => (id < 0 ? null : `${streamOf(i)}.${id}`)));
+    found.delete(null);
+    const token = Math.floor(best / (trace.S * place));
+    return (
+      `${found.size} of ${trace.S * features} features are active in this prompt at ${points[point - 1]}; the ` +
+      `strongest is feature ${ids[best]} of S${streamOf(best)}, ${activations[best].toFixed(1)} at ` +
+      `“${word(trace.strings[token])}” (token ${token}).`
+    );
+  },
 
   mount(panel, ctx) {
     const { store } = ctx;
-    const value = h("input", { type: "number", step: "0.5", value: "0", "aria-label": "Hold at", style: { width: "4.5em" }, onchange: () => store.set({ hold: Math.max(-1e6, Math.min(1e6, Number(value.value) || 0)) }) });
-    if (ctx.client) panel.controls.append(h("label", { title: "Alt-click a feature to hold it at this value: 0 silences it" }, "hold at ", value));
+    const value = h("input", {
+      type: "number",
+      step: "0.5",
+      value: "0",
+      "aria-label": "Clamp at",
+      style: { width: "4.5em" },
+      onchange: () => store.set({ hold: Math.max(-1e6, Math.min(1e6, Number(value.value) || 0)) }),
+    });
+    if (ctx.client)
+      panel.controls.append(
+        h(
+          "label",
+          { title: "Alt-click a feature to clamp it at this value; 0 ablates it" },
+          "clamp at ",
+          value,
+        ),
+      );
 
-    // The point of the dictionary nearest to the chosen layer, not after it if there is one.
+    // The point of the dictionary nearest to the selected layer, not after it if there is one.
     function point() {
       const { layers } = ctx.trace.manifest.dictionary;
       const before = layers.filter((layer) => layer <= store.get("layer"));
@@ -27,14 +70,22 @@ export const features = {
     }
 
     const about = (feature) => ctx.trace.manifest.dictionary.about[`${store.get("stream")}.${feature}`];
-    const raises = (feature, count) => about(feature).raises.slice(0, count).map((id) => visible(ctx.trace.string(id))).join("  ");
-    const held = (feature) => store.get("holds").find(([stream, other]) => stream === store.get("stream") && other === feature);
+    const raises = (feature, count) =>
+      about(feature)
+        .raises.slice(0, count)
+        .map((id) => visible(ctx.trace.string(id)))
+        .join("  ");
+    const held = (feature) =>
+      store.get("holds").find(([stream, other]) => stream === store.get("stream") && other === feature);
 
-    // The features in use at a token, the strongest first: [[feature, activation], …].
-    function inUse(token) {
+    // The features active at a token, the strongest first: [[feature, activation], …].
+    function active(token) {
       const { trace } = ctx;
       const places = trace.manifest.axes.place;
-      const all = Array.from({ length: places }, (_, i) => [trace.at("features", point(), token, store.get("stream"), i), trace.at("feature_activation", point(), token, store.get("stream"), i)]);
+      const all = Array.from({ length: places }, (_, i) => [
+        trace.at("features", point(), token, store.get("stream"), i),
+        trace.at("feature_activation", point(), token, store.get("stream"), i),
+      ]);
       return all.filter(([feature]) => feature >= 0);
     }
 
@@ -44,8 +95,9 @@ export const features = {
       return trace.once(`features ${point()} ${store.get("stream")}`, () => {
         const found = new Map();
         for (let t = 0; t < trace.T; t++) {
-          for (const [feature, activation] of inUse(t)) {
-            if (!found.has(feature)) found.set(feature, { feature, values: new Float32Array(trace.T), peak: 0, at: t });
+          for (const [feature, activation] of active(t)) {
+            if (!found.has(feature))
+              found.set(feature, { feature, values: new Float32Array(trace.T), peak: 0, at: t });
             const one = found.get(feature);
             one.values[t] = activation;
             if (activation > one.peak) Object.assign(one, { peak: activation, at: t });
@@ -55,27 +107,42 @@ export const features = {
       });
     }
 
-    // The rows of the map: the strongest, and those at the chosen token; in the order of their peaks.
+    // The rows of the map: the strongest, and those at the selected token; in the order of their peaks.
     const strongest = () => (panel.big ? MORE : ROWS);
     function rows() {
-      const here = new Set(inUse(store.get("token")).map(([feature]) => feature));
-      return used().filter((one, i) => i < strongest() || here.has(one.feature)).sort((a, b) => a.at - b.at || a.feature - b.feature);
+      const here = new Set(active(store.get("token")).map(([feature]) => feature));
+      return used()
+        .filter((one, i) => i < strongest() || here.has(one.feature))
+        .sort((a, b) => a.at - b.at || a.feature - b.feature);
     }
 
     function list(pen, width, theme) {
-      const here = inUse(store.get("token"));
+      const here = active(store.get("token"));
       const most = Math.max(...here.map(([, activation]) => activation), 1e-9);
-      const bar = Math.min(90, width * 0.1), names = LEFT + bar + 46, quote = names + Math.min(270, width * 0.24);
-      pen.text("in use", 0, 11, { color: theme.dim, size: 10 });
-      pen.text("raises", names, 11, { color: theme.dim, size: 10 });
-      pen.text("strongest in the evaluation text at", quote, 11, { color: theme.dim, size: 10 });
+      const bar = Math.min(90, width * 0.1),
+        names = LEFT + bar + 46,
+        quote = names + Math.min(270, width * 0.24);
+      pen.text("active", 0, 11, { color: theme.dim, size: 10 });
+      pen.text("promotes", names, 11, { color: theme.dim, size: 10 });
+      pen.text("max-activating example", quote, 11, { color: theme.dim, size: 10 });
       here.forEach(([feature, activation], i) => {
         const y = TOP + i * LINE;
         const at = held(feature);
-        pen.text(`f${feature}`, LEFT - 6, y + 12, { color: at ? theme.warm : theme.ink, weight: 650, size: 11, align: "right" });
-        pen.rect(LEFT, y + 3, Math.max(1, (activation / most) * bar), 11, { fill: streamColor(store.get("stream"), ctx.trace.S) });
+        pen.text(`f${feature}`, LEFT - 6, y + 12, {
+          color: at ? theme.warm : theme.ink,
+          weight: 650,
+          size: 11,
+          align: "right",
+        });
+        pen.rect(LEFT, y + 3, Math.max(1, (activation / most) * bar), 11, {
+          fill: streamColor(store.get("stream"), ctx.trace.S),
+        });
         pen.text(number(activation), LEFT + bar + 38, y + 12, { color: theme.dim, size: 10, align: "right" });
-        pen.text(clipped(raises(feature, 5), quote - names - 10, pen), names, y + 12, { color: theme.ink, size: 11, mono: true });
+        pen.text(clipped(raises(feature, 5), quote - names - 10, pen), names, y + 12, {
+          color: theme.ink,
+          size: 11,
+          mono: true,
+        });
         example(pen, feature, quote, y, width, theme);
         pen.region({ x: 0, y, w: width, h: LINE, rows: 1, columns: 1, feature });
       });
@@ -89,9 +156,16 @@ export const features = {
       if (!ids.length || room < 8) return;
       const words = ids.map((id) => (ctx.trace.string(id) ?? "?").replace(/\s+/g, " "));
       const word = words[peak] || " ";
-      const before = words.slice(0, peak).join("").slice(-Math.max(0, Math.floor((room - word.length) * 0.7)));
-      const after = words.slice(peak + 1).join("").slice(0, Math.max(0, room - word.length - before.length));
-      const from = x + pen.measure(before, style), wide = pen.measure(word, style);
+      const before = words
+        .slice(0, peak)
+        .join("")
+        .slice(-Math.max(0, Math.floor((room - word.length) * 0.7)));
+      const after = words
+        .slice(peak + 1)
+        .join("")
+        .slice(0, Math.max(0, room - word.length - before.length));
+      const from = x + pen.measure(before, style),
+        wide = pen.measure(word, style);
       pen.text(before, x, y + 12, { ...style, color: theme.dim });
       pen.rect(from, y + 1, wide, 15, { fill: streamColor(store.get("stream"), ctx.trace.S), opacity: 0.28 });
       pen.text(word, from, y + 12, { ...style, color: theme.ink, weight: 700 });
@@ -103,34 +177,57 @@ export const features = {
     return {
       update() {
         if (document.activeElement !== value) value.value = String(store.get("hold"));
-        panel.note.textContent = "";
-        if (!ctx.trace?.has("features")) return;
         const { token, stream } = store.state;
-        panel.note.textContent = `S${stream} after ${token} “${short(ctx.trace.strings[token], 12)}” · ${ctx.trace.manifest.dictionary.points[point()]} · ${used().length} of ${ctx.trace.manifest.dictionary.features} in use in the prompt`;
+        panel.note.textContent =
+          `S${stream} after ${token} “${short(ctx.trace.strings[token], 12)}” · ` +
+          `${ctx.trace.manifest.dictionary.points[point()]} · ${used().length} of ` +
+          `${ctx.trace.manifest.dictionary.features} active in the prompt`;
       },
       // Room for all rows there can be, so that nothing moves from token to token.
-      height: () => (ctx.trace.has("features") ? listHeight() + Math.max(1, Math.min(used().length, strongest() + ctx.trace.manifest.axes.place)) * TALL + 62 : 40),
+      height() {
+        const most = strongest() + ctx.trace.manifest.axes.place;
+        return listHeight() + Math.max(1, Math.min(used().length, most)) * TALL + 62;
+      },
       render(pen, width, _height, theme) {
         const { trace } = ctx;
-        if (!trace.has("features")) {
-          pen.text("no dictionary was learned on these weights", 0, 20, { color: theme.dim });
-          return;
-        }
         list(pen, width, theme);
         const shown = rows();
-        const here = new Set(inUse(store.get("token")).map(([feature]) => feature));
-        const side = Math.min(230, width * 0.22), top = listHeight(), wide = width - LEFT - side - 10;
+        const here = new Set(active(store.get("token")).map(([feature]) => feature));
+        const side = Math.min(230, width * 0.22),
+          top = listHeight(),
+          wide = width - LEFT - side - 10;
         const values = shown.flatMap((one) => Array.from(one.values));
         const colors = scale("sequential", 0, Math.max(...shown.map((one) => one.peak), 1e-6));
         const tall = shown.length * TALL;
-        heatmap(pen, { x: LEFT, y: top, w: wide, h: Math.max(1, tall) }, {
-          values, rows: shown.length, columns: trace.T, scale: colors, theme,
-          columnLabels: trace.strings.map((text) => short(text, 7)), monoColumns: true, tilt: true, mark: { column: store.get("token") }, region: { shown },
-        });
+        heatmap(
+          pen,
+          { x: LEFT, y: top, w: wide, h: Math.max(1, tall) },
+          {
+            values,
+            rows: shown.length,
+            columns: trace.T,
+            scale: colors,
+            theme,
+            columnLabels: trace.strings.map((text) => short(text, 7)),
+            monoColumns: true,
+            tilt: true,
+            mark: { column: store.get("token") },
+            region: { shown },
+          },
+        );
         shown.forEach(({ feature }, i) => {
-          const style = { color: held(feature) ? theme.warm : here.has(feature) ? theme.ink : theme.dim, weight: here.has(feature) ? 650 : 400, size: 10 };
+          const style = {
+            color: held(feature) ? theme.warm : here.has(feature) ? theme.ink : theme.dim,
+            weight: here.has(feature) ? 650 : 400,
+            size: 10,
+          };
           pen.text(`f${feature}`, LEFT - 6, top + (i + 0.5) * TALL + 3.6, { ...style, align: "right" });
-          pen.text(clipped(raises(feature, 5), side, pen, 10), LEFT + wide + 8, top + (i + 0.5) * TALL + 3.6, { ...style, weight: 400, mono: true });
+          pen.text(
+            clipped(raises(feature, 5), side, pen, 10),
+            LEFT + wide + 8,
+            top + (i + 0.5) * TALL + 3.6,
+            { ...style, weight: 400, mono: true },
+          );
         });
         colorbar(pen, LEFT, top + tall + 52, 220, colors, "activation", theme);
       },
@@ -140,10 +237,21 @@ export const features = {
         const feature = one?.feature ?? hit.feature;
         if (!about(feature)) return null; // another trace or stream is about to be drawn
         const { frequency, example: ids, peak } = about(feature);
-        const words = ids.map((id, i) => (i === peak ? `[${trace.string(id)}]` : trace.string(id))).join("").replace(/\s+/g, " ");
-        const place = one ? `   ${number(one.values[hit.column])} at ${hit.column} “${short(trace.strings[hit.column], 10)}”` : "";
-        const hint = ctx.client ? `\nalt-click: ${held(feature) ? "let it go" : `hold at ${store.get("hold")}`}` : "";
-        return `S${store.get("stream")} feature ${feature}${place}\nfires at ${number(frequency * 100)} % of tokens, raises ${raises(feature, 5)}\n…${words}…${hint}`;
+        const words = ids
+          .map((id, i) => (i === peak ? `[${trace.string(id)}]` : trace.string(id)))
+          .join("")
+          .replace(/\s+/g, " ");
+        const place = one
+          ? `   ${number(one.values[hit.column])} at ${hit.column} “${short(trace.strings[hit.column], 10)}”`
+          : "";
+        const hint = ctx.client
+          ? `\nalt-click: ${held(feature) ? "release" : `clamp at ${store.get("hold")}`}`
+          : "";
+        return (
+          `S${store.get("stream")} feature ${feature}${place}\n` +
+          `active at ${number(frequency * 100)} % of tokens, promotes ${raises(feature, 5)}\n` +
+          `…${words}…${hint}`
+        );
       },
       click(hit, event) {
         const feature = hit.shown?.[hit.row].feature ?? hit.feature;
@@ -151,16 +259,32 @@ export const features = {
         else if (hit.shown) store.set({ token: hit.column, rangeEnd: null });
       },
       table: () => ({
-        columns: ["token", "text", "feature", "activation", "raises"],
-        rows: !ctx.trace.has("features") ? [] : ctx.trace.strings.flatMap((text, t) => inUse(t).map(([feature, activation]) => [t, text, feature, activation.toFixed(4), raises(feature, 5)])),
+        columns: ["token", "text", "feature", "activation", "promotes"],
+        rows: ctx.trace.strings.flatMap((text, t) =>
+          active(t).map(([feature, activation]) => [
+            t,
+            text,
+            feature,
+            activation.toFixed(4),
+            raises(feature, 5),
+          ]),
+        ),
       }),
-      python: () => !ctx.trace.has("features") ? ctx.preamble() : `${ctx.preamble()}\n\npoint, stream = ${point()}, ${store.get("stream")}      # ${ctx.trace.manifest.dictionary.points[point()]}\ntrace["features"][point, :, stream]                 # [token, place], the strongest first\ntrace["feature_activation"][point, :, stream]\nlexicon.features.frequency[stream]                  # of each feature, over evaluation text`,
+      python: () =>
+        [
+          ctx.preamble(),
+          "",
+          `point, stream = ${point()}, ${store.get("stream")}      # ${ctx.trace.manifest.dictionary.points[point()]}`,
+          'trace["features"][point, :, stream]                 # [token, place], the strongest first',
+          'trace["feature_activation"][point, :, stream]',
+          "lexicon.features.frequency[stream]                  # of each feature, over evaluation text",
+        ].join("\n"),
     };
   },
 };
 
-// Hold a feature of the chosen stream at the chosen value, or let it go.
-export function toggleHold(store, feature) {
+// Clamp a feature of the selected stream at the selected value, or release it.
+function toggleHold(store, feature) {
   const { holds, hold, stream } = store.state;
   const rest = holds.filter(([s, f]) => s !== stream || f !== feature);
   store.set({ holds: rest.length < holds.length ? rest : [...holds, [stream, feature, hold]] });

@@ -1,25 +1,45 @@
-// 4. Stream flow: streams as lanes, depth along x. An arc is what a stream reads from another in one layer: its width the weight, its colour
-// the head. Drawn as SVG.
+// Stream flow: streams as lanes, depth along x. An arc is an edge of one layer: its width the
+// weight, its colour the head. Drawn as SVG.
 
 import { headColor, ink, streamColor } from "../color.js";
 import { h, number } from "../dom.js";
-import { tokenSpan } from "../measures.js";
+import { THRESHOLD, tokenSpan, wallMaps } from "../measures.js";
 import { SvgPen } from "../pen.js";
 
 const MOST = 1500; // arcs drawn; past that the strongest
 
 export const flow = {
-  id: "flow",
+  name: "flow",
   title: "Stream flow",
-  about: "Streams are lanes, depth runs along x; arcs are connections above the threshold, width = weight, colour = head.",
+  place: "upper left",
+  needs: ["routing"],
+  shows: "Streams as lanes over depth, with the edges above the threshold as arcs.",
+  reading: "Arc width = attention weight, colour = head; click a lane to select its stream and layer.",
   uses: ["token", "rangeEnd", "threshold", "layer", "head", "stream", "flow"],
+
+  caption(trace) {
+    const maps = wallMaps(trace, "frequency", THRESHOLD, 0, trace.T - 1);
+    const size = maps.length / trace.L;
+    const counts = Array.from(
+      { length: trace.L },
+      (_, l) => maps.subarray(l * size, (l + 1) * size).filter((share) => share > 0.5).length,
+    );
+    return `Edges above ${number(THRESHOLD)} at more than half of the tokens, by layer: ${counts.join(" ")}.`;
+  },
 
   mount(panel, ctx) {
     const { store } = ctx;
     const host = h("div", { class: "flow" });
     panel.canvas.replaceWith(host);
-    const play = h("button", { type: "button", title: "Play through depth", onclick: () => toggle() }, "▶ depth");
-    const all = h("input", { type: "checkbox", onchange: () => store.set({ flow: all.checked ? "all" : "layer" }) });
+    const play = h(
+      "button",
+      { type: "button", title: "Play through depth", onclick: () => toggle() },
+      "▶ depth",
+    );
+    const all = h("input", {
+      type: "checkbox",
+      onchange: () => store.set({ flow: all.checked ? "all" : "layer" }),
+    });
     panel.controls.append(play, h("label", { class: "check" }, all, "all layers"));
     let timer = 0;
 
@@ -42,7 +62,8 @@ export const flow = {
       play.textContent = "▶ depth";
     }
 
-    // Mean weights over the chosen tokens: edges [layer, head, target, source, weight] above the threshold, none to itself.
+    // Mean weights over the selected tokens: edges [layer, head, target, source, weight] above the threshold,
+    // none to itself.
     function edges() {
       const { trace } = ctx;
       const { L, T, H, S } = trace;
@@ -50,13 +71,17 @@ export const flow = {
       const least = store.get("threshold");
       const data = trace.data("routing");
       const found = [];
-      for (let l = 0; l < L; l++) for (let head = 0; head < H; head++) for (let target = 0; target < S; target++) for (let source = 0; source < S; source++) {
-        if (target === source) continue;
-        let weight = 0;
-        for (let t = first; t <= last; t++) weight += data[(((l * T + t) * H + head) * S + target) * S + source];
-        weight /= 255 * (last - first + 1);
-        if (weight > least) found.push([l, head, target, source, weight]);
-      }
+      for (let l = 0; l < L; l++)
+        for (let head = 0; head < H; head++)
+          for (let target = 0; target < S; target++)
+            for (let source = 0; source < S; source++) {
+              if (target === source) continue;
+              let weight = 0;
+              for (let t = first; t <= last; t++)
+                weight += data[(((l * T + t) * H + head) * S + target) * S + source];
+              weight /= 255 * (last - first + 1);
+              if (weight > least) found.push([l, head, target, source, weight]);
+            }
       return found;
     }
 
@@ -73,36 +98,69 @@ export const flow = {
         host.firstChild.setAttribute("height", height * panel.scale);
         host.onclick = (event) => {
           const box = host.getBoundingClientRect();
-          const hit = pen.find((event.clientX - box.left) / panel.scale, (event.clientY - box.top) / panel.scale);
+          const hit = pen.find(
+            (event.clientX - box.left) / panel.scale,
+            (event.clientY - box.top) / panel.scale,
+          );
           if (hit) store.set({ stream: hit.row, layer: Math.min(ctx.trace.L - 1, hit.column) });
         };
       },
       render(pen, width, height, theme) {
         const { S, L, H } = ctx.trace;
         const { layer, stream, head: chosen, flow } = store.state;
-        const left = 34, right = 16, top = 20, lane = (height - top - 26) / S;
+        const left = 34,
+          right = 16,
+          top = 20,
+          lane = (height - top - 26) / S;
         const step = (width - left - right) / L;
         const y = (s) => top + (s + 0.5) * lane;
         pen.rect(left + layer * step, top - 4, step, S * lane + 8, { fill: theme.faint, radius: 3 });
-        for (let l = 0; l < L; l++) pen.text(`L${l}`, left + (l + 0.5) * step, 12, { color: l === layer ? theme.ink : theme.dim, weight: l === layer ? 700 : 400, size: 10, align: "middle" });
-        const list = edges().sort((a, b) => a[4] - b[4]).slice(-MOST); // the strongest on top
+        for (let l = 0; l < L; l++)
+          pen.text(`L${l}`, left + (l + 0.5) * step, 12, {
+            color: l === layer ? theme.ink : theme.dim,
+            weight: l === layer ? 700 : 400,
+            size: 10,
+            align: "middle",
+          });
+        const list = edges()
+          .sort((a, b) => a[4] - b[4])
+          .slice(-MOST); // the strongest on top
         const strongest = Math.max(0.05, ...list.map((edge) => edge[4]));
         for (const [l, head, target, source, weight] of list) {
-          const x0 = left + l * step, x1 = x0 + step;
+          const x0 = left + l * step,
+            x1 = x0 + step;
           const here = l === layer || flow === "all";
           const touches = target === stream || source === stream;
           const mid = (x0 + x1) / 2;
           const shift = (head - (H - 1) / 2) * Math.min(2.2, lane / 8);
-          pen.path(`M${x0.toFixed(1)} ${(y(source) + shift).toFixed(1)}C${mid.toFixed(1)} ${(y(source) + shift).toFixed(1)} ${mid.toFixed(1)} ${(y(target) + shift).toFixed(1)} ${x1.toFixed(1)} ${(y(target) + shift).toFixed(1)}`, {
-            stroke: headColor(head), width: 0.4 + 5 * (weight / strongest) ** 1.5, opacity: (here ? 0.75 : 0.16) * (touches ? 1 : 0.55) * (head === chosen ? 1 : 0.8),
-            title: `L${l} H${head}  S${target} ← S${source}  ${number(weight, 3)}`,
-          });
+          pen.path(
+            `M${x0.toFixed(1)} ${(y(source) + shift).toFixed(1)}C${mid.toFixed(1)} ` +
+              `${(y(source) + shift).toFixed(1)} ${mid.toFixed(1)} ` +
+              `${(y(target) + shift).toFixed(1)} ${x1.toFixed(1)} ${(y(target) + shift).toFixed(1)}`,
+            {
+              stroke: headColor(head),
+              width: 0.4 + 5 * (weight / strongest) ** 1.5,
+              opacity: (here ? 0.75 : 0.16) * (touches ? 1 : 0.55) * (head === chosen ? 1 : 0.8),
+              title: `L${l} H${head}  S${target} ← S${source}  ${number(weight, 3)}`,
+            },
+          );
         }
         for (let s = 0; s < S; s++) {
-          pen.path(`M${left} ${y(s)}H${left + L * step}`, { stroke: streamColor(s, S), width: s === stream ? 2.5 : 1.2, opacity: s === stream ? 1 : 0.7 });
-          for (let l = 0; l <= L; l++) pen.rect(left + l * step - 2, y(s) - 2, 4, 4, { fill: streamColor(s, S), radius: 2 });
+          pen.path(`M${left} ${y(s)}H${left + L * step}`, {
+            stroke: streamColor(s, S),
+            width: s === stream ? 2.5 : 1.2,
+            opacity: s === stream ? 1 : 0.7,
+          });
+          for (let l = 0; l <= L; l++)
+            pen.rect(left + l * step - 2, y(s) - 2, 4, 4, { fill: streamColor(s, S), radius: 2 });
           const every = Math.ceil(11 / lane);
-          if (s % every === 0 || s === stream) pen.text(`S${s}`, left - 8, y(s) + 3.5, { color: s === stream ? theme.ink : theme.dim, weight: s === stream ? 700 : 400, size: 10, align: "right" });
+          if (s % every === 0 || s === stream)
+            pen.text(`S${s}`, left - 8, y(s) + 3.5, {
+              color: s === stream ? theme.ink : theme.dim,
+              weight: s === stream ? 700 : 400,
+              size: 10,
+              align: "right",
+            });
         }
         pen.region({ x: left, y: top, w: L * step, h: S * lane, rows: S, columns: L });
         let x = left;
@@ -111,12 +169,26 @@ export const flow = {
           pen.text(`H${head}`, x + 18, height - 9, { color: theme.dim, size: 10 });
           x += 46;
         }
-        pen.text(`weight > ${number(store.get("threshold"))}, ${list.length} arcs, widest ${number(strongest)}; a lane reading itself is not drawn`, x + 4, height - 9, { color: theme.dim, size: 10 });
+        pen.text(
+          `weight > ${number(store.get("threshold"))}, ${list.length} arcs, widest ` +
+            `${number(strongest)}; self-edges not drawn`,
+          x + 4,
+          height - 9,
+          { color: theme.dim, size: 10 },
+        );
       },
-      table: () => ({ columns: ["layer", "head", "target", "source", "weight"], rows: edges().map((edge) => [...edge.slice(0, 4), edge[4].toFixed(5)]) }),
+      table: () => ({
+        columns: ["layer", "head", "target", "source", "weight"],
+        rows: edges().map((edge) => [...edge.slice(0, 4), edge[4].toFixed(5)]),
+      }),
       python() {
         const [a, b] = tokenSpan(store.state, ctx.trace);
-        return `${ctx.preamble()}\n\nweights = trace.weights[:, ${a}:${b + 1}].mean(1)     # [layer, head, target, source]\n(weights > ${store.get("threshold")}).nonzero()`;
+        return [
+          ctx.preamble(),
+          "",
+          `weights = trace.weights[:, ${a}:${b + 1}].mean(1)     # [layer, head, target, source]`,
+          `(weights > ${store.get("threshold")}).nonzero()`,
+        ].join("\n");
       },
     };
     return drawn;

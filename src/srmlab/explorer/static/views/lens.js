@@ -1,30 +1,61 @@
-// 8. The logit lens: what the state would say after every layer, for every token; or for every stream alone, the others at their mean; or the streams'
-// curves towards the right token.
+// The logit lens: the state decoded after every layer, for every token; for every stream alone, with the
+// others at their mean; or as curves of the target token's log-probability.
 
 import { ink, scale, streamColor } from "../color.js";
 import { choice, h, number, short } from "../dom.js";
 import { colorbar, heatmap } from "../heatmap.js";
 import { lineChart, penLines } from "../lines.js";
-import { meanOverTokens } from "../measures.js";
+import { mean, meanOverTokens, quantile } from "../measures.js";
 
 export const lens = {
-  id: "lens",
+  name: "lens",
   title: "Logit lens",
-  about: "The likeliest token if the state were decoded after each layer; colour = its log-probability. Streams: each alone, the others at their mean.",
-  stretches: true,
+  place: "upper left",
+  needs: ["lens_ids", "lens_logprob", "lens_target"],
+  shows: "The logit lens: the most likely token if the state were decoded after each layer.",
+  reading:
+    "Colour = its log-probability; “streams” decodes each stream alone, with the others at their mean.",
   uses: ["token", "layer", "stream", "lens"],
+  stretches: true,
+
+  caption(trace) {
+    const { L, T, steps } = trace;
+    const top = (l, t) => trace.at("lens_ids", (l + 1) * steps - 1, t, 0);
+    const settled = Array.from({ length: T }, (_, t) => {
+      let from = L - 1; // the first layer from which the top token is the last layer's
+      while (from > 0 && top(from - 1, t) === top(L - 1, t)) from--;
+      return from;
+    });
+    const target = (l) =>
+      mean(trace.data("lens_target").subarray(((l + 1) * steps - 1) * T, (l + 1) * steps * T));
+    return (
+      `The top token is final from layer ${quantile(settled, 0.5).toFixed(0)} on at half of the tokens; the mean ` +
+      `log-probability of the target goes from ${target(0).toFixed(2)} nats after layer 0 to ` +
+      `${target(L - 1).toFixed(2)} after layer ${L - 1}.`
+    );
+  },
 
   mount(panel, ctx) {
     const { store } = ctx;
-    const kind = choice("Columns", [["tokens", "tokens"], ["streams", "streams"], ["curves", "curves", "mean log-probability of the right token, per stream"]], store.get("lens"), (lens) => store.set({ lens }));
+    const kind = choice(
+      "Columns",
+      [
+        ["tokens", "tokens"],
+        ["streams", "streams"],
+        ["curves", "curves", "mean log-probability of the target token, per stream"],
+      ],
+      store.get("lens"),
+      (lens) => store.set({ lens }),
+    );
     panel.controls.append(kind);
     const chart = h("div", { class: "chart" });
     panel.body.append(chart);
     let plot = null;
     const mode = () => (ctx.trace.has("stream_lens_id") ? store.get("lens") : "tokens");
-    const lensRow = (row) => (row < ctx.trace.L ? (row + 1) * ctx.trace.steps - 1 : ctx.trace.N); // the last tick of a layer, or the output
+    // the last tick of a layer, or the output
+    const lensRow = (row) => (row < ctx.trace.L ? (row + 1) * ctx.trace.steps - 1 : ctx.trace.N);
 
-    // The tokens that fit, around the chosen one.
+    // The tokens that fit, around the selected one.
     function span(width) {
       const { T } = ctx.trace;
       const count = Math.max(1, Math.min(T, Math.floor((width - 44) / 46)));
@@ -37,32 +68,78 @@ export const lens = {
       const { token } = store.state;
       if (mode() === "streams") {
         const cells = [];
-        for (let l = 0; l < trace.L; l++) for (let s = 0; s < trace.S; s++) cells.push([trace.at("stream_lens_id", l, token, s), trace.at("stream_lens_logprob", l, token, s)]);
-        return { rows: trace.L, columns: trace.S, cells, names: Array.from({ length: trace.S }, (_, s) => `S${s}`), chosen: store.get("stream") };
+        for (let l = 0; l < trace.L; l++)
+          for (let s = 0; s < trace.S; s++)
+            cells.push([
+              trace.at("stream_lens_id", l, token, s),
+              trace.at("stream_lens_logprob", l, token, s),
+            ]);
+        return {
+          rows: trace.L,
+          columns: trace.S,
+          cells,
+          names: Array.from({ length: trace.S }, (_, s) => `S${s}`),
+          chosen: store.get("stream"),
+        };
       }
       const [first, count] = span(width);
       const rows = trace.L + (trace.hasPost ? 1 : 0);
       const cells = [];
-      for (let l = 0; l < rows; l++) for (let t = first; t < first + count; t++) cells.push([trace.at("lens_ids", lensRow(l), t, 0), trace.at("lens_logprob", lensRow(l), t, 0), t]);
-      return { rows, columns: count, cells, first, names: trace.strings.slice(first, first + count).map((s) => short(s, 7)), chosen: token - first };
+      for (let l = 0; l < rows; l++)
+        for (let t = first; t < first + count; t++)
+          cells.push([trace.at("lens_ids", lensRow(l), t, 0), trace.at("lens_logprob", lensRow(l), t, 0), t]);
+      return {
+        rows,
+        columns: count,
+        cells,
+        first,
+        names: trace.strings.slice(first, first + count).map((s) => short(s, 7)),
+        chosen: token - first,
+      };
     }
 
-    // Mean log-probability of the right token per layer: a line for each stream, and the whole model.
+    // Mean log-probability of the target token per layer: a line for each stream, and the whole model.
     function curves() {
       const { trace } = ctx;
       const mean = meanOverTokens(trace, "stream_lens_target");
       const x = Array.from({ length: trace.L }, (_, l) => l);
-      const whole = x.map((l) => { let sum = 0; for (let t = 0; t < trace.T; t++) sum += trace.at("lens_target", lensRow(l), t); return sum / trace.T; });
-      const series = Array.from({ length: trace.S }, (_, s) => ({ label: `S${s}`, values: x.map((l) => mean[l * trace.S + s]), color: streamColor(s, trace.S), width: s === store.get("stream") ? 2.5 : 1, opacity: s === store.get("stream") ? 1 : 0.6 }));
-      return { x, series: [...series, { label: "all streams", values: whole, color: ink(panel.element).ink, width: 1.5, dash: [5, 3] }], markers: [{ x: store.get("layer"), dash: [] }], xTitle: "layer", xName: "layer", whole: true, title: "log-probability of the right token, nats" };
+      const whole = x.map((l) => {
+        let sum = 0;
+        for (let t = 0; t < trace.T; t++) sum += trace.at("lens_target", lensRow(l), t);
+        return sum / trace.T;
+      });
+      const series = Array.from({ length: trace.S }, (_, s) => ({
+        label: `S${s}`,
+        values: x.map((l) => mean[l * trace.S + s]),
+        color: streamColor(s, trace.S),
+        width: s === store.get("stream") ? 2.5 : 1,
+        opacity: s === store.get("stream") ? 1 : 0.6,
+      }));
+      return {
+        x,
+        series: [
+          ...series,
+          { label: "all streams", values: whole, color: ink(panel.element).ink, width: 1.5, dash: [5, 3] },
+        ],
+        markers: [{ x: store.get("layer"), dash: [] }],
+        xTitle: "layer",
+        xName: "layer",
+        whole: true,
+        title: "log-probability of the target token, nats",
+      };
     }
 
     const drawn = {
       update() {
         if (!ctx.trace) return;
-        kind.show(mode());
-        for (const button of kind.children) button.disabled = !ctx.trace.has("stream_lens_id") && button.dataset.value !== "tokens";
-        panel.note.textContent = { tokens: "state after each layer, decoded", streams: `each stream alone, after ${store.get("token")} “${short(ctx.trace.strings[store.get("token")], 10)}”`, curves: "right token, mean over the prompt, nats" }[mode()];
+        kind.show(mode(), (one) => one === "tokens" || ctx.trace.has("stream_lens_id"));
+        panel.note.textContent = {
+          tokens: "state after each layer, decoded",
+          streams:
+            `each stream alone, after ${store.get("token")} ` +
+            `“${short(ctx.trace.strings[store.get("token")], 10)}”`,
+          curves: "target token, mean over the prompt, nats",
+        }[mode()];
       },
       height: () => 60 + (ctx.trace.L + (ctx.trace.hasPost ? 1 : 0)) * 27,
       paint(width, height) {
@@ -71,7 +148,17 @@ export const lens = {
         const isChart = mode() === "curves";
         panel.canvas.hidden = isChart;
         if (isChart) {
-          plot = lineChart(chart, curves(), { width: width * panel.scale, height: height * panel.scale, scale: panel.scale, theme: ink(panel.element), onpick: (x, near) => store.set({ ...(x !== null && x !== undefined ? { layer: x } : {}), ...(near !== null && near < ctx.trace.S ? { stream: near } : {}) }) });
+          plot = lineChart(chart, curves(), {
+            width: width * panel.scale,
+            height: height * panel.scale,
+            scale: panel.scale,
+            theme: ink(panel.element),
+            onpick: (x, near) =>
+              store.set({
+                ...(x !== null && x !== undefined ? { layer: x } : {}),
+                ...(near !== null && near < ctx.trace.S ? { stream: near } : {}),
+              }),
+          });
           return;
         }
         panel.drawOnCanvas(width, height);
@@ -86,13 +173,31 @@ export const lens = {
         const values = cells.map((cell) => cell[1]);
         const colors = scale("sequential", Math.min(-4, ...values), 0);
         const wide = (width - 44) / columns;
-        heatmap(pen, { x: 40, y: 4, w: width - 44, h: height - 58 }, {
-          values, rows, columns, scale: colors, theme,
-          rowLabels: Array.from({ length: rows }, (_, l) => (l < trace.L ? `L${l}` : "out")), columnLabels: names, monoColumns: mode() === "tokens",
-          mark: { row: store.get("layer"), column: chosen },
-          text: wide >= 16 ? (_, row, column) => short(trace.string(cells[row * columns + column][0]), Math.max(1, Math.floor((wide - 4) / 6.1))) : null,
-          size: 10, region: {},
-        });
+        heatmap(
+          pen,
+          { x: 40, y: 4, w: width - 44, h: height - 58 },
+          {
+            values,
+            rows,
+            columns,
+            scale: colors,
+            theme,
+            rowLabels: Array.from({ length: rows }, (_, l) => (l < trace.L ? `L${l}` : "out")),
+            columnLabels: names,
+            monoColumns: mode() === "tokens",
+            mark: { row: store.get("layer"), column: chosen },
+            text:
+              wide >= 16
+                ? (_, row, column) =>
+                    short(
+                      trace.string(cells[row * columns + column][0]),
+                      Math.max(1, Math.floor((wide - 4) / 6.1)),
+                    )
+                : null,
+            size: 10,
+            region: {},
+          },
+        );
         colorbar(pen, 40, height - 16, 240, colors, "log-probability, nats", theme);
       },
       tip({ row, column }) {
@@ -100,21 +205,60 @@ export const lens = {
         const { cells, columns, names } = grid(panel.size[0]);
         const [id, value, t] = cells[row * columns + column];
         const place = row < trace.L ? `after L${row}` : "output";
-        return `${place}, ${mode() === "streams" ? names[column] : `token ${t}`}   ${short(trace.string(id), 16)}  ${number(Math.exp(value) * 100, 1)} %`;
+        return (
+          `${place}, ${mode() === "streams" ? names[column] : `token ${t}`}   ` +
+          `${short(trace.string(id), 16)}  ${number(Math.exp(value) * 100, 1)} %`
+        );
       },
       click({ row, column }) {
         const layer = Math.min(row, ctx.trace.L - 1);
-        store.set(mode() === "streams" ? { layer, stream: column } : { layer, token: grid(panel.size[0]).first + column, rangeEnd: null });
+        store.set(
+          mode() === "streams"
+            ? { layer, stream: column }
+            : { layer, token: grid(panel.size[0]).first + column, rangeEnd: null },
+        );
       },
       table() {
         const { trace } = ctx;
         const streams = mode() !== "tokens";
         const rows = [];
-        if (streams) for (let l = 0; l < trace.L; l++) for (let t = 0; t < trace.T; t++) for (let s = 0; s < trace.S; s++) rows.push([l, t, s, trace.string(trace.at("stream_lens_id", l, t, s)), trace.at("stream_lens_logprob", l, t, s), trace.at("stream_lens_target", l, t, s)]);
-        else for (let l = 0; l < trace.L; l++) for (let t = 0; t < trace.T; t++) rows.push([l, t, trace.string(trace.at("lens_ids", lensRow(l), t, 0)), trace.at("lens_logprob", lensRow(l), t, 0), trace.at("lens_target", lensRow(l), t)]);
-        return { columns: streams ? ["layer", "token", "stream", "top", "logprob", "target_logprob"] : ["layer", "token", "top", "logprob", "target_logprob"], rows };
+        if (streams)
+          for (let l = 0; l < trace.L; l++)
+            for (let t = 0; t < trace.T; t++)
+              for (let s = 0; s < trace.S; s++)
+                rows.push([
+                  l,
+                  t,
+                  s,
+                  trace.string(trace.at("stream_lens_id", l, t, s)),
+                  trace.at("stream_lens_logprob", l, t, s),
+                  trace.at("stream_lens_target", l, t, s),
+                ]);
+        else
+          for (let l = 0; l < trace.L; l++)
+            for (let t = 0; t < trace.T; t++)
+              rows.push([
+                l,
+                t,
+                trace.string(trace.at("lens_ids", lensRow(l), t, 0)),
+                trace.at("lens_logprob", lensRow(l), t, 0),
+                trace.at("lens_target", lensRow(l), t),
+              ]);
+        return {
+          columns: streams
+            ? ["layer", "token", "stream", "top", "logprob", "target_logprob"]
+            : ["layer", "token", "top", "logprob", "target_logprob"],
+          rows,
+        };
       },
-      python: () => `${ctx.preamble()}\n\nsteps = trace.manifest["axes"]["tick"] // trace.manifest["axes"]["layer"]\ntrace["lens_ids"][steps - 1 :: steps]             # [layer, token, rank]\ntrace["stream_lens_target"].mean(1)               # nats, [layer, stream]`,
+      python: () =>
+        [
+          ctx.preamble(),
+          "",
+          'steps = trace.manifest["axes"]["tick"] // trace.manifest["axes"]["layer"]',
+          'trace["lens_ids"][steps - 1 :: steps]             # [layer, token, rank]',
+          'trace["stream_lens_target"].mean(1)               # nats, [layer, stream]',
+        ].join("\n"),
     };
     return drawn;
   },

@@ -1,23 +1,51 @@
-// 6. Ranked ablation: streams by the KL their mean ablation costs, with the cumulative share. Click toggles a stream in the board; dragging over
-// bars brushes a group, whose joint effect is set against the sum of its members. "by layer" sweeps every stream × layer as a job.
+// Ranked ablation: streams by the KL their mean ablation costs, with the cumulative share. Click toggles a
+// stream in the board; dragging over bars brushes a group, whose joint effect is set against the sum of its
+// members. "by layer" sweeps every stream × layer as a job.
 
 import { scale, streamColor } from "../color.js";
 import { choice, h, number } from "../dom.js";
 import { colorbar, heatmap } from "../heatmap.js";
-import { ranking } from "../measures.js";
-import { toggleAblation } from "./board.js";
+import { toggleAblation } from "../intervention.js";
+import { mean, ranking } from "../measures.js";
 
 export const ranked = {
-  id: "ranked",
+  name: "ranked",
   title: "Ranked ablation",
-  about: "KL(full ‖ stream at its mean) in bits, mean over the prompt, and its cumulative share. Drag over bars to compare a group's joint effect with the sum.",
-  stretches: true,
+  place: "upper right",
+  needs: ["ablation_kl"],
+  shows: "Streams ranked by KL(full ‖ mean-ablated) of their final state, with the cumulative share.",
+  reading:
+    "Click a bar to ablate its stream; drag over bars to compare a group's joint effect with the sum of single ones.",
   uses: ["stream", "ablated", "rank", "sweep", "layer", "brush"],
+  stretches: true,
+
+  caption(trace) {
+    const list = ranking(trace);
+    const [first, last] = [list[0], list.at(-1)];
+    const half = list.findIndex(({ share }) => share >= 0.5) + 1;
+    return (
+      `Ablating S${first.stream} has the largest effect, ${first.kl.toFixed(3)} bits per token, S${last.stream} ` +
+      `the smallest, ${last.kl.toFixed(3)} (a factor of ${(first.kl / Math.max(last.kl, 1e-9)).toFixed(1)}); ` +
+      `${half} of ${trace.S} streams account for half of the summed effect.`
+    );
+  },
 
   mount(panel, ctx) {
     const { store } = ctx;
-    const kind = choice("Rank", [["prompt", "final state"], ["layers", "by layer", "every stream ablated after every layer: a sweep"]], store.get("rank"), (rank) => store.set({ rank }));
-    const run = h("button", { type: "button", onclick: () => (ctx.job ? ctx.stopSweep() : ctx.startSweep()) }, "sweep");
+    const kind = choice(
+      "Rank",
+      [
+        ["prompt", "final state"],
+        ["layers", "by layer", "sweep: every stream ablated after every layer"],
+      ],
+      store.get("rank"),
+      (rank) => store.set({ rank }),
+    );
+    const run = h(
+      "button",
+      { type: "button", onclick: () => (ctx.job ? ctx.stopSweep() : ctx.startSweep()) },
+      "sweep",
+    );
     if (ctx.client) panel.controls.append(kind, run);
     let drag = null; // { start, from, to, done }: done from when the button is up
     let effect = null; // of the brushed group: { joint, summed }, bits
@@ -26,23 +54,39 @@ export const ranked = {
     const isDragging = () => drag !== null && !drag.done;
     const brush = () => (isDragging() ? [drag.from, drag.to] : store.get("brush"));
     const isBrushed = (i) => brush().length > 0 && i >= brush()[0] && i <= brush()[1];
-    const group = () => ranking(ctx.trace).filter((_, i) => isBrushed(i)).map((entry) => entry.stream);
+    const group = () =>
+      ranking(ctx.trace)
+        .filter((_, i) => isBrushed(i))
+        .map((entry) => entry.stream);
 
     async function measure() {
       const { trace } = ctx;
       const streams = group();
       const last = trace.L - 1;
-      const found = await ctx.ask("brush", "/api/intervene", { tokens: ctx.tokens(), each: true, intervention: { ablations: streams.map((stream) => ({ stream, mode: "mean", first: last, last })) } });
+      const found = await ctx.ask("brush", "/api/intervene", {
+        tokens: ctx.tokens(),
+        each: true,
+        intervention: { ablations: streams.map((stream) => ({ stream, mode: "mean", first: last, last })) },
+      });
       if (!found || ctx.trace !== trace || String(group()) !== String(streams)) return;
-      effect = { joint: average(found.kl), summed: found.each.reduce((sum, one) => sum + average(one.kl), 0) };
+      effect = {
+        joint: mean(found.kl),
+        summed: found.each.reduce((sum, one) => sum + mean(one.kl), 0),
+      };
       panel.redraw();
     }
 
     function bars(pen, width, height, theme) {
       const list = ranking(ctx.trace);
       const { S } = ctx.trace;
-      const left = 38, right = 34, top = 26, bottom = 30, w = width - left - right, room = height - top - bottom;
-      const most = Math.max(list[0].kl, 1e-9), bar = w / S;
+      const left = 38,
+        right = 34,
+        top = 26,
+        bottom = 30,
+        w = width - left - right,
+        room = height - top - bottom;
+      const most = Math.max(list[0].kl, 1e-9),
+        bar = w / S;
       for (let i = 0; i <= 2; i++) {
         const y = top + room - (room * i) / 2;
         pen.path(`M${left} ${y}h${w}`, { stroke: theme.faint });
@@ -51,17 +95,36 @@ export const ranked = {
       }
       const on = new Set(store.get("ablated").map((code) => Math.floor(code / 3)));
       list.forEach(({ stream, kl }, i) => {
-        const x = left + i * bar, height = (kl / most) * room;
+        const x = left + i * bar,
+          height = (kl / most) * room;
         if (isBrushed(i)) pen.rect(x, top, bar, room, { fill: theme.faint });
-        pen.rect(x + bar * 0.14, top + room - height, bar * 0.72, Math.max(1, height), { fill: streamColor(stream, S), stroke: stream === store.get("stream") ? theme.mark : undefined, width: 1.5 });
+        pen.rect(x + bar * 0.14, top + room - height, bar * 0.72, Math.max(1, height), {
+          fill: streamColor(stream, S),
+          stroke: stream === store.get("stream") ? theme.mark : undefined,
+          width: 1.5,
+        });
         const label = bar >= 16 || i % Math.ceil(16 / bar) === 0;
-        if (label) pen.text(`S${stream}`, x + bar / 2, top + room + 12, { color: on.has(stream) ? theme.warm : theme.dim, weight: on.has(stream) ? 700 : 400, size: bar >= 16 ? 10 : 9, align: "middle" });
+        if (label)
+          pen.text(`S${stream}`, x + bar / 2, top + room + 12, {
+            color: on.has(stream) ? theme.warm : theme.dim,
+            weight: on.has(stream) ? 700 : 400,
+            size: bar >= 16 ? 10 : 9,
+            align: "middle",
+          });
       });
-      pen.path(`M${list.map(({ share }, i) => `${left + (i + 0.5) * bar} ${top + room - share * room}`).join("L")}`, { stroke: theme.ink, width: 1.2 });
+      pen.path(
+        `M${list.map(({ share }, i) => `${left + (i + 0.5) * bar} ${top + room - share * room}`).join("L")}`,
+        { stroke: theme.ink, width: 1.2 },
+      );
       pen.region({ x: left, y: top, w, h: room + 16, rows: 1, columns: S, kind: "bar" });
       const half = list.findIndex((entry) => entry.share >= 0.5) + 1;
       const settled = effect && !isDragging();
-      const line = settled ? `${group().length} together ${number(effect.joint, 3)} bits, summed ${number(effect.summed, 3)}: ${effect.joint > effect.summed ? "they cover for each other" : "they overlap"}` : `${half} of ${S} make half of the sum; ${ctx.client ? "drag over bars for a group" : `range ${number(list[0].kl / Math.max(1e-9, list[S - 1].kl), 1)}×`}`;
+      const ratio = list[0].kl / Math.max(1e-9, list[S - 1].kl);
+      const line = settled
+        ? `${group().length} together ${number(effect.joint, 3)} bits, sum of each ${number(effect.summed, 3)}: ` +
+          (effect.joint > effect.summed ? "super-additive" : "sub-additive")
+        : `${half} of ${S} streams make half of the sum; ` +
+          (ctx.client ? "drag over bars to select a group" : `range ${number(ratio, 1)}×`);
       pen.text(line, left, 12, { color: settled ? theme.ink : theme.dim, size: 10 });
       pen.text("bits, and cumulative share", left, height - 4, { color: theme.dim, size: 10 });
     }
@@ -69,12 +132,33 @@ export const ranked = {
     function swept(pen, width, height, theme) {
       const { L, S } = ctx.trace;
       if (!ctx.sweep) {
-        pen.text(ctx.job ? `${ctx.job.done} of ${ctx.job.total}` : "“sweep” ablates every stream after every layer, one at a time", 38, 40, { color: theme.dim, size: 11 });
+        pen.text(
+          ctx.job
+            ? `${ctx.job.done} of ${ctx.job.total}`
+            : "“sweep” ablates every stream after every layer, one at a time",
+          38,
+          40,
+          { color: theme.dim, size: 11 },
+        );
         if (ctx.job) pen.rect(38, 50, ((width - 80) * ctx.job.done) / ctx.job.total, 6, { fill: theme.warm });
         return;
       }
       const colors = scale("sequential", 0, Math.max(...ctx.sweep, 1e-6));
-      heatmap(pen, { x: 38, y: 10, w: width - 48, h: height - 62 }, { values: ctx.sweep, rows: L, columns: S, scale: colors, theme, rowLabels: range(L, "L"), columnLabels: range(S, "S"), mark: { row: store.get("layer"), column: store.get("stream") }, region: { kind: "sweep" } });
+      heatmap(
+        pen,
+        { x: 38, y: 10, w: width - 48, h: height - 62 },
+        {
+          values: ctx.sweep,
+          rows: L,
+          columns: S,
+          scale: colors,
+          theme,
+          rowLabels: range(L, "L"),
+          columnLabels: range(S, "S"),
+          mark: { row: store.get("layer"), column: store.get("stream") },
+          region: { kind: "sweep" },
+        },
+      );
       colorbar(pen, 38, height - 24, Math.min(280, width - 60), colors, "bits", theme);
     }
 
@@ -97,12 +181,20 @@ export const ranked = {
       height: () => 232,
       render: (pen, width, height, theme) => (byLayer() ? swept : bars)(pen, width, height, theme),
       tip(hit) {
-        if (hit.kind === "sweep") return `S${hit.column} after L${hit.row}   ${number(ctx.sweep[hit.row * ctx.trace.S + hit.column], 4)} bits`;
+        if (hit.kind === "sweep")
+          return (
+            `S${hit.column} after L${hit.row}   ` +
+            `${number(ctx.sweep[hit.row * ctx.trace.S + hit.column], 4)} bits`
+          );
         const { stream, kl, share } = ranking(ctx.trace)[hit.column];
-        return `S${stream}   ${number(kl, 4)} bits   rank ${hit.column + 1}   cumulative ${number(share * 100, 0)} %`;
+        return (
+          `S${stream}   ${number(kl, 4)} bits   rank ${hit.column + 1}   cumulative ` +
+          `${number(share * 100, 0)} %`
+        );
       },
       press(hit) {
-        drag = hit.kind === "bar" ? { start: hit.column, from: hit.column, to: hit.column, done: false } : null;
+        drag =
+          hit.kind === "bar" ? { start: hit.column, from: hit.column, to: hit.column, done: false } : null;
       },
       drag(hit) {
         if (!isDragging() || !hit) return;
@@ -119,29 +211,64 @@ export const ranked = {
         }
       },
       table() {
-        if (byLayer()) return { columns: ["layer", "stream", "kl_bits"], rows: Array.from(ctx.sweep ?? [], (value, i) => [Math.floor(i / ctx.trace.S), i % ctx.trace.S, value]) };
+        if (byLayer())
+          return {
+            columns: ["layer", "stream", "kl_bits"],
+            rows: Array.from(ctx.sweep ?? [], (value, i) => [
+              Math.floor(i / ctx.trace.S),
+              i % ctx.trace.S,
+              value,
+            ]),
+          };
         const columns = ["rank", "stream", "kl_bits", "cumulative_share"];
-        const rows = ranking(ctx.trace).map(({ stream, kl, share }, i) => [i + 1, stream, kl.toFixed(6), share.toFixed(4)]);
+        const rows = ranking(ctx.trace).map(({ stream, kl, share }, i) => [
+          i + 1,
+          stream,
+          kl.toFixed(6),
+          share.toFixed(4),
+        ]);
         if (!effect) return { columns, rows };
-        const both = [["", "together", effect.joint.toFixed(6), "", 1], ["", "summed", effect.summed.toFixed(6), "", 1]];
-        return { columns: [...columns, "in_group"], rows: [...rows.map((row, i) => [...row, Number(isBrushed(i))]), ...both] };
+        const both = [
+          ["", "together", effect.joint.toFixed(6), "", 1],
+          ["", "summed", effect.summed.toFixed(6), "", 1],
+        ];
+        return {
+          columns: [...columns, "in_group"],
+          rows: [...rows.map((row, i) => [...row, Number(isBrushed(i))]), ...both],
+        };
       },
       python() {
         const { L, S } = ctx.trace;
-        const bits = "def bits(*ablations):\n    return evaluate(model, baseline, Intervention(ablations)).kl.mean().item()\n";
-        if (byLayer()) return `${ctx.preamble(false)}\n${ctx.baselinePython()}\n\n${bits}\n[[bits(AblatedStream(stream, "mean", layer, layer)) for stream in range(${S})] for layer in range(${L})]      # [layer][stream]`;
-        const ranks = `${ctx.preamble()}\n\nkl = trace["ablation_kl"].astype(float).mean(0)      # bits, [stream]\nkl.argsort()[::-1]`;
-        if (!group().length) return ranks;
-        const members = `group = [AblatedStream(stream, "mean", ${L - 1}, ${L - 1}) for stream in [${group().join(", ")}]]`;
-        return `${ranks}\n\n${ctx.baselinePython()}\n\n${bits}\n${members}\nbits(*group), sum(bits(one) for one in group)      # together, summed`;
+        const bits = [
+          ctx.baselinePython(),
+          "",
+          "def bits(*ablations):",
+          "    return evaluate(model, baseline, Intervention(ablations)).kl.mean().item()",
+          "",
+        ];
+        if (byLayer()) {
+          const row = `[bits(AblatedStream(stream, "mean", layer, layer)) for stream in range(${S})]`;
+          const sweep = `[${row} for layer in range(${L})]      # [layer][stream]`;
+          return [ctx.preamble(false), ...bits, sweep].join("\n");
+        }
+        const ranks = [
+          ctx.preamble(),
+          "",
+          'kl = trace["ablation_kl"].astype(float).mean(0)      # bits, [stream]',
+          "kl.argsort()[::-1]",
+        ];
+        if (!group().length) return ranks.join("\n");
+        return [
+          ...ranks,
+          "",
+          ...bits,
+          `group = [AblatedStream(stream, "mean", ${L - 1}, ${L - 1}) for stream in [${group().join(", ")}]]`,
+          "bits(*group), sum(bits(one) for one in group)      # together, summed",
+        ].join("\n");
       },
     };
   },
 };
-
-function average(values) {
-  return values.reduce((sum, value) => sum + value, 0) / values.length;
-}
 
 function range(count, letter) {
   return Array.from({ length: count }, (_, i) => `${letter}${i}`);

@@ -1,46 +1,92 @@
-// 3. The routing lens: one layer and head at one token, with numbers. Alt-click cuts an edge and runs the model again without it.
+// The routing lens: one layer and head at one token, with numbers. Alt-click cuts an edge and runs the
+// model again without it.
 
 import { scale } from "../color.js";
 import { number, short } from "../dom.js";
 import { colorbar, heatmap } from "../heatmap.js";
-import { patternAt } from "../measures.js";
+import { argmax, meanWeights, patternAt, unravel } from "../measures.js";
 
 export const routing = {
-  id: "routing",
+  name: "routing",
   title: "Routing lens",
-  about: "One layer and head at one token. Alt-click cuts an edge at this token (with shift: at all tokens) and runs again.",
+  place: "upper right",
+  needs: ["routing"],
+  shows: "The attention pattern between streams of one layer and head at one token.",
+  reading:
+    "Each row sums to 1; alt-click cuts an edge at this token (shift-alt-click: at all tokens) and reruns the model.",
   uses: ["layer", "head", "token", "stream", "source", "cuts", "hover"],
+
+  caption(trace) {
+    const weights = meanWeights(trace);
+    const at = argmax(weights);
+    const [layer, head, target, source] = unravel(at, [trace.L, trace.H, trace.S, trace.S]);
+    return (
+      `The strongest edge, averaged over the prompt, is S${target} ← S${source} in layer ${layer}, head ${head}: ` +
+      `${weights[at].toFixed(2)}, ${(weights[at] * trace.S).toFixed(1)} times the uniform weight.`
+    );
+  },
 
   mount(panel, ctx) {
     const { store } = ctx;
     const pattern = () => patternAt(ctx.trace, store.get("layer"), store.get("head"), store.get("token"));
     const isCut = ([l, head, target, source, token], row, column) =>
-      l === store.get("layer") && head === store.get("head") && target === row && source === column && (token === null || token === store.get("token"));
+      l === store.get("layer") &&
+      head === store.get("head") &&
+      target === row &&
+      source === column &&
+      (token === null || token === store.get("token"));
 
     return {
       update() {
         if (!ctx.trace) return;
         const { layer, head, token } = store.state;
-        panel.note.textContent = `L${layer} H${head} at ${token} “${short(ctx.trace.strings[token], 12)}”${layer === 0 && ctx.trace.manifest.model.config.z0 !== "input" ? " · the same at every token" : ""}`;
+        const isConstant = layer === 0 && ctx.trace.manifest.model.config.z0 !== "input";
+        panel.note.textContent =
+          `L${layer} H${head} at ${token} “${short(ctx.trace.strings[token], 12)}”` +
+          (isConstant ? " · identical at every token" : "");
       },
       height: (width) => Math.min(width - 44, 300) + 58,
       render(pen, width, height, theme) {
         const { S } = ctx.trace;
         const { stream, source, cuts, hover } = store.state;
-        const size = Math.min(width - 50, height - 58), left = Math.max(44, (width - size) / 2);
+        const size = Math.min(width - 50, height - 58),
+          left = Math.max(44, (width - size) / 2);
         const values = pattern();
         const colors = scale("sequential", 0, Math.max(...values, 0.05));
         const names = Array.from({ length: S }, (_, s) => `S${s}`);
         const cell = size / S;
-        heatmap(pen, { x: left, y: 6, w: size, h: size }, {
-          values, rows: S, columns: S, scale: colors, theme, rowLabels: names, columnLabels: names, rowTitle: "target (reads)", columnTitle: "source (is read)", rowGap: 32,
-          mark: hover?.target !== undefined ? { row: hover.target, column: hover.source } : { row: stream, column: source },
-          text: cell >= 19 ? (value, row, column) => (cuts.some((cut) => isCut(cut, row, column)) ? "✕" : number(value).replace(/^0/, "")) : (value, row, column) => (cuts.some((cut) => isCut(cut, row, column)) ? "✕" : ""),
-          size: cell >= 30 ? 11 : 8, region: {},
-        });
+        heatmap(
+          pen,
+          { x: left, y: 6, w: size, h: size },
+          {
+            values,
+            rows: S,
+            columns: S,
+            scale: colors,
+            theme,
+            rowLabels: names,
+            columnLabels: names,
+            rowTitle: "target (reads)",
+            columnTitle: "source (read from)",
+            rowGap: 32,
+            mark:
+              hover?.target !== undefined
+                ? { row: hover.target, column: hover.source }
+                : { row: stream, column: source },
+            text:
+              cell >= 19
+                ? (value, row, column) =>
+                    cuts.some((cut) => isCut(cut, row, column)) ? "✕" : number(value).replace(/^0/, "")
+                : (value, row, column) => (cuts.some((cut) => isCut(cut, row, column)) ? "✕" : ""),
+            size: cell >= 30 ? 11 : 8,
+            region: {},
+          },
+        );
         colorbar(pen, left, size + 40, Math.min(size, 300), colors, "weight", theme);
       },
-      tip: ({ row, column }) => `S${row} ← S${column}   ${number(pattern()[row * ctx.trace.S + column], 3)}${ctx.client ? "\nalt-click cuts the edge here, shift-alt-click at all tokens" : ""}`,
+      tip: ({ row, column }) =>
+        `S${row} ← S${column}   ${number(pattern()[row * ctx.trace.S + column], 3)}` +
+        (ctx.client ? "\nalt-click cuts this edge at this token, shift-alt-click at all tokens" : ""),
       hover: (hit) => store.set({ hover: hit ? { target: hit.row, source: hit.column } : null }),
       click({ row, column }, event) {
         const { layer, head, token, cuts } = store.state;
@@ -50,13 +96,24 @@ export const routing = {
         }
         const there = cuts.filter((cut) => isCut(cut, row, column));
         const rest = cuts.filter((cut) => !isCut(cut, row, column));
-        store.set({ stream: row, source: column, cuts: there.length ? rest : [...cuts, [layer, head, row, column, event.shiftKey ? null : token]] });
+        store.set({
+          stream: row,
+          source: column,
+          cuts: there.length ? rest : [...cuts, [layer, head, row, column, event.shiftKey ? null : token]],
+        });
       },
       table() {
         const { S } = ctx.trace;
-        return { columns: ["target", "source", "weight"], rows: Array.from(pattern(), (value, i) => [Math.floor(i / S), i % S, value.toFixed(5)]) };
+        return {
+          columns: ["target", "source", "weight"],
+          rows: Array.from(pattern(), (value, i) => [Math.floor(i / S), i % S, value.toFixed(5)]),
+        };
       },
-      python: () => `${ctx.preamble()}\n\ntrace.weights[${store.get("layer")}, ${store.get("token")}, ${store.get("head")}]           # [target, source]`,
+      python() {
+        const { layer, token, head } = store.state;
+        const pattern = `trace.weights[${layer}, ${token}, ${head}]           # [target, source]`;
+        return [ctx.preamble(), "", pattern].join("\n");
+      },
     };
   },
 };

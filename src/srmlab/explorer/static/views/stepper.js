@@ -1,18 +1,38 @@
-// 7. The recursion stepper: every step of every layer as one tick, in bands of the step function it called. At each tick the tokens the state would
-// decode to, how far the step moved the chosen stream, its norm, and its drift since the layer before. Space plays.
+// The recursion stepper: every step of every layer as one tick, in bands of the step function it called.
+// At each tick the logit lens, the relative change of the selected stream, its norm, and its drift since the
+// layer before. Space plays.
 
 import { scale, streamColor } from "../color.js";
 import { h, number, short } from "../dom.js";
 import { colorbar } from "../heatmap.js";
+import { argmax, mean } from "../measures.js";
 
 const BANDS = ["#7a8fb8", "#b88f6a", "#7aa38a", "#a889b5", "#a3a06b", "#8aa3a8"];
 
 export const stepper = {
-  id: "stepper",
+  name: "stepper",
   title: "Recursion stepper",
-  about: "One column for every step of every layer. Top: likeliest next tokens if the state were decoded there. Below: the chosen stream. Space plays.",
-  full: true,
+  place: "wide",
+  needs: ["lens_ids", "lens_logprob", "target", "step_change", "state_norm"],
+  shows:
+    "The state after every step of every layer: top tokens by the logit lens, relative change, RMS norm and drift.",
+  reading:
+    "One column = one step; curves are for the selected token, with the selected stream in colour; space plays.",
   uses: ["token", "stream", "layer", "step"],
+
+  caption(trace) {
+    const change = Array.from({ length: trace.N }, (_, n) => {
+      const size = trace.T * trace.S;
+      return mean(trace.data("step_change").subarray(n * size, (n + 1) * size));
+    });
+    const letters = trace.manifest.letters;
+    const means = letters.map((letter) => mean(change.filter((_, n) => trace.letter(n) === letter)));
+    return (
+      `Step function ${letters[argmax(means)]} changes the state most, relative to its norm ` +
+      `(${letters.map((letter, i) => `${letter} ${means[i].toFixed(2)}`).join(", ")}); the first step ` +
+      `changes it by ${change[0].toFixed(2)}, the last by ${change.at(-1).toFixed(2)}.`
+    );
+  },
 
   mount(panel, ctx) {
     const { store } = ctx;
@@ -33,36 +53,52 @@ export const stepper = {
         else ctx.goto(ctx.tick() + 1);
       }, 350);
     };
-    ctx.tick = () => Math.min(ctx.trace.N - 1, store.get("layer") * ctx.trace.steps + store.get("step"));
-    ctx.goto = (tick) => {
-      const at = Math.max(0, Math.min(ctx.trace.N - 1, tick));
-      store.set({ layer: Math.floor(at / ctx.trace.steps), step: at % ctx.trace.steps });
-    };
 
-    // Three curves over ticks for one stream at the chosen token.
+    // Three curves over ticks for one stream at the selected token.
     function curve(name, tick, token, stream) {
       const { trace } = ctx;
       if (name !== "drift") return trace.at(name, tick, token, stream);
       const layer = Math.floor(tick / trace.steps);
-      return layer === 0 ? NaN : trace.at("drift_cosine", layer - 1, trace.manifest.letters.indexOf(trace.letter(tick)), token, stream);
+      return layer === 0 || !trace.has("drift_cosine")
+        ? NaN
+        : trace.at(
+            "drift_cosine",
+            layer - 1,
+            trace.manifest.letters.indexOf(trace.letter(tick)),
+            token,
+            stream,
+          );
     }
 
     function curves(pen, left, top, column, theme) {
       const { N, S } = ctx.trace;
       const { token, stream } = store.state;
       const tall = 34;
-      [["step_change", "change"], ["state_norm", "state rms"], ["drift", "drift"]].forEach(([name, label], row) => {
+      [
+        ["step_change", "change"],
+        ["state_norm", "state rms"],
+        ["drift", "drift"],
+      ].forEach(([name, label], row) => {
         const y = top + row * (tall + 8);
-        const all = Array.from({ length: S }, (_, s) => Array.from({ length: N }, (_, n) => curve(name, n, token, s)));
+        const all = Array.from({ length: S }, (_, s) =>
+          Array.from({ length: N }, (_, n) => curve(name, n, token, s)),
+        );
         const finite = all.flat().filter(Number.isFinite);
         const high = Math.max(...finite, 1e-6);
         pen.path(`M${left} ${y + tall}h${N * column}`, { stroke: theme.faint });
         pen.text(label, left - 6, y + 14, { color: theme.dim, size: 10, align: "right" });
         pen.text(`max ${number(high)}`, left - 6, y + 26, { color: theme.dim, size: 9, align: "right" });
         all.forEach((values, s) => {
-          const points = values.map((value, n) => [left + (n + 0.5) * column, y + tall - (value / high) * (tall - 3)]).filter(([, v]) => Number.isFinite(v));
+          const points = values
+            .map((value, n) => [left + (n + 0.5) * column, y + tall - (value / high) * (tall - 3)])
+            .filter(([, v]) => Number.isFinite(v));
           const chosen = s === stream;
-          if (points.length) pen.path(`M${points.map((p) => p.map((v) => v.toFixed(1)).join(" ")).join("L")}`, { stroke: streamColor(s, S), width: chosen ? 2 : 0.7, opacity: chosen ? 1 : 0.25 });
+          if (points.length)
+            pen.path(`M${points.map((p) => p.map((v) => v.toFixed(1)).join(" ")).join("L")}`, {
+              stroke: streamColor(s, S),
+              width: chosen ? 2 : 0.7,
+              opacity: chosen ? 1 : 0.25,
+            });
         });
       });
     }
@@ -73,59 +109,136 @@ export const stepper = {
         const { trace } = ctx;
         const { N, L, K, steps } = trace;
         const { token } = store.state;
-        const rows = K, left = 76, top = 34, tall = 17;
+        const rows = K,
+          left = 76,
+          top = 34,
+          tall = 17;
         const columns = N + (trace.hasPost ? 1 : 0);
         const column = (width - left - 4) / columns;
         const values = [];
-        for (let k = 0; k < rows; k++) for (let n = 0; n < columns; n++) values.push(trace.at("lens_logprob", n, token, k));
+        for (let k = 0; k < rows; k++)
+          for (let n = 0; n < columns; n++) values.push(trace.at("lens_logprob", n, token, k));
         const colors = scale("sequential", -6, 0);
         for (let l = 0; l < L; l++) {
           const x = left + l * steps * column;
-          pen.text(`L${l}`, x + (steps * column) / 2, 11, { color: l === store.get("layer") ? theme.ink : theme.dim, weight: l === store.get("layer") ? 700 : 400, size: 10, align: "middle" });
+          pen.text(`L${l}`, x + (steps * column) / 2, 11, {
+            color: l === store.get("layer") ? theme.ink : theme.dim,
+            weight: l === store.get("layer") ? 700 : 400,
+            size: 10,
+            align: "middle",
+          });
         }
-        if (trace.hasPost) pen.text("out", left + (N + 0.5) * column, 11, { color: theme.dim, size: 10, align: "middle" });
+        if (trace.hasPost)
+          pen.text("out", left + (N + 0.5) * column, 11, { color: theme.dim, size: 10, align: "middle" });
         for (let n = 0; n < N; n++) {
           const letter = trace.letter(n);
-          pen.rect(left + n * column, 16, column - 1, 14, { fill: BANDS[trace.manifest.letters.indexOf(letter) % BANDS.length], opacity: 0.85 });
-          if (column > 9) pen.text(letter, left + (n + 0.5) * column, 27, { color: "#fff", size: 10, weight: 600, align: "middle" });
+          pen.rect(left + n * column, 16, column - 1, 14, {
+            fill: BANDS[trace.manifest.letters.indexOf(letter) % BANDS.length],
+            opacity: 0.85,
+          });
+          if (column > 9)
+            pen.text(letter, left + (n + 0.5) * column, 27, {
+              color: "#fff",
+              size: 10,
+              weight: 600,
+              align: "middle",
+            });
         }
         pen.cells(left, top, column * columns, rows * tall, rows, columns, colors.paint(values));
         for (let k = 0; k < rows; k++) {
-          pen.text(k === 0 ? "likeliest" : `${k + 1}`, left - 6, top + k * tall + 12, { color: theme.dim, size: 10, align: "right" });
+          pen.text(k === 0 ? "top 1" : `${k + 1}`, left - 6, top + k * tall + 12, {
+            color: theme.dim,
+            size: 10,
+            align: "right",
+          });
           const fits = Math.floor((column - 4) / 6.2);
           if (fits < 2) continue;
           for (let n = 0; n < columns; n++) {
             const id = trace.at("lens_ids", n, token, k);
             const value = values[k * columns + n];
-            pen.text(short(trace.string(id), fits), left + (n + 0.5) * column, top + k * tall + 12, { color: colors.ink(value), size: 10, mono: true, align: "middle", weight: id === trace.at("target", token) ? 700 : 400 });
+            pen.text(short(trace.string(id), fits), left + (n + 0.5) * column, top + k * tall + 12, {
+              color: colors.ink(value),
+              size: 10,
+              mono: true,
+              align: "middle",
+              weight: id === trace.at("target", token) ? 700 : 400,
+            });
           }
         }
-        for (let l = 1; l <= L; l++) if (l < L || trace.hasPost) pen.path(`M${left + l * steps * column - 0.5} ${top}v${rows * tall}`, { stroke: theme.panel, width: 2 });
+        for (let l = 1; l <= L; l++)
+          if (l < L || trace.hasPost)
+            pen.path(`M${left + l * steps * column - 0.5} ${top}v${rows * tall}`, {
+              stroke: theme.panel,
+              width: 2,
+            });
         curves(pen, left, top + rows * tall + 10, column, theme);
         colorbar(pen, left, height - 12, 260, colors, "log-probability, nats", theme);
-        pen.rect(left + ctx.tick() * column, 14, column, height - 34, { stroke: theme.mark, width: 1.5, radius: 2 });
+        pen.rect(left + ctx.tick() * column, 14, column, height - 34, {
+          stroke: theme.mark,
+          width: 1.5,
+          radius: 2,
+        });
         pen.region({ x: left, y: 0, w: N * column, h: height, rows: 1, columns: N });
       },
       update() {
         if (!ctx.trace) return;
         const { token, stream, layer, step } = store.state;
-        panel.note.textContent = `after ${token} “${short(ctx.trace.strings[token], 12)}” · layer ${layer}, step ${step} (${ctx.trace.letter(ctx.tick())}) · S${stream}`;
+        panel.note.textContent =
+          `after ${token} “${short(ctx.trace.strings[token], 12)}” · layer ${layer}, step ` +
+          `${step} (${ctx.trace.letter(ctx.tick())}) · S${stream}`;
       },
       tip(hit) {
         const { trace } = ctx;
         const { token, stream } = store.state;
         const n = hit.column;
-        const tokens = Array.from({ length: trace.K }, (_, k) => `${short(trace.string(trace.at("lens_ids", n, token, k)), 10)} ${number(Math.exp(trace.at("lens_logprob", n, token, k)) * 100, 1)} %`);
-        return `layer ${Math.floor(n / trace.steps)}, step ${n % trace.steps} (${trace.letter(n)})\n${tokens.join(" · ")}\nS${stream}: change ${number(curve("step_change", n, token, stream))}, rms ${number(curve("state_norm", n, token, stream))}, drift ${number(curve("drift", n, token, stream), 3)}`;
+        const tokens = Array.from(
+          { length: trace.K },
+          (_, k) =>
+            `${short(trace.string(trace.at("lens_ids", n, token, k)), 10)} ` +
+            `${number(Math.exp(trace.at("lens_logprob", n, token, k)) * 100, 1)} %`,
+        );
+        return (
+          `layer ${Math.floor(n / trace.steps)}, step ${n % trace.steps} (${trace.letter(n)})\n` +
+          `${tokens.join(" · ")}\n` +
+          `S${stream}: change ${number(curve("step_change", n, token, stream))}, rms ` +
+          `${number(curve("state_norm", n, token, stream))}, drift ` +
+          `${number(curve("drift", n, token, stream), 3)}`
+        );
       },
       click: (hit) => ctx.goto(hit.column),
       table() {
         const { trace } = ctx;
         const { token, stream } = store.state;
-        const rows = Array.from({ length: trace.N }, (_, n) => [Math.floor(n / trace.steps), n % trace.steps, trace.letter(n), ...Array.from({ length: trace.K }, (_, k) => trace.string(trace.at("lens_ids", n, token, k))), ...["step_change", "state_norm", "drift"].map((name) => curve(name, n, token, stream))]);
-        return { columns: ["layer", "step", "function", ...Array.from({ length: trace.K }, (_, k) => `top_${k + 1}`), `change_S${stream}`, `rms_S${stream}`, `drift_S${stream}`], rows };
+        const rows = Array.from({ length: trace.N }, (_, n) => [
+          Math.floor(n / trace.steps),
+          n % trace.steps,
+          trace.letter(n),
+          ...Array.from({ length: trace.K }, (_, k) => trace.string(trace.at("lens_ids", n, token, k))),
+          ...["step_change", "state_norm", "drift"].map((name) => curve(name, n, token, stream)),
+        ]);
+        return {
+          columns: [
+            "layer",
+            "step",
+            "function",
+            ...Array.from({ length: trace.K }, (_, k) => `top_${k + 1}`),
+            `change_S${stream}`,
+            `rms_S${stream}`,
+            `drift_S${stream}`,
+          ],
+          rows,
+        };
       },
-      python: () => `${ctx.preamble()}\n\ntoken, stream = ${store.get("token")}, ${store.get("stream")}\n[[trace.string(i) for i in row] for row in trace["lens_ids"][:, token]]   # [tick][rank]\ntrace["step_change"][:, token, stream]\ntrace["state_norm"][:, token, stream]                                   # rms\ntrace["drift_cosine"][:, :, token, stream]                              # [transition, group]`,
+      python: () =>
+        [
+          ctx.preamble(),
+          "",
+          `token, stream = ${store.get("token")}, ${store.get("stream")}`,
+          '[[trace.string(i) for i in row] for row in trace["lens_ids"][:, token]]   # [tick][rank]',
+          'trace["step_change"][:, token, stream]',
+          'trace["state_norm"][:, token, stream]                                   # rms',
+          'trace["drift_cosine"][:, :, token, stream]                              # [transition, group]',
+        ].join("\n"),
     };
   },
 };

@@ -1,29 +1,57 @@
-// 1. The token strip: the prompt, coloured by how surprising each token was, what ablation does to it, or how widely its streams listen.
+// The token strip: the prompt, coloured by surprisal, ablation KL or routing entropy.
 
 import { scale } from "../color.js";
-import { choice, h, number, short, visible } from "../dom.js";
+import { choice, h, number, short, visible, word } from "../dom.js";
 import { colorbar } from "../heatmap.js";
-import { quantile, tokenSpan, tokenValues } from "../measures.js";
+import { argmax, mean, quantile, tokenSpan, tokenValues } from "../measures.js";
 import { textWidth } from "../pen.js";
 
 const TEXT = { size: 13, mono: true };
-const NAMES = { surprisal: "surprisal, bits", ablation: "ablation KL, bits summed over streams", entropy: "routing entropy, bits" };
+const ARRAYS = { surprisal: "surprisal", ablation: "ablation_kl", entropy: "routing_entropy" };
+const NAMES = {
+  surprisal: "surprisal, bits",
+  ablation: "ablation KL, bits summed over streams",
+  entropy: "routing entropy, bits",
+};
 
 export const tokens = {
-  id: "tokens",
+  name: "tokens",
   title: "Tokens",
-  about: "The prompt. Click chooses a token, shift-click a range; hovering shows what the model expects next.",
-  full: true,
-  eager: true, // its height is that of its words, known when they are there
+  place: "wide",
+  needs: ["surprisal", "target", "lens_ids", "lens_logprob"],
+  shows: "The prompt, coloured by surprisal, ablation KL or routing entropy.",
+  reading: "Click to select a token, shift-click for a range, hover for the next-token distribution.",
   uses: ["token", "rangeEnd", "color", "outcome"],
+  eager: true, // its height is that of its words, known when they are there
+
+  caption(trace) {
+    const surprisal = trace.data("surprisal"); // NaN at the first token
+    if (trace.T < 2) return "A prompt of one token has no surprisal.";
+    const at = argmax(surprisal);
+    return (
+      `Mean surprisal over the ${trace.T - 1} predicted tokens is ${mean(surprisal).toFixed(2)} bits; ` +
+      `it is highest at “${word(trace.strings[at])}” (token ${at}), ${surprisal[at].toFixed(1)} bits.`
+    );
+  },
 
   mount(panel, ctx) {
     const { store } = ctx;
-    const kinds = choice("Colour tokens by", [["surprisal", "surprisal"], ["ablation", "ablation KL"], ["entropy", "routing entropy"]], store.get("color"), (color) => store.set({ color }));
+    const kinds = choice(
+      "Colour tokens by",
+      [
+        ["surprisal", "surprisal"],
+        ["ablation", "ablation KL"],
+        ["entropy", "routing entropy"],
+      ],
+      store.get("color"),
+      (color) => store.set({ color }),
+    );
     panel.controls.append(kinds);
+    const kind = () => ctx.trace.choose(ARRAYS, store.get("color"));
     const strip = h("div", { class: "strip", role: "listbox", "aria-label": "Tokens of the prompt" });
     panel.canvas.replaceWith(strip);
-    let shown = null, spans = [];
+    let shown = null,
+      spans = [];
 
     const bounds = (values) => {
       const finite = Array.from(values).filter(Number.isFinite);
@@ -33,12 +61,18 @@ export const tokens = {
     function build(trace) {
       shown = trace;
       spans = trace.strings.map((string, t) => {
-        const span = h("span", {
-          class: "token", role: "option", "data-token": String(t),
-          onclick: (event) => store.set(event.shiftKey ? { rangeEnd: t } : { token: t, rangeEnd: null }),
-          onmousemove: (event) => ctx.tooltip.show(expectation(trace, t, store.get("color")), event),
-          onmouseleave: () => ctx.tooltip.show(null),
-        }, visible(string).replace(/⏎/g, "⏎\u200b"));
+        const span = h(
+          "span",
+          {
+            class: "token",
+            role: "option",
+            "data-token": String(t),
+            onclick: (event) => store.set(event.shiftKey ? { rangeEnd: t } : { token: t, rangeEnd: null }),
+            onmousemove: (event) => ctx.tooltip.show(expectation(trace, t, kind()), event),
+            onmouseleave: () => ctx.tooltip.show(null),
+          },
+          visible(string).replace(/⏎/g, "⏎\u200b"),
+        );
         return span;
       });
       strip.replaceChildren(...spans);
@@ -46,11 +80,15 @@ export const tokens = {
 
     // Where each token goes in the exported picture, line by line.
     function places(width) {
-      let x = 4, y = 18;
+      let x = 4,
+        y = 18;
       return ctx.trace.strings.map((string) => {
         const text = visible(string);
         const w = textWidth(text, TEXT) + 4;
-        if (x + w > width - 4 && x > 4) { x = 4; y += 22; }
+        if (x + w > width - 4 && x > 4) {
+          x = 4;
+          y += 22;
+        }
         x += w + 1;
         return { text, x: x - w - 1, y, w };
       });
@@ -60,9 +98,9 @@ export const tokens = {
       paint() {
         const { trace } = ctx;
         const state = store.state;
-        kinds.show(state.color);
+        kinds.show(kind(), (one) => trace.has(ARRAYS[one]));
         if (shown !== trace) build(trace);
-        const values = tokenValues(trace, state.color);
+        const values = tokenValues(trace, kind());
         const colors = scale("sequential", ...bounds(values));
         const [first, last] = tokenSpan(state, trace);
         spans.forEach((span, t) => {
@@ -70,11 +108,11 @@ export const tokens = {
           span.style.color = colors.ink(values[t]);
           span.setAttribute("aria-selected", String(t >= first && t <= last));
         });
-        panel.note.textContent = `${trace.T} tokens · ${NAMES[state.color]}, ${number(colors.low)} – ${number(colors.high)}`;
+        panel.note.textContent = `${trace.T} tokens · ${NAMES[kind()]}, ${number(colors.low)} – ${number(colors.high)}`;
       },
       height: (width) => places(width).at(-1).y + 34,
       render(pen, width, height, theme) {
-        const values = tokenValues(ctx.trace, store.get("color"));
+        const values = tokenValues(ctx.trace, kind());
         const colors = scale("sequential", ...bounds(values));
         const [first, last] = tokenSpan(store.state, ctx.trace);
         const placed = places(width);
@@ -82,28 +120,46 @@ export const tokens = {
           pen.rect(x, y - 14, w, 19, { fill: colors.css(values[t]) });
           pen.text(text, x + 2, y, { color: colors.ink(values[t]), ...TEXT });
         });
-        for (const { x, y, w } of placed.slice(first, last + 1)) pen.rect(x, y - 14, w, 19, { stroke: theme.mark, width: 2 });
-        colorbar(pen, 4, placed.at(-1).y + 16, Math.min(420, width - 8), colors, NAMES[store.get("color")], theme);
+        for (const { x, y, w } of placed.slice(first, last + 1))
+          pen.rect(x, y - 14, w, 19, { stroke: theme.mark, width: 2 });
+        colorbar(pen, 4, placed.at(-1).y + 16, Math.min(420, width - 8), colors, NAMES[kind()], theme);
       },
       table() {
         const { trace } = ctx;
-        const kinds = ["surprisal", "ablation", "entropy"].map((kind) => tokenValues(trace, kind));
-        return { columns: ["position", "token", "surprisal_bits", "ablation_kl_bits", "routing_entropy_bits"], rows: trace.strings.map((s, t) => [t, s, ...kinds.map((v) => v[t])]) };
+        const known = Object.keys(ARRAYS).filter((one) => trace.has(ARRAYS[one]));
+        const values = known.map((one) => tokenValues(trace, one));
+        return {
+          columns: ["position", "token", ...known.map((one) => `${ARRAYS[one]}_bits`)],
+          rows: trace.strings.map((s, t) => [t, s, ...values.map((v) => v[t])]),
+        };
       },
-      python: () => `${ctx.preamble()}\n\ntrace["surprisal"]                      # bits, [token]\ntrace["ablation_kl"].sum(-1)            # bits, [token]\ntrace["routing_entropy"].mean((0, 2))   # bits, [token]`,
+      python: () =>
+        [
+          ctx.preamble(),
+          "",
+          'trace["surprisal"]                      # bits, [token]',
+          'trace["ablation_kl"].sum(-1)            # bits, [token]',
+          'trace["routing_entropy"].mean((0, 2))   # bits, [token]',
+        ].join("\n"),
     };
   },
 };
 
 // What the model expects after a token, as the lines of a tooltip.
-export function expectation(trace, t, kind) {
+function expectation(trace, t, kind) {
   const row = trace.arrays.lens_ids.shape[0] - 1;
   const value = tokenValues(trace, kind)[t];
-  const lines = [`${t}  ${visible(trace.strings[t])}   ${NAMES[kind].split(",")[0]} ${number(value)} bits`, "next, most likely first"];
+  const lines = [
+    `${t}  ${visible(trace.strings[t])}   ${NAMES[kind].split(",")[0]} ${number(value)} bits`,
+    "next token, most likely first",
+  ];
   for (let k = 0; k < trace.K; k++) {
     const id = trace.at("lens_ids", row, t, k);
     const mark = id === trace.at("target", t) ? " ←" : "";
-    lines.push(`${number(Math.exp(trace.at("lens_logprob", row, t, k)) * 100, 1).padStart(5)} %  ${short(trace.string(id), 16)}${mark}`);
+    lines.push(
+      `${number(Math.exp(trace.at("lens_logprob", row, t, k)) * 100, 1).padStart(5)} %  ` +
+        `${short(trace.string(id), 16)}${mark}`,
+    );
   }
   return lines.join("\n");
 }

@@ -1,21 +1,59 @@
-// 2. The routing wall: for every layer and head a map of which stream (row, target) reads which (column, source).
+// The routing wall: for every layer and head a map of which stream (row, target) reads which (column,
+// source).
 
 import { scale } from "../color.js";
-import { choice, h, number } from "../dom.js";
+import { choice, h, number, percent } from "../dom.js";
 import { colorbar } from "../heatmap.js";
-import { tokenSpan, wallMaps } from "../measures.js";
+import { argmax, hubScores, mean, THRESHOLD, tokenSpan, wallMaps } from "../measures.js";
 
 export const wall = {
-  id: "wall",
+  name: "wall",
   title: "Routing wall",
-  about: "Layers × heads of stream-to-stream maps: row = target (reads), column = source (is read). Click opens the map in the routing lens.",
+  place: "upper left",
+  needs: ["routing"],
+  shows: "The connection's attention patterns between streams, one map for each layer and head.",
+  reading: "Row = target (reads), column = source (read from); click a map to open it in the routing lens.",
   uses: ["wall", "scope", "threshold", "layer", "head", "stream", "source", "token", "rangeEnd", "hover"],
+
+  caption(trace) {
+    const { hub, self } = hubScores(trace, THRESHOLD);
+    const [most, least] = [argmax(hub), argmax(hub.map((value) => -value))];
+    const all = mean(wallMaps(trace, "frequency", THRESHOLD, 0, trace.T - 1));
+    return (
+      `S${most} is the strongest hub: ${percent(hub[most])} of its edges to other streams exceed ` +
+      `${number(THRESHOLD)} (S${least}, the weakest: ${percent(hub[least])}). Of self-edges ` +
+      `${percent(mean(self))} do, of all edges ${percent(all)}.`
+    );
+  },
 
   mount(panel, ctx) {
     const { store } = ctx;
-    const kind = choice("Show", [["frequency", "frequency", "share of tokens whose weight exceeds the threshold"], ["mean", "mean weight"]], store.get("wall"), (wall) => store.set({ wall }));
-    const scope = choice("Over", [["prompt", "prompt"], ["selection", "selection", "only the chosen token or range"]], store.get("scope"), (scope) => store.set({ scope }));
-    const slider = h("input", { type: "range", min: "0", max: "0.6", step: "0.01", "aria-label": "Threshold", oninput: () => store.set({ threshold: Number(slider.value) }) });
+    const kind = choice(
+      "Show",
+      [
+        ["frequency", "frequency", "share of tokens with weight above the threshold"],
+        ["mean", "mean weight"],
+      ],
+      store.get("wall"),
+      (wall) => store.set({ wall }),
+    );
+    const scope = choice(
+      "Over",
+      [
+        ["prompt", "prompt"],
+        ["selection", "selection", "only the selected token or range"],
+      ],
+      store.get("scope"),
+      (scope) => store.set({ scope }),
+    );
+    const slider = h("input", {
+      type: "range",
+      min: "0",
+      max: "0.6",
+      step: "0.01",
+      "aria-label": "Threshold",
+      oninput: () => store.set({ threshold: Number(slider.value) }),
+    });
     const value = h("output", {});
     panel.controls.append(kind, scope, h("label", { class: "slider" }, "> ", slider, value));
     let kept = { key: "", maps: null };
@@ -25,14 +63,16 @@ export const wall = {
       const { wall, threshold, scope } = store.state;
       const [first, last] = scope === "selection" ? tokenSpan(store.state, trace) : [0, trace.T - 1];
       const key = `${wall} ${wall === "mean" ? "" : threshold} ${first} ${last}`;
-      if (kept.trace !== trace || kept.key !== key) kept = { trace, key, maps: wallMaps(trace, wall, threshold, first, last) };
+      if (kept.trace !== trace || kept.key !== key)
+        kept = { trace, key, maps: wallMaps(trace, wall, threshold, first, last) };
       return kept.maps;
     }
 
     // Layers run along x; when there is room for it, heads are rows.
     function layout(width) {
       const { L, H } = ctx.trace;
-      const left = 30, gap = 6;
+      const left = 30,
+        gap = 6;
       const size = Math.max(20, Math.floor((width - left - gap * (L - 1)) / L));
       return { left, gap, size, top: 18, rows: H, columns: L };
     }
@@ -60,7 +100,12 @@ export const wall = {
         const cell = size / S;
         for (let l = 0; l < L; l++) {
           const x = left + l * (size + gap);
-          pen.text(`L${l}`, x + size / 2, 12, { color: l === state.layer ? theme.ink : theme.dim, weight: l === state.layer ? 700 : 400, align: "middle", size: 10 });
+          pen.text(`L${l}`, x + size / 2, 12, {
+            color: l === state.layer ? theme.ink : theme.dim,
+            weight: l === state.layer ? 700 : 400,
+            align: "middle",
+            size: 10,
+          });
           for (let head = 0; head < H; head++) {
             const y = top + head * (size + gap);
             const at = (l * H + head) * S * S;
@@ -72,11 +117,19 @@ export const wall = {
           }
         }
         for (let head = 0; head < H; head++) {
-          pen.text(`H${head}`, left - 6, top + head * (size + gap) + size / 2 + 4, { color: head === state.head ? theme.ink : theme.dim, weight: head === state.head ? 700 : 400, align: "right", size: 10 });
+          pen.text(`H${head}`, left - 6, top + head * (size + gap) + size / 2 + 4, {
+            color: head === state.head ? theme.ink : theme.dim,
+            weight: head === state.head ? 700 : 400,
+            align: "right",
+            size: 10,
+          });
         }
         const bottom = top + H * (size + gap) + 5;
         pen.text("row = target, column = source", left, bottom + 8, { color: theme.dim, size: 10 });
-        const name = state.wall === "frequency" ? `share of tokens with weight > ${number(state.threshold)}` : "mean weight";
+        const name =
+          state.wall === "frequency"
+            ? `share of tokens with weight > ${number(state.threshold)}`
+            : "mean weight";
         colorbar(pen, left + 170, bottom, Math.min(360, width - left - 170), colors, name, theme);
       },
       tip({ layer, head, row, column }) {
@@ -93,14 +146,26 @@ export const wall = {
         const { L, H, S } = ctx.trace;
         const values = maps();
         const rows = [];
-        for (let i = 0; i < L * H * S * S; i++) rows.push([Math.floor(i / (H * S * S)), Math.floor(i / (S * S)) % H, Math.floor(i / S) % S, i % S, values[i].toFixed(5)]);
+        for (let i = 0; i < L * H * S * S; i++)
+          rows.push([
+            Math.floor(i / (H * S * S)),
+            Math.floor(i / (S * S)) % H,
+            Math.floor(i / S) % S,
+            i % S,
+            values[i].toFixed(5),
+          ]);
         return { columns: ["layer", "head", "target", "source", store.get("wall")], rows };
       },
       python() {
         const { wall, threshold, scope } = store.state;
         const [a, b] = tokenSpan(store.state, ctx.trace);
         const cut = scope === "selection" ? `[:, ${a}:${b + 1}]` : "";
-        return `${ctx.preamble()}\n\nweights = trace.weights${cut}            # [layer, token, head, target, source]\n${wall === "mean" ? "weights.mean(1)" : `(weights > ${threshold}).mean(1)`}                # [layer, head, target, source]`;
+        return [
+          ctx.preamble(),
+          "",
+          `weights = trace.weights${cut}            # [layer, token, head, target, source]`,
+          `${wall === "mean" ? "weights" : `(weights > ${threshold})`}.mean(1)     # [layer, head, target, source]`,
+        ].join("\n");
       },
     };
   },
@@ -108,7 +173,8 @@ export const wall = {
 
 function crosshair(pen, x, y, size, cell, state, theme) {
   const hover = state.hover?.target !== undefined ? state.hover : null;
-  const target = hover ? hover.target : state.stream, source = hover ? hover.source : state.source;
+  const target = hover ? hover.target : state.stream,
+    source = hover ? hover.source : state.source;
   const style = { stroke: theme.mark, width: 1, opacity: hover ? 0.8 : 0.4 };
   pen.path(`M${x} ${y + target * cell}h${size}M${x} ${y + (target + 1) * cell}h${size}`, style);
   pen.path(`M${x + source * cell} ${y}v${size}M${x + (source + 1) * cell} ${y}v${size}`, style);
