@@ -145,10 +145,10 @@ def test_layers_are_a_word_or_any_list_of_numbers(model, batches):
 
 def test_an_edge_that_is_not_there_is_refused(model, batches):
     with pytest.raises(UserError, match=r"layers\.3\.connection\.pattern: head 9, give one of 0 to 1"):
-        srmlab.analysis.effect(model, batches[0], srmlab.analysis.cut_edges([(3, 9, 0, 2)]))
+        srmlab.analysis.effect(model, batches[0], srmlab.analysis.cut_edges(model, [(3, 9, 0, 2)]))
     unconnected = build(connection="none")
-    with pytest.raises(UserError, match='only a model with connection = "attention" has patterns'):
-        srmlab.analysis.effect(unconnected, batches[0], srmlab.analysis.cut_edges([(3, 0, 0, 2)]))
+    with pytest.raises(UserError, match="only a connection with a pattern, such as attention, has them"):
+        srmlab.analysis.cut_edges(unconnected, [(3, 0, 0, 2)])
 
 
 def test_a_result_without_a_figure_says_so(model, batches):

@@ -79,7 +79,7 @@ def test_hrm_runs_for_more_cycles_and_gpt2_only_for_fewer_blocks(batches):
     gpt2 = srmlab.build(srmlab.preset("gpt2-nano")).eval()
     found = srmlab.analysis.depth(gpt2, tokens)
     assert found.loss[-1] == pytest.approx(loss_at(gpt2, None, both), abs=1e-5)
-    with pytest.raises(UserError, match="only recurrent models"):
+    with pytest.raises(UserError, match="gpt2 cannot run at another depth"):
         srmlab.analysis.depth(gpt2, tokens, max_depth=9)
 
 

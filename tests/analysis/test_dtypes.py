@@ -39,7 +39,7 @@ def test_interventions_and_dynamics_work_in(dtype, batches):
         srmlab.analysis.replace_streams(model, [1], means=means),
         srmlab.analysis.replace_streams(model, [1], by="resample"),
         srmlab.analysis.patch_streams(model, other, [2], layer=1),
-        srmlab.analysis.cut_edges([(1, None, 0, 2)]),
+        srmlab.analysis.cut_edges(model, [(1, None, 0, 2)]),
     ):
         assert srmlab.analysis.effect(model, tokens, hooks).mean_kl > 0
     assert srmlab.analysis.ablation(model, batches, layers="every").kl.min() > 0

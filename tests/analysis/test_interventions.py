@@ -30,7 +30,7 @@ def test_a_cut_edge_is_the_pattern_hooked_by_hand(model, tokens):
         pattern[:, :, 1, 0] /= pattern[:, :, 1, 0].sum(-1, keepdim=True)
         return pattern
 
-    cut = srmlab.analysis.cut_edges([(2, 1, 0, 3)])
+    cut = srmlab.analysis.cut_edges(model, [(2, 1, 0, 3)])
     changed = model.run_with_hooks(tokens, cut)
     expected = model.run_with_hooks(tokens, [("layers.2.connection.pattern", by_hand)])
     torch.testing.assert_close(changed, expected)
@@ -39,7 +39,7 @@ def test_a_cut_edge_is_the_pattern_hooked_by_hand(model, tokens):
 
 def test_without_renormalising_the_other_edges_stay_as_they_are(model, tokens):
     kept = {}
-    hooks = srmlab.analysis.cut_edges([(1, None, 2, 0), (1, None, 2, 1)], renormalise=False)
+    hooks = srmlab.analysis.cut_edges(model, [(1, None, 2, 0), (1, None, 2, 1)], renormalise=False)
     _, before = model.run_with_cache(tokens, "layers.1.connection.pattern")
     keep = ("layers.1.connection.pattern", lambda value, hook: kept.update(value=value))  # noqa: ARG005
     model.run_with_hooks(tokens, [*hooks, keep])
@@ -50,7 +50,7 @@ def test_without_renormalising_the_other_edges_stay_as_they_are(model, tokens):
 
 def test_a_target_with_every_edge_cut_takes_in_nothing(model, tokens):
     kept = {}
-    hooks = srmlab.analysis.cut_edges([(1, None, 2, None)])
+    hooks = srmlab.analysis.cut_edges(model, [(1, None, 2, None)])
     keep = ("layers.1.connection.out", lambda value, hook: kept.update(value=value))  # noqa: ARG005
     model.run_with_hooks(tokens, [*hooks, keep])
     assert not kept["value"][:, :, 2].any()

@@ -34,7 +34,7 @@ def text(seed: int, sequences: int = 12) -> list[torch.Tensor]:
 def results() -> dict[str, Result]:
     model, (tokens,) = build(), text(7)
     batches = list(tokens.split(3))
-    cut = interventions.cut_edges([(1, None, 0, 2)])
+    cut = interventions.cut_edges(model, [(1, None, 0, 2)])
     return {
         **srmlab.analysis.survey(model, batches),
         "effect": srmlab.analysis.effect(model, batches[0], cut),

@@ -52,7 +52,7 @@ from srmlab.analysis.replacement import By, Layers, check_by, points_at, replace
 from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require, write_table
 from srmlab.analysis.states import Spool, StateMeans, StateSums, means_in, points_of
 from srmlab.errors import UserError
-from srmlab.models import SRM, LanguageModel
+from srmlab.models import LanguageModel
 
 Groups = Sequence[tuple[int, ...]]
 SHARES = (0.5, 0.75, 0.8)  # of the total impact
@@ -170,9 +170,14 @@ class AblationSums(Accumulator):
     below."""
 
     def __init__(
-        self, model: SRM, by: By, means: StateMeans | None, groups: Groups | None, points: Sequence[str]
+        self,
+        model: LanguageModel,
+        by: By,
+        means: StateMeans | None,
+        groups: Groups | None,
+        points: Sequence[str],
     ) -> None:
-        S = model.config.streams
+        S = len(model.streams)
         self.by: By = by
         self.model, self.means_at, self.points = model, means, tuple(points)
         self.groups = tuple(groups) if groups is not None else tuple((s,) for s in range(S))
@@ -217,7 +222,11 @@ class FinalAblation(AblationSums):
     """Replaces streams of the final state: exact from one pass."""
 
     def __init__(
-        self, model: SRM, by: By = "mean", means: StateMeans | None = None, groups: Groups | None = None
+        self,
+        model: LanguageModel,
+        by: By = "mean",
+        means: StateMeans | None = None,
+        groups: Groups | None = None,
     ) -> None:
         super().__init__(model, by, means, groups, points_of(model)[-1:])
         self.sites = self.points
@@ -278,7 +287,7 @@ def ablation(
     return capture(model, batches, RerunAblation(model, by, means, groups, points))[0]
 
 
-def _ablate_by_spool(model: SRM, batches: Batches, groups: Groups | None) -> Ablation:
+def _ablate_by_spool(model: LanguageModel, batches: Batches, groups: Groups | None) -> Ablation:
     """One pass for the means, which keeps the final states on disk; then the ablations from those."""
     with closing(Spool(model)) as spool:
         means, _ = capture(model, batches, StateSums(model, last=True), spool)

@@ -31,10 +31,10 @@ import torch
 from torch import Tensor
 
 from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture, stream_major
-from srmlab.analysis.registry import Analysis, has_streams, register, streams_of
+from srmlab.analysis.registry import Analysis, has_exchanges, register
 from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require, write_table
-from srmlab.analysis.routing import token_independent_layers
-from srmlab.models import SRM, LanguageModel
+from srmlab.errors import UserError
+from srmlab.models import LanguageModel
 
 State = Literal["output", "incoming"]
 
@@ -162,17 +162,20 @@ class Alignment(Result):
 
 
 class AlignmentSums(Accumulator):
-    def __init__(self, model: SRM) -> None:
-        config = model.config
-        L, n, S = config.depth, config.calls_per_layer, config.streams
-        self.token_independent = token_independent_layers(model)
-        self.model = model
-        self.input_site = f"pre.{config.pre_steps - 1}.out" if config.pre_steps else "input.streams"
-        self.roles = {self.input_site: ("x", -1, -1)}
-        for l in range(L):
-            self.roles[f"layers.{l}.connection.out"] = ("c", l, -1)
-            self.roles[f"layers.{l}.update"] = ("y", l, -1)
-            self.roles |= {f"layers.{l}.steps.{i}.out": ("z", l, i) for i in range(n)}
+    def __init__(self, model: LanguageModel) -> None:
+        assert model.input_site is not None, "checked by has_exchanges"
+        self.token_independent = model.token_independent
+        self.roles = {model.input_site: ("x", -1, -1)}
+        for l, exchange in enumerate(model.exchanges):
+            calls = [call for call in model.calls if call.level == l]
+            self.roles[exchange.message] = ("c", l, -1)
+            self.roles[exchange.update] = ("y", l, -1)
+            self.roles |= {call.site: ("z", l, i) for i, call in enumerate(calls)}
+        self.first = model.calls[
+            0
+        ].before  # the state before the first call: a site (x itself), or a constant
+        L, S = len(model.exchanges), len(model.streams)
+        n = max(i for _, _, i in self.roles.values()) + 1
         self.sites = list(self.roles)
         self.shapes = {"connection": (L, S), "output": (L, n, S), "incoming": (L, n, S)}
         self.means = {name: Mean(*shape) for name, shape in self.shapes.items()}
@@ -189,7 +192,9 @@ class AlignmentSums(Accumulator):
         match role:
             case "x":
                 self.x, self.x_norm = value, norm
-                self.z = self.model.first_state(value).float().expand_as(value)
+                self.z = value
+                if isinstance(self.first, Tensor):
+                    self.z = self.first.float()[:, None, None].expand_as(value)
                 self.z_norm = torch.linalg.vector_norm(self.z, dim=-1)
             case "c":
                 self.sums["connection"][:, l] = token_sum(cosine(value, self.x, norm, self.x_norm))
@@ -212,7 +217,9 @@ class AlignmentSums(Accumulator):
 
 def alignment(model: LanguageModel, batches: Batches) -> Alignment:
     """Connection alignment and update–state alignment in one pass."""
-    return capture(model, batches, AlignmentSums(streams_of(model, "alignment")))[0]
+    if not has_exchanges(model):
+        raise UserError(f"alignment is defined on streams that exchange; a {type(model).__name__} has none")
+    return capture(model, batches, AlignmentSums(model))[0]
 
 
 def cosine(a: Tensor, b: Tensor, a_norm: Tensor | None = None, b_norm: Tensor | None = None) -> Tensor:
@@ -227,6 +234,4 @@ def token_sum(values: Tensor) -> Tensor:
     return values.sum(-1).T.cpu()
 
 
-register(
-    Analysis(Alignment, lambda request: AlignmentSums(streams_of(request.model, "alignment")), has_streams)
-)
+register(Analysis(Alignment, lambda request: AlignmentSums(request.model), has_exchanges))

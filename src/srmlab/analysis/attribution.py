@@ -37,7 +37,7 @@ from srmlab.analysis.readout import Readout
 from srmlab.analysis.registry import Analysis, Request, has_streams, register, streams_of
 from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require
 from srmlab.analysis.states import points_of
-from srmlab.models import SRM, LanguageModel
+from srmlab.models import LanguageModel
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -93,8 +93,8 @@ class Attribution(Result):
 
 
 class AttributionSums(Accumulator):
-    def __init__(self, model: SRM) -> None:
-        S = model.config.streams
+    def __init__(self, model: LanguageModel) -> None:
+        S = len(model.streams)
         self.sites = points_of(model)[-1:]
         self.readout = Readout(model)
         self.average = self.readout.unembedding.mean(0)

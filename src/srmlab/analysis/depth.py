@@ -20,7 +20,6 @@ HRM is run for more or fewer high cycles; GPT-2, whose blocks differ, for fewer 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -32,9 +31,8 @@ from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture,
 from srmlab.analysis.readout import chunks
 from srmlab.analysis.registry import Analysis, register
 from srmlab.analysis.result import Array, Coordinate, Evidence, Measured, Result, derived, require
-from srmlab.analysis.states import Finished
 from srmlab.errors import UserError
-from srmlab.models import GPT2, HRM, SRM, GPT2Config, HRMConfig, LanguageModel, SRMConfig, build
+from srmlab.models import LanguageModel
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -98,34 +96,17 @@ def at_depth(model: LanguageModel, depth: int, gradient_depth: int | None = None
     `gradient_depth` is how many of an SRM's layers have a gradient, by default as many as `model`'s: for
     gradients with respect to early states, all of them, `at_depth(model, 8, gradient_depth=8)`.
     """
-    config = model.config
-    match config:
-        case SRMConfig():
-            learned = config.z0 == "learned"
-            gradient = depth if learned else min(config.gradient_depth, depth)
-            gradient = gradient if gradient_depth is None else gradient_depth
-            changed = config.replace(depth=depth, gradient_depth=gradient)
-        case HRMConfig():
-            changed = config.replace(high_cycles=depth)
-        case _:
-            raise UserError(
-                "only recurrent models run at another depth; GPT-2's blocks each have their own weights"
-            )
-    other = build(changed, device="meta")
-    other.load_state_dict(model.state_dict(keep_vars=True), assign=True)
-    return other.eval()
+    return model.at_depth(depth, gradient_depth)
 
 
 class DepthSums(Accumulator):
     def __init__(self, model: LanguageModel, trained: int) -> None:
         self.model, self.trained = model, trained
         self.settings = {"trained": trained}
-        self.places = _places(model)  # site → depth index
-        self.sites = list(self.places)
-        self.finished = Finished(model) if isinstance(model, SRM) else None
-        if self.finished is not None:
-            self.sites = self.finished.sites
-        P = len(self.places)
+        self.levels = {point.sites[-1]: point for point in model.points[: model.depth]}
+        self.sites = [site for point in self.levels.values() for site in (*point.needs, *point.sites)]
+        self.values: dict[str, Tensor] = {}
+        P = len(self.levels)
         self.means = {"loss": Mean(P), "agreement": Mean(P), "settled": Mean(P)}
 
     def begin(self, batch: Placed) -> None:
@@ -150,11 +131,13 @@ class DepthSums(Accumulator):
         self.predictions.append(prediction)
 
     def embedding(self, name: str, value: Tensor) -> Tensor | None:
-        """What the unembedding would read if the layer at this site were the last; None at other sites."""
-        if self.finished is not None:
-            found = self.finished.see(name, value, self.batch.documents)
-            return None if found is None else self.finished.model.output_function(found[1])
-        return self.model.norm(value) if isinstance(self.model, GPT2) else value
+        """What the unembedding would read if the level at this site were the last; None at other sites."""
+        self.values[name] = value
+        if name not in self.levels:
+            return None
+        state = self.model.finish(self.levels[name], self.values, self.batch.documents)
+        self.values.clear()
+        return self.model.read_out(state)
 
     def end(self, batch: Placed, embedding: Tensor) -> None:  # noqa: ARG002
         B, T = batch.tokens.shape
@@ -172,12 +155,11 @@ class DepthSums(Accumulator):
 
     def result(self, evidence: Evidence) -> Depth:
         need_targets(self.means["loss"])
-        units = {SRM: "layers", HRM: "high cycles", GPT2: "blocks"}
         return Depth(
             evidence=evidence,
             trained=self.trained,
-            unit=units[type(self.model)],
-            depths=np.arange(1, len(self.places) + 1),
+            unit=self.model.level_name,
+            depths=np.arange(1, len(self.levels) + 1),
             **self.numbers(),
         )
 
@@ -186,13 +168,13 @@ def depth(model: LanguageModel, batches: Batches, max_depth: int | None = None) 
     """Loss at every depth from 1 to `max_depth` (by default twice the trained one), and where predictions
     settle."""
     deep = deepened(model, max_depth)
-    return capture(deep, batches, DepthSums(deep, trained_depth(model)))[0]
+    return capture(deep, batches, DepthSums(deep, model.depth))[0]
 
 
 def deepened(model: LanguageModel, max_depth: int | None) -> LanguageModel:
     """The model that runs for `max_depth` layers, by default twice the trained ones (GPT-2: no more)."""
-    trained = trained_depth(model)
-    deepest = max_depth if max_depth is not None else (trained if isinstance(model, GPT2) else 2 * trained)
+    trained = model.depth
+    deepest = max_depth if max_depth is not None else (2 * trained if model.recurrent else trained)
     if deepest < trained:
         raise UserError(
             f"max_depth = {deepest}: at least the trained depth, {trained}; lesser depths are always included"
@@ -200,24 +182,4 @@ def deepened(model: LanguageModel, max_depth: int | None) -> LanguageModel:
     return model if deepest == trained else at_depth(model, deepest)
 
 
-def trained_depth(model: LanguageModel) -> int:
-    """Layers, high cycles or blocks: what `depths` counts."""
-    return len(_places(model))
-
-
-def _places(model: LanguageModel) -> dict[str, int]:
-    match model.config:
-        case SRMConfig() as config:
-            names: Sequence[str] = [f"layers.{l}.out" for l in range(config.depth)]
-        case HRMConfig() as config:
-            names = [f"cycles.{h}.high.out" for h in range(config.high_cycles)]
-        case GPT2Config() as config:
-            names = [f"blocks.{b}.out" for b in range(config.blocks)]
-        case config:
-            raise UserError(f"no depth is known for {config.architecture}")
-    return {name: index for index, name in enumerate(names)}
-
-
-register(
-    Analysis(Depth, lambda request: DepthSums(request.model, trained_depth(request.trained)), needs="depth")
-)
+register(Analysis(Depth, lambda request: DepthSums(request.model, request.trained.depth), needs="depth"))

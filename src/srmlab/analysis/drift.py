@@ -21,28 +21,29 @@ of 8 layers, 0–1 are early, 2–3 middle and 4–6 late; other depths are cut 
     >>> convergence(np.array([0.5, 0.2, 0.1, 0.1, 0.1, 0.1, 0.1]))
     2
 
-HRM has two groups, its low and high net, with high cycles for layers; GPT-2 has attention and MLP, with
-blocks for layers.
+Which calls there are, and in which groups, is the model's to say (`model.calls`): SRM's groups are its step
+functions. HRM's are its low and high net, with high cycles for layers; GPT-2's are attention and MLP, with
+blocks for layers, and a contribution is what they add.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, Protocol, get_args
+from typing import Annotated, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture, stream_major
-from srmlab.analysis.registry import Analysis, register
+from srmlab.analysis.registry import Analysis, has_contributions, register
 from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require
 from srmlab.errors import UserError
-from srmlab.models import SRM, LanguageModel
-from srmlab.models.ordering import LETTERS
+from srmlab.models import LanguageModel
 
 Metric = Literal["cosine", "kl"]
 METRICS: tuple[Metric, ...] = ("cosine", "kl")
@@ -248,56 +249,53 @@ class Drift(Result):
         return f"convergence, mean ± s.d. over streams: {found}{known}"
 
 
-class Contributions(Protocol):
-    """Reads a model's sites as step groups that contribute to states, layer by layer."""
+class Contributions:
+    """Reads the calls of a model as groups that contribute to its state, level by level."""
 
-    groups: Sequence[str]
-    streams: Sequence[str]
-    layers: int
-    boundary: int | None
-    sites: Sequence[str]
+    def __init__(self, model: LanguageModel) -> None:
+        if not has_contributions(model):
+            raise UserError(f"drift is defined on calls that move a state; {type(model).__name__} names none")
+        self.calls = {call.site: call for call in model.calls}
+        self.groups = model.call_groups
+        # a call moves all streams at once, or one of them
+        self.streams = model.streams if len(model.points[0].sites) == 1 else ("z",)
+        self.layers = model.depth
+        self.boundary = model.gradient_from
+        befores = [call.before for call in model.calls if isinstance(call.before, str)]
+        self.uses = Counter(befores)  # how many calls start from the state at a site
+        self.sites = list(dict.fromkeys([*(site for site in befores if site not in self.calls), *self.calls]))
+        self.ends = {(call.group, call.level): call.site for call in model.calls}  # the last call of each
+        self.level_ends = {call.level: call.site for call in model.calls}
+        self.kept: dict[str, tuple[Tensor, int]] = {}  # a state, and how many calls still need it
+        self.sums: dict[tuple[str, int], Tensor] = {}
 
     def see(self, name: str, value: Tensor) -> Iterator[tuple[int, int, Tensor | None]]:
-        """At a site: the contributions it completes, as (group, layer, [S, B, T, D]); None if the group was
+        """At a site: the contributions it completes, as (group, level, [S, B, T, D]); None if the group was
         not called."""
-        ...
-
-
-class StepContributions:
-    """SRM: each step function is a group."""
-
-    def __init__(self, model: SRM) -> None:
-        config = model.config
-        self.model = model
-        self.orders = model.evaluation_orders
-        self.groups: Sequence[str] = LETTERS[: config.step_functions]
-        self.streams: Sequence[str] = [f"S{s}" for s in range(config.streams)]
-        self.layers = config.depth
-        self.boundary: int | None = config.depth - config.gradient_depth or None
-        self.input_site = f"pre.{config.pre_steps - 1}.out" if config.pre_steps else "input.streams"
-        self.last = config.calls_per_layer - 1
-        self.roles = {
-            f"layers.{l}.steps.{i}.out": (l, i)
-            for l in range(config.depth)
-            for i in range(config.calls_per_layer)
-        }
-        self.sites: Sequence[str] = [self.input_site, *self.roles]
-
-    def see(self, name: str, value: Tensor) -> Iterator[tuple[int, int, Tensor | None]]:
-        value = stream_major(value)
-        if name == self.input_site:
-            self.z = self.model.first_state(value).float()
+        value = stream_major(value) if value.ndim == 4 else value.float()[None]
+        if self.uses[name]:
+            self.kept[name] = value, self.uses[name]
+        if name not in self.calls:
             return
-        l, i = self.roles[name]
-        if i == 0:
-            self.sums: list[Tensor | None] = [None] * len(self.groups)
-        group = self.orders[l][i]
-        change, so_far = value - self.z, self.sums[group]
-        self.sums[group] = change if so_far is None else so_far + change
-        self.z = value
-        if i == self.last:
-            yield from ((g, l, total) for g, total in enumerate(self.sums))
-            self.sums = []
+        call = self.calls[name]
+        change = value if call.before is None else value - self.before(call.before)
+        key = call.group, call.level
+        self.sums[key] = self.sums[key] + change if key in self.sums else change
+        if self.ends[key] == name:
+            yield self.groups.index(call.group), call.level, self.sums.pop(key)
+        if self.level_ends[call.level] == name:
+            for g, group in enumerate(self.groups):
+                if (group, call.level) not in self.ends:
+                    yield g, call.level, None
+
+    def before(self, source: str | Tensor) -> Tensor:
+        """The state before a call, from a site or a constant [D] or [S, D]."""
+        if isinstance(source, Tensor):
+            return source.float()[:, None, None] if source.ndim == 2 else source.float()
+        value, uses = self.kept.pop(source)
+        if uses > 1:
+            self.kept[source] = value, uses - 1
+        return value
 
 
 class DriftSums(Accumulator):
@@ -378,13 +376,7 @@ def drift(model: LanguageModel, batches: Batches, direction: Direction = "forwar
 
     `direction` of the KL: of the earlier contribution from the later one, or "backward".
     """
-    return capture(model, batches, DriftSums(contributions_of(model), direction))[0]
+    return capture(model, batches, DriftSums(Contributions(model), direction))[0]
 
 
-def contributions_of(model: LanguageModel) -> Contributions:
-    from srmlab.analysis.baselines import baseline_contributions
-
-    return StepContributions(model) if isinstance(model, SRM) else baseline_contributions(model)
-
-
-register(Analysis(Drift, lambda request: DriftSums(contributions_of(request.model))))
+register(Analysis(Drift, lambda request: DriftSums(Contributions(request.model)), has_contributions))

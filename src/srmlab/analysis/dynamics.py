@@ -27,14 +27,14 @@ from torch import Tensor
 from srmlab.analysis.ablation import FinalAblation
 from srmlab.analysis.alignment import AlignmentSums
 from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture, read_twice
-from srmlab.analysis.drift import DriftSums, StepContributions
+from srmlab.analysis.drift import Contributions, DriftSums
 from srmlab.analysis.readout import sequence_losses
 from srmlab.analysis.registry import streams_of
 from srmlab.analysis.result import Array, Coordinate, Evidence, Measured, Result, require
 from srmlab.analysis.routing import RoutingSums
 from srmlab.analysis.states import StateSums
 from srmlab.errors import UserError
-from srmlab.models import SRM, LanguageModel
+from srmlab.models import LanguageModel
 
 SOURCES = {  # field → the analysis, and its number
     "outgoing": ("routing", "outgoing"),
@@ -158,7 +158,7 @@ def dynamics(
             if analysis in found:
                 value, error = getattr(found[analysis], number), found[analysis].standard_error(number)
             else:  # no routing without a learned connection
-                value = error = np.full(() if name == "hub_share" else model.config.streams, np.nan)
+                value = error = np.full(() if name == "hub_share" else len(model.streams), np.nan)
             rows[name].append(value)
             errors[name].append(error)
         if progress is not None:
@@ -175,11 +175,11 @@ def dynamics(
     )
 
 
-def _analyses(model: SRM, batches: Batches, threshold: float) -> tuple[dict[str, Any], Mean]:
+def _analyses(model: LanguageModel, batches: Batches, threshold: float) -> tuple[dict[str, Any], Mean]:
     """The results by name, and the loss."""
     accumulators: dict[str, Accumulator] = {
         "alignment": AlignmentSums(model),
-        "drift": DriftSums(StepContributions(model)),
+        "drift": DriftSums(Contributions(model)),
         "states": StateSums(model, last=True),
         "loss": LossSums(model),
     }

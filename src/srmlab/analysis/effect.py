@@ -2,7 +2,7 @@
 
     >>> import srmlab, srmlab.analysis, torch
     >>> model = srmlab.build(srmlab.preset("srm-nano"))
-    >>> cut = srmlab.analysis.cut_edges([(3, None, 0, 5)])        # layer 3: stream 0 cannot read stream 5
+    >>> cut = srmlab.analysis.cut_edges(model, [(3, None, 0, 5)])  # layer 3: stream 0 cannot read stream 5
     >>> found = srmlab.analysis.effect(model, torch.arange(32)[None], cut)
     >>> found.kl.shape                                            # batch, token
     (1, 32)

@@ -26,7 +26,7 @@ from srmlab.analysis.registry import Analysis, Request, has_streams, register, s
 from srmlab.analysis.replacement import By, check_by
 from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require
 from srmlab.analysis.states import StateMeans, StateSums, means_in
-from srmlab.models import SRM, LanguageModel
+from srmlab.models import LanguageModel
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -73,8 +73,8 @@ class Interaction(Result):
 
 
 class InteractionSums(FinalAblation):
-    def __init__(self, model: SRM, by: By = "mean", means: StateMeans | None = None) -> None:
-        S = model.config.streams
+    def __init__(self, model: LanguageModel, by: By = "mean", means: StateMeans | None = None) -> None:
+        S = len(model.streams)
         self.pairs = list(combinations(range(S), 2))
         super().__init__(model, by, means, [(s,) for s in range(S)] + self.pairs)
         self.first = [a for a, _ in self.pairs]
@@ -82,12 +82,12 @@ class InteractionSums(FinalAblation):
         self.means["interaction"] = Mean(len(self.pairs))
 
     def measured(self, batch: Placed, kl: Tensor) -> None:
-        S = self.model.config.streams
+        S = len(self.model.streams)
         beyond = kl[S:] - kl[self.first] - kl[self.second]
         self.means["interaction"].add(batch, beyond.sum(-1).T)
 
     def result(self, evidence: Evidence) -> Interaction:  # pyright: ignore[reportIncompatibleMethodOverride]
-        S = self.model.config.streams
+        S = len(self.model.streams)
 
         def matrix(diagonal: Array, pairs: Array) -> Array:
             full = np.diag(diagonal)

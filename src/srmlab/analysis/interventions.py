@@ -13,7 +13,7 @@ lists can be added):
     >>> from srmlab.analysis import interventions
     >>> model = srmlab.build(srmlab.preset("srm-nano"))
     >>> tokens, other = torch.arange(32)[None], torch.arange(50, 82)[None]
-    >>> cut = interventions.cut_edges([(3, None, 0, 5)])        # layer 3: stream 0 cannot read stream 5
+    >>> cut = interventions.cut_edges(model, [(3, None, 0, 5)])  # layer 3: stream 0 cannot read stream 5
     >>> srmlab.analysis.effect(model, tokens, cut).kl.shape     # batch, token
     (1, 32)
     >>> patch = interventions.patch_streams(model, other, streams=[2], layer=4)
@@ -42,11 +42,11 @@ import torch
 from torch import Tensor
 
 from srmlab.analysis.capture import stream_major
-from srmlab.analysis.registry import streams_of
+from srmlab.analysis.registry import has_patterns, streams_of
 from srmlab.analysis.replacement import By, Layers, check_by, points_at, replacer, replacing
 from srmlab.analysis.states import StateMeans
 from srmlab.errors import UserError
-from srmlab.models import SRM, HookPoint, LanguageModel
+from srmlab.models import HookPoint, LanguageModel
 
 if TYPE_CHECKING:
     from srmlab.dictionaries import Dictionary
@@ -81,7 +81,7 @@ def replace_streams(
     return [(point, hook) for point in points]
 
 
-def cut_edges(edges: Iterable[Edge], renormalise: bool = True) -> list[Hook]:
+def cut_edges(model: LanguageModel, edges: Iterable[Edge], renormalise: bool = True) -> list[Hook]:
     """Hooks that set edges of the connection's pattern to zero; renormalised, a target's other edges grow to
     add up to 1."""
     by_layer: dict[int, list[tuple]] = {}
@@ -101,7 +101,20 @@ def cut_edges(edges: Iterable[Edge], renormalise: bool = True) -> list[Hook]:
 
         return cut
 
-    return [(f"layers.{layer}.connection.pattern", cutter(places)) for layer, places in by_layer.items()]
+    return [(_pattern(model, layer), cutter(places)) for layer, places in by_layer.items()]
+
+
+def _pattern(model: LanguageModel, layer: int) -> str:
+    """The site of a layer's pattern."""
+    if not has_patterns(model):
+        raise UserError(
+            "there are no edges to cut: only a connection with a pattern, such as attention, has them"
+        )
+    if not 0 <= layer < len(model.exchanges):
+        raise UserError(f"cut_edges at layer {layer}: give one of 0 to {len(model.exchanges) - 1}")
+    site = model.exchanges[layer].pattern
+    assert site is not None
+    return site
 
 
 def _check_edge(place: tuple, pattern: Tensor, hook: HookPoint) -> None:
@@ -241,7 +254,7 @@ class Intervention:
     def __bool__(self) -> bool:
         return bool(self.ablations or self.cuts or self.holds)
 
-    def check(self, model: SRM, tokens: int, dictionary: Dictionary | None = None) -> None:
+    def check(self, model: LanguageModel, tokens: int, dictionary: Dictionary | None = None) -> None:
         """Refuse what the model, or a prompt of so many tokens, does not have, in one line."""
         config = model.config
         for a in self.ablations:
@@ -265,10 +278,12 @@ class Intervention:
             _within("stream", h.stream, config.streams)
             _within("feature", h.feature, dictionary.config.features if dictionary else 0)
 
-    def hooks(self, model: SRM, means: StateMeans, dictionary: Dictionary | None = None) -> list[Hook]:
+    def hooks(
+        self, model: LanguageModel, means: StateMeans, dictionary: Dictionary | None = None
+    ) -> list[Hook]:
         """The intervention as (site, function) pairs for `model.hooks`."""
         hooks = cut_edges(
-            [(c.layer, c.head, c.target, c.source, c.token) for c in self.cuts], renormalise=False
+            model, [(c.layer, c.head, c.target, c.source, c.token) for c in self.cuts], renormalise=False
         )
         final = model.config.depth - 1
         for a in self.ablations:
@@ -290,8 +305,8 @@ def _within(what: str, value: int, size: int) -> None:
         raise UserError(f"{what} {value} is not in 0…{size - 1}")
 
 
-def _checked_streams(model: SRM, streams: Iterable[int]) -> list[int]:
+def _checked_streams(model: LanguageModel, streams: Iterable[int]) -> list[int]:
     chosen = list(streams)
-    if not chosen or any(not 0 <= s < model.config.streams for s in chosen):
-        raise UserError(f"streams = {chosen}: give some of 0 to {model.config.streams - 1}")
+    if not chosen or any(not 0 <= s < len(model.streams) for s in chosen):
+        raise UserError(f"streams = {chosen}: give some of 0 to {len(model.streams) - 1}")
     return chosen

@@ -47,11 +47,11 @@ from srmlab.analysis.capture import (
     stream_major,
 )
 from srmlab.analysis.readout import Readout, log_probabilities
-from srmlab.analysis.registry import LENS_TOKENS, Analysis, Request, register
+from srmlab.analysis.registry import LENS_TOKENS, Analysis, Request, has_streams, register
 from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require
 from srmlab.analysis.states import Finished, StateMeans, StateSums, means_in, points_of
 from srmlab.errors import UserError
-from srmlab.models import SRM, LanguageModel
+from srmlab.models import LanguageModel
 
 Mode = Literal["corrected", "raw"]
 
@@ -137,12 +137,12 @@ class Decoder(Protocol):
 
 
 class StreamDecoder:
-    def __init__(self, model: SRM, means: StateMeans, through_post: bool = False) -> None:
+    def __init__(self, model: LanguageModel, means: StateMeans, through_post: bool = False) -> None:
         self.finished = Finished(model) if through_post else None
         self.points: Sequence[str] = points_of(model) if self.finished is None else self.finished.points
         means.check(model, self.points)
         self.sites: Sequence[str] = self.points if self.finished is None else self.finished.sites
-        self.streams: Sequence[str] = [f"S{s}" for s in range(model.config.streams)]
+        self.streams: Sequence[str] = model.streams
         self.readout = Readout(model)
         self.unembedding = self.readout.unembedding
         stacked = torch.stack([means.at(point, model.device) for point in self.points], dim=1)  # [S, P, D]
@@ -162,6 +162,30 @@ class StreamDecoder:
         for s in range(len(self.streams)):
             asked.append((("raw", p, s), parts[s]))
             asked.append((("corrected", p, s), parts[s] + others[s]))
+        return asked
+
+
+class PlainDecoder:
+    """For models whose streams do not add up: each is read on its own, and there are no others to hold at
+    their mean. HRM: z_L and z_H after every high cycle. GPT-2: the residual stream, through the final norm.
+    """
+
+    def __init__(self, model: LanguageModel) -> None:
+        self.model = model
+        self.streams: Sequence[str] = model.streams
+        self.points: Sequence[str] = [point.name for point in model.points]
+        self.places = {
+            site: (p, s) for p, point in enumerate(model.points) for s, site in enumerate(point.sites)
+        }
+        self.sites: Sequence[str] = list(self.places)
+        self.unembedding = model.unembedding.detach().float()
+
+    def decode(self, name: str, value: Tensor, chosen: Tensor, documents: Tensor | None) -> Asked:  # noqa: ARG002
+        point, stream = self.places[name]
+        embedding = self.model.read_stream(value.flatten(0, 1)[chosen], stream)
+        asked: Asked = [(("raw", point, stream), embedding), (("corrected", point, stream), embedding)]
+        if stream == len(self.streams) - 1:  # the one the output reads
+            asked.append((("full", point, -1), embedding))
         return asked
 
 
@@ -244,13 +268,7 @@ class LensCost:
 
 def lens_cost(model: LanguageModel, lens_tokens: int) -> LensCost:
     """What a lens over so many positions will cost, before starting it."""
-    if isinstance(model, SRM):
-        points, decodings = len(points_of(model)), 2 * model.config.streams + 1
-    else:
-        from srmlab.analysis.baselines import baseline_decoder
-
-        decoder = baseline_decoder(model)
-        points, decodings = len(decoder.points), 2 * len(decoder.streams) + 1
+    points, decodings = len(model.points), 2 * len(model.streams) + 1
     V, E = model.unembedding.shape
     return LensCost(lens_tokens, points, decodings, 2.0 * lens_tokens * points * decodings * V * E)
 
@@ -267,11 +285,9 @@ def logit_lens(
 
     `through_post` takes every layer's state through the post-steps before it is decoded.
     """
-    if not isinstance(model, SRM):
-        from srmlab.analysis.baselines import baseline_decoder
-
+    if not has_streams(model):
         total = count_tokens(read_twice(batches))
-        return capture(model, batches, LensSums(baseline_decoder(model), total, lens_tokens, seed))[0]
+        return capture(model, batches, LensSums(PlainDecoder(model), total, lens_tokens, seed))[0]
     if means is None:
         (means,) = capture(model, read_twice(batches), StateSums(model, through_post=through_post))
     assert means is not None
@@ -284,13 +300,10 @@ def count_tokens(batches: Batches) -> int:
 
 
 def _accumulator(request: Request) -> LensSums:
-    if isinstance(request.model, SRM):
+    if has_streams(request.model):
         means = means_in(request)
-        decoder = StreamDecoder(request.model, means)
-        return LensSums(decoder, means.evidence.tokens, request.lens_tokens)
-    from srmlab.analysis.baselines import baseline_decoder
-
-    return LensSums(baseline_decoder(request.model), count_tokens(request.batches), request.lens_tokens)
+        return LensSums(StreamDecoder(request.model, means), means.evidence.tokens, request.lens_tokens)
+    return LensSums(PlainDecoder(request.model), count_tokens(request.batches), request.lens_tokens)
 
 
 register(Analysis(LogitLens, _accumulator, needs="means"))

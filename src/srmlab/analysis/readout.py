@@ -30,7 +30,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from srmlab.models import SRM
+from srmlab.models import LanguageModel
 from srmlab.models.loss import IGNORE
 
 BITS = 1 / math.log(2)  # bits in a nat
@@ -39,14 +39,12 @@ MIN_ROWS, MAX_ROWS = 256, 4096
 
 
 class Readout:
-    """An SRM's output function by stream."""
+    """The output function by stream."""
 
-    def __init__(self, model: SRM) -> None:
-        config = model.config
-        weight = model.output_function.from_streams.weight.detach().float()  # [E, S·D]
-        self.weight = (
-            weight.view(-1, config.streams, config.stream_dim).permute(1, 2, 0).contiguous()
-        )  # [S, D, E]
+    def __init__(self, model: LanguageModel) -> None:
+        weight = model.stream_readout
+        assert weight is not None, "checked by whoever asks for streams"
+        self.weight = weight.detach().float().contiguous()  # [S, D, E]
         self.unembedding = model.unembedding.detach().float()
 
     def parts(self, z: Tensor) -> Tensor:

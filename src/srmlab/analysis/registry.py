@@ -25,7 +25,7 @@ from typing import Literal
 from srmlab.analysis.capture import Accumulator, Batches
 from srmlab.analysis.result import Result
 from srmlab.errors import UserError
-from srmlab.models import SRM, LanguageModel
+from srmlab.models import LanguageModel
 
 Need = Literal["states", "outputs", "means", "depth"]
 PASSES: dict[Need, str] = {  # what an analysis needs → the pass that gives it, in the order of the passes
@@ -54,12 +54,23 @@ def any_model(model: LanguageModel) -> bool:  # noqa: ARG001
 
 
 def has_streams(model: LanguageModel) -> bool:
-    return isinstance(model, SRM)
+    """Whether each stream adds its own part to the output."""
+    return model.stream_readout is not None
+
+
+def has_exchanges(model: LanguageModel) -> bool:
+    """Whether its streams exchange something at every level, and see the tokens again."""
+    return bool(model.exchanges and model.calls) and model.input_site is not None
 
 
 def has_patterns(model: LanguageModel) -> bool:
     """Whether its streams exchange by attention, whose pattern can be looked at."""
-    return isinstance(model, SRM) and model.config.connection == "attention"
+    return bool(model.exchanges) and all(exchange.pattern for exchange in model.exchanges)
+
+
+def has_contributions(model: LanguageModel) -> bool:
+    """Whether it says which calls move its state."""
+    return bool(model.calls)
 
 
 @dataclass(frozen=True)
@@ -88,8 +99,8 @@ def register(analysis: Analysis) -> None:
     ANALYSES[analysis.name] = analysis
 
 
-def streams_of(model: LanguageModel, analysis: str) -> SRM:
-    """The model, if it has streams and a connection function."""
-    if not isinstance(model, SRM):
+def streams_of(model: LanguageModel, analysis: str) -> LanguageModel:
+    """The model, if it has streams that add up to its output."""
+    if not has_streams(model):
         raise UserError(f"{analysis} is defined on streams; a {type(model).__name__} has none")
     return model

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from srmlab.analysis.states import StateMeans, points_of
 from srmlab.errors import UserError
-from srmlab.models import SRM, HookPoint
+from srmlab.models import HookPoint, LanguageModel
 
 By = Literal["mean", "zero", "resample"]
 Layers = Literal["last", "every"] | Iterable[int]
@@ -64,16 +64,16 @@ def replacing(streams: Iterable[int], replace: Replace) -> Callable[[Tensor, Hoo
     return hook
 
 
-def points_at(model: SRM, layers: Layers) -> tuple[str, ...]:
+def points_at(model: LanguageModel, layers: Layers) -> tuple[str, ...]:
     """The sites of the states meant by "last", "every" or some layers."""
     points = points_of(model)
     if isinstance(layers, str) and layers in ("last", "every"):
         return points[-1:] if layers == "last" else points
     chosen = sorted(set(layers)) if isinstance(layers, Iterable) and not isinstance(layers, str) else []
-    if not chosen or not all(isinstance(l, Integral) and 0 <= l < model.config.depth for l in chosen):
-        last = model.config.depth - 1
+    if not chosen or not all(isinstance(l, Integral) and 0 <= l < model.depth for l in chosen):
+        last = model.depth - 1
         raise UserError(f'layers = {layers!r}: "last", "every", or a list of layers of 0 to {last}')
-    return tuple(f"layers.{l}.out" for l in chosen)
+    return tuple(points[l] for l in chosen)
 
 
 def other_tokens(count: int, seed: int = 0) -> Tensor:

@@ -33,7 +33,7 @@ from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture
 from srmlab.analysis.registry import Analysis, Request, has_patterns, register, streams_of
 from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require
 from srmlab.errors import UserError
-from srmlab.models import SRM, LanguageModel
+from srmlab.models import LanguageModel
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -174,17 +174,16 @@ class Routing(Result):
 
 
 class RoutingSums(Accumulator):
-    def __init__(self, model: SRM, threshold: float = 0.10) -> None:
+    def __init__(self, model: LanguageModel, threshold: float = 0.10) -> None:
         if not 0 <= threshold < 1:
             raise UserError(f"threshold = {threshold}: a share of attention, at least 0 and less than 1")
-        config = model.config
-        if config.connection != "attention":
-            raise UserError(f"connection = {config.connection!r}: routing is of a learned connection only")
+        if not has_patterns(model):
+            raise UserError("routing is defined on a connection with a pattern, such as attention")
         self.threshold = threshold
         self.settings = {"threshold": threshold}
-        self.token_independent = token_independent_layers(model)
-        self.sites = [f"layers.{l}.connection.pattern" for l in range(config.depth)]
-        shape = (config.depth, config.stream_heads, config.streams, config.streams)
+        self.token_independent = model.token_independent
+        self.sites = [exchange.pattern for exchange in model.exchanges if exchange.pattern]
+        shape = (len(self.sites), model.exchanges[0].heads, len(model.streams), len(model.streams))
         self.means = {"frequency": Mean(*shape), "weight": Mean(*shape)}
         self.frequency: list[Tensor] = []
         self.weight: list[Tensor] = []
@@ -212,10 +211,6 @@ class RoutingSums(Accumulator):
 def routing(model: LanguageModel, batches: Batches, threshold: float = 0.10) -> Routing:
     """How often, and how strongly, each stream reads each other one."""
     return capture(model, batches, RoutingSums(streams_of(model, "routing"), threshold))[0]
-
-
-def token_independent_layers(model: SRM) -> tuple[int, ...]:
-    return () if model.config.z0 == "input" else (0,)
 
 
 def outgoing(frequency: Array) -> Array:

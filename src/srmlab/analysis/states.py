@@ -27,17 +27,15 @@ from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture,
 from srmlab.analysis.registry import Analysis, Request, has_streams, register, streams_of
 from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require
 from srmlab.errors import UserError
-from srmlab.models import SRM, LanguageModel
+from srmlab.models import LanguageModel
 from srmlab.storage.identity import model_mark
 
 SPOOL_LIMIT = 4 * 2**30  # bytes of states kept on disk between two readings; beyond, the model runs twice
 
 
-def points_of(model: SRM) -> tuple[str, ...]:
-    """The sites of the states after every layer and every post-step."""
-    config = model.config
-    layers = [f"layers.{l}.out" for l in range(config.depth)]
-    return tuple(layers + [f"post.{i}.out" for i in range(config.post_steps)])
+def points_of(model: LanguageModel) -> tuple[str, ...]:
+    """The sites of all streams' states, in order of depth."""
+    return tuple(point.sites[0] for point in model.points)
 
 
 class Finished:
@@ -46,7 +44,7 @@ class Finished:
     A step keeps to its stream, so to keep one stream and run the post-steps is to run them and keep it.
     """
 
-    def __init__(self, model: SRM) -> None:
+    def __init__(self, model: LanguageModel) -> None:
         self.model = model
         self.levels = {point.sites[0]: point for point in model.points[: model.depth]}
         self.points = tuple(f"{point.name}+post" for point in self.levels.values())
@@ -80,10 +78,10 @@ class StateMeans(Result):
             len(self.points) == len(self.mean), f"{len(self.points)} points named, {len(self.mean)} measured"
         )
 
-    def check(self, model: SRM, points: Sequence[str]) -> None:
+    def check(self, model: LanguageModel, points: Sequence[str]) -> None:
         """Refuse the means of another model, or of other points than are needed."""
-        config = model.config
-        fits = self.mean.shape[1:] == (config.streams, config.stream_dim) and set(points) <= set(self.points)
+        fits = self.mean.shape[1:] == (len(model.streams), model.stream_dim)
+        fits = fits and set(points) <= set(self.points)
         if not fits or (self.model and self.model != model_mark(model)):
             raise UserError(
                 "these state means are of another model, or of states before the post-steps and not after; "
@@ -124,8 +122,7 @@ class StateMeans(Result):
 
 
 class StateSums(Accumulator):
-    def __init__(self, model: SRM, last: bool = False, through_post: bool = False) -> None:
-        config = model.config
+    def __init__(self, model: LanguageModel, last: bool = False, through_post: bool = False) -> None:
         self.mark = model_mark(model)
         self.finished = Finished(model) if through_post else None
         self.points = points_of(model)[-1:] if last else points_of(model)
@@ -133,7 +130,7 @@ class StateSums(Accumulator):
         if self.finished is not None:
             self.points, self.sites = self.finished.points, self.finished.sites
         self.settings = {"last": last, "through_post": through_post}
-        self.means = {"mean": Mean(len(self.points), config.streams, config.stream_dim)}
+        self.means = {"mean": Mean(len(self.points), len(model.streams), model.stream_dim)}
         self.sums: list[Tensor] = []
 
     def begin(self, batch: Placed) -> None:
@@ -161,7 +158,7 @@ class StateSums(Accumulator):
 class Spool(Accumulator):
     """Keeps the final states of one pass on disk, so that a second reading needs no second pass."""
 
-    def __init__(self, model: SRM, limit: int = SPOOL_LIMIT) -> None:
+    def __init__(self, model: LanguageModel, limit: int = SPOOL_LIMIT) -> None:
         self.sites = points_of(model)[-1:]
         self.means = {}
         self.limit = limit

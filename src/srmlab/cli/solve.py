@@ -62,7 +62,6 @@ class Command:
         print(json.dumps(answer, indent=2) if self.json else "\n".join(lines(answer)))
 
     def solve(self) -> dict[str, Any]:
-        from srmlab.analysis.depth import trained_depth
         from srmlab.progress import Display
         from srmlab.tasks.accuracy import Accuracy, solved
         from srmlab.training.run_text import chosen, open_text
@@ -104,7 +103,7 @@ class Command:
             "data": str(text.training_data().path),
             "task": task,
             "seed": self.seed,
-            "trained_depth": trained_depth(text.model),
+            "trained_depth": text.model.depth,
             "results": found,
         }
 
@@ -145,14 +144,12 @@ class Command:
 
     def models(self, model: LanguageModel) -> dict[int, LanguageModel]:
         """The model at every depth asked for, all on the same weights."""
-        from srmlab.analysis.depth import at_depth, trained_depth
-
-        trained = trained_depth(model)
+        trained = model.depth
         if low := [depth for depth in self.depth if depth < 1]:
             raise UserError(f"--depth {low[0]}: must be at least 1")
         usual = (trained,) if not model.recurrent else (*powers_of_two(2 * trained), trained, 2 * trained)
         depths = sorted(set(self.depth or usual))
-        return {depth: model if depth == trained else at_depth(model, depth) for depth in depths}
+        return {depth: model if depth == trained else model.at_depth(depth) for depth in depths}
 
 
 def powers_of_two(most: int) -> list[int]:

@@ -34,7 +34,7 @@ from srmlab.data import Batch
 from srmlab.dictionaries.dictionary import Dictionary
 from srmlab.dictionaries.quality import check
 from srmlab.errors import UserError
-from srmlab.models import SRM, LanguageModel
+from srmlab.models import LanguageModel
 
 BEFORE, AFTER = 16, 4  # tokens shown around the strongest
 CHOICES = 8  # tokens raised and lowered most
@@ -146,7 +146,7 @@ def features(
 class Search:
     """The strongest examples so far, one of a sequence at most."""
 
-    def __init__(self, model: SRM, dictionary: Dictionary, examples: int) -> None:
+    def __init__(self, model: LanguageModel, dictionary: Dictionary, examples: int) -> None:
         self.model, self.dictionary = model, dictionary
         S, F = dictionary.config.streams, dictionary.config.features
         shape, device = (S, F, examples), model.device
@@ -186,7 +186,7 @@ class Search:
         self.activation = torch.cat((self.activation, around[..., None, :]), -2).gather(-2, index)
 
 
-def spoken_for(model: SRM, dictionary: Dictionary, among: Tensor) -> list[tuple[Tensor, Tensor]]:
+def spoken_for(model: LanguageModel, dictionary: Dictionary, among: Tensor) -> list[tuple[Tensor, Tensor]]:
     """The logits that each direction raises most, and those it lowers most: by how much and of which tokens,
     each [S, F, choice]. `among` [V] says which tokens may be named: one that never occurs has any logit."""
     readout = Readout(model)

@@ -32,7 +32,7 @@ from srmlab.analysis.replacement import Layers, points_at
 from srmlab.data import Batch, as_batch
 from srmlab.dictionaries.dictionary import Dictionary, DictionaryConfig
 from srmlab.errors import UserError
-from srmlab.models import SRM, LanguageModel
+from srmlab.models import LanguageModel
 from srmlab.storage.identity import model_mark
 
 PATIENCE = 100_000  # states without firing, after which a feature is dead
@@ -67,7 +67,7 @@ def learn(
         raise UserError(f"lr = {lr}: must be positive")
     dim = model.config.stream_dim
     config = DictionaryConfig(
-        streams=model.config.streams,
+        streams=len(model.streams),
         dim=dim,
         features=usual_features(dim) if features is None else features,
         k=usual_k(dim) if k is None else k,
@@ -111,7 +111,7 @@ def usual_k(dim: int) -> int:
     return max(1, dim // 8)
 
 
-def states_of(model: SRM, batch: Batch, points: Sequence[str]) -> Tensor:
+def states_of(model: LanguageModel, batch: Batch, points: Sequence[str]) -> Tensor:
     """The states [N, S, D] of all tokens at all points, point by point."""
     found: list[Tensor] = []
     with model.evaluating():

@@ -46,7 +46,7 @@ from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, r
 from srmlab.analysis.states import StateMeans, StateSums, points_of
 from srmlab.dictionaries.dictionary import Dictionary
 from srmlab.errors import UserError
-from srmlab.models import SRM, LanguageModel
+from srmlab.models import LanguageModel
 from srmlab.storage.identity import model_mark
 
 
@@ -154,7 +154,7 @@ def _share(part: Array, whole: Array) -> Array:
 
 
 class QualitySums(Accumulator):
-    def __init__(self, model: SRM, dictionary: Dictionary, means: StateMeans) -> None:
+    def __init__(self, model: LanguageModel, dictionary: Dictionary, means: StateMeans) -> None:
         config = dictionary.config
         self.model, self.dictionary = model, dictionary
         self.unembedding = model.unembedding.detach().float()
@@ -246,11 +246,11 @@ def quality(
     return capture(model, batches, sums, progress=progress)[0]
 
 
-def check(model: LanguageModel, dictionary: Dictionary) -> SRM:
+def check(model: LanguageModel, dictionary: Dictionary) -> LanguageModel:
     """The model, if the dictionary was learned on it."""
     model = streams_of(model, "a dictionary")
     config = dictionary.config
-    fits = (config.streams, config.dim) == (model.config.streams, model.config.stream_dim)
+    fits = (config.streams, config.dim) == (len(model.streams), model.config.stream_dim)
     if not fits or (config.model and config.model != model_mark(model)):
         raise UserError(
             "this dictionary was learned on other weights (was the run trained further?): "

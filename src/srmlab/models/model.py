@@ -77,6 +77,7 @@ class Exchange:
     """What moves between the streams at one level of depth: sites."""
 
     pattern: str | None  # [B, T, H, target, source] how much each stream reads of each, if that is explicit
+    heads: int
     message: str  # [B, T, S, D] what each stream is given
     update: str  # [B, T, S, D] what it makes of that and of the tokens
 
@@ -167,7 +168,7 @@ class LanguageModel(Instrumented, Generic[Config]):
         return self.read_stream(state[..., -1, :], len(self.streams) - 1)
 
     def read_stream(self, state: Tensor, stream: int) -> Tensor:  # noqa: ARG002
-        """One stream alone [..., D] → the embedding [..., E]. If `streams_add_up`, one term of `read_out`."""
+        """One stream alone [..., D] → the embedding [..., E]."""
         return state
 
     # --- streams: how many, and what moves between them ----------------------------------------------------
@@ -176,7 +177,19 @@ class LanguageModel(Instrumented, Generic[Config]):
     def streams(self) -> tuple[str, ...]:
         return ("residual",)
 
-    streams_add_up: ClassVar[bool] = False  # whether `read_out` is the sum of `read_stream` over the streams
+    @property
+    def stream_dim(self) -> int:
+        return self.unembedding.shape[1]
+
+    @property
+    def stream_readout(self) -> Tensor | None:
+        """[S, D, E] What `read_out` does to each stream, if it is linear and adds up over the streams."""
+        return None
+
+    @property
+    def token_independent(self) -> tuple[int, ...]:
+        """Levels whose exchange cannot depend on the token."""
+        return ()
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
@@ -187,6 +200,11 @@ class LanguageModel(Instrumented, Generic[Config]):
     def calls(self) -> tuple[Call, ...]:
         """The calls that move the state, in their order; none if that is not defined."""
         return ()
+
+    @property
+    def call_groups(self) -> tuple[str, ...]:
+        """The groups of `calls`, also those that no call of this order is in."""
+        return tuple(dict.fromkeys(call.group for call in self.calls))
 
     @property
     def input_site(self) -> str | None:

@@ -380,7 +380,13 @@ class SRM(LanguageModel[SRMConfig]):
     def streams(self) -> tuple[str, ...]:
         return tuple(f"S{s}" for s in range(self.config.streams))
 
-    streams_add_up = True
+    @property
+    def stream_dim(self) -> int:
+        return self.config.stream_dim
+
+    @property
+    def token_independent(self) -> tuple[int, ...]:
+        return () if self.config.z0 == "input" else (0,)  # z_0 is the same for every token
 
     @property
     def points(self) -> tuple[Point, ...]:
@@ -435,6 +441,7 @@ class SRM(LanguageModel[SRMConfig]):
         return tuple(
             Exchange(
                 pattern=f"layers.{t}.connection.pattern" if has_pattern else None,
+                heads=self.config.stream_heads,
                 message=f"layers.{t}.connection.out",
                 update=f"layers.{t}.update",
             )
@@ -451,6 +458,10 @@ class SRM(LanguageModel[SRMConfig]):
                 found.append(Call(site, before, LETTERS[step], t))
                 before = site
         return tuple(found)
+
+    @property
+    def call_groups(self) -> tuple[str, ...]:
+        return tuple(LETTERS[: self.config.step_functions])
 
     @property
     def input_site(self) -> str:
