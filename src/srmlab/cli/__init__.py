@@ -96,6 +96,11 @@ def import_file(path: Path) -> None:
     found = importlib.util.spec_from_file_location(path.stem, path)
     if found is None or found.loader is None:
         raise UserError(f"--import {path}: not a Python file")
+    known = sys.modules.get(path.stem)
+    if known is not None and getattr(known, "__file__", None) == found.origin:
+        return  # imported already, by an earlier command of this process
+    if known is not None:
+        raise UserError(f"--import {path}: a module is called {path.stem} already; rename the file")
     module = importlib.util.module_from_spec(found)
     sys.modules[path.stem] = module
     try:

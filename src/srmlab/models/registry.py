@@ -75,7 +75,9 @@ def config_from_dict(fields: Mapping[str, Any]) -> ModelConfig:
     fields = dict(fields)
     architecture = fields.pop("architecture", None)
     if architecture not in ARCHITECTURES:
-        raise ConfigError(f"architecture = {architecture!r}: must be one of {', '.join(ARCHITECTURES)}")
+        known = f"must be one of {', '.join(ARCHITECTURES)}"
+        mine = "; for one of your own, srmlab --import its file first" if architecture else ""
+        raise ConfigError(f"architecture = {architecture!r}: {known}{mine}")
     kind = config_of(ARCHITECTURES[architecture])
     return kind(**known_fields(kind, fields))
 

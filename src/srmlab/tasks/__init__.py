@@ -8,6 +8,6 @@
 """
 
 from srmlab.tasks.corpus import TaskCorpus, held_out
-from srmlab.tasks.problems import TASKS, Problem, Task, find_task, problems
+from srmlab.tasks.problems import TASKS, Problem, Task, find_task, problems, register
 
-__all__ = ["TASKS", "Problem", "Task", "TaskCorpus", "find_task", "held_out", "problems"]
+__all__ = ["TASKS", "Problem", "Task", "TaskCorpus", "find_task", "held_out", "problems", "register"]

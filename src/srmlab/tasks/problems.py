@@ -178,6 +178,15 @@ TASKS: dict[str, Task] = {
 }
 
 
+def register(name: str, task: Task) -> None:
+    """Make a task of one's own known, to `srmlab prepare task:NAME` and `srmlab solve`."""
+    if not name.isidentifier():
+        raise UserError(f"a task called {name!r}: use letters, digits and underscores")
+    if name in TASKS:
+        raise UserError(f"there is a task called {name!r}: choose another name")
+    TASKS[name] = task
+
+
 def find_task(name: str) -> Task:
     if name not in TASKS:
         raise UserError(f"no task is called {name!r}{nearest(name, list(TASKS)) or _known()}")

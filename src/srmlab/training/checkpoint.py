@@ -25,12 +25,13 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.checkpoint import state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 
 from srmlab.files import remove_folder, sealed_folder, sweep_leftovers
+from srmlab.models import LanguageModel
 from srmlab.storage.weights import (
     MODEL,
     OPTIMIZER,
@@ -44,34 +45,28 @@ from srmlab.storage.weights import (
 )
 from srmlab.training.distributed import World
 
-GENERATOR = "order_generator"
-
-
 # --- what is saved beside the model -------------------------------------------------------------------------
 
 
-def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimizer's state by parameter name, counts as vectors of one; and the generator's state."""
+def optimizer_tensors(model: LanguageModel, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimizer's state by parameter name, counts as vectors of one; and the generators' states."""
     tensors = {
         f"{name}.{key}": value.view(1) if value.ndim == 0 else value
         for name, parameter in model.named_parameters()
         for key, value in optimizer.state[parameter].items()
     }
-    if (state := random_state(model)) is not None:
-        tensors[GENERATOR] = state
-    return tensors
+    return tensors | random_state(model)
 
 
-def random_state(model: nn.Module) -> Tensor | None:
-    """The state of the generator that belongs to the training state, if the model has one."""
-    generator = getattr(model, GENERATOR, None)
-    return None if generator is None else generator.get_state()
+def random_state(model: LanguageModel) -> dict[str, Tensor]:
+    """The states of the generators that belong to the training state, by name."""
+    return {name: generator.get_state() for name, generator in model.generators.items()}
 
 
-def set_random_state(model: nn.Module, state: Tensor | None) -> None:
+def set_random_state(model: LanguageModel, states: Mapping[str, Tensor]) -> None:
     """The inverse of `random_state`."""
-    if state is not None:
-        getattr(model, GENERATOR).set_state(state)
+    for name, generator in model.generators.items():
+        generator.set_state(states[name])
 
 
 # --- writing ------------------------------------------------------------------------------------------------
@@ -79,7 +74,7 @@ def set_random_state(model: nn.Module, state: Tensor | None) -> None:
 
 def save_checkpoint(
     folder: Path,
-    model: nn.Module,
+    model: LanguageModel,
     optimizer: torch.optim.Optimizer,
     *,
     config: Mapping[str, Any],
@@ -139,8 +134,8 @@ def _reason(error: BaseException) -> str:
 # --- reading ------------------------------------------------------------------------------------------------
 
 
-def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def load_checkpoint(path: Path, model: LanguageModel, optimizer: torch.optim.Optimizer) -> None:
     """Fill a model and its optimizer, of any world, from a verified checkpoint."""
     tensors = model_tensors(model) | optimizer_tensors(model, optimizer)
     load_tensors(path, tensors)
-    set_random_state(model, tensors.get(GENERATOR))
+    set_random_state(model, tensors)

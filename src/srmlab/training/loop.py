@@ -81,7 +81,7 @@ class Trainer:
         self.data_offset = 0  # batches left out by rewinding
         self.saved_step = -1
         self.rewinds = Counter[int]()  # by the step that was gone back to
-        self.random_before: torch.Tensor | None = None
+        self.random_before: dict[str, torch.Tensor] = {}
         self.progress = Progress(self.config.steps, 0, self.config.log_every, show=False)
 
     @classmethod
