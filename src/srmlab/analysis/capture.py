@@ -209,47 +209,47 @@ def capture(
     every `every` batches and taken up again when model, settings and text are the same. `progress` is called
     with the number of batches done.
     """
-    books = [EvidenceSums(), *accumulators]
+    all_sums = [EvidenceSums(), *accumulators]
     rank, world = _process()
     saved = None if checkpoint is None else Path(f"{checkpoint}.{rank}-of-{world}.npz")
     identity = "" if saved is None else _identity(model, accumulators)
-    done = _resume(saved, identity, batches, books) if saved is not None else 0
+    done = _resume(saved, identity, batches, all_sums) if saved is not None else 0
     read = 0
     with model.evaluating(), torch.inference_mode():
         for batch in placed(batches, model.device):
             read += 1
             if batch.index % world == rank and batch.index >= done:
-                _pass(model, batch, books)
+                _pass(model, batch, all_sums)
                 if saved is not None and (batch.index // world + 1) % every == 0:
-                    _save(saved, identity, batch.index + 1, books)
+                    _save(saved, identity, batch.index + 1, all_sums)
             if progress is not None:
                 progress(read)
     if read == 0:
         raise UserError("no batches to analyse: give at least one [batch, token] tensor of token ids")
     if saved is not None:
-        _save(saved, identity, read, books)
-    share_sums(books)
-    evidence = books[0].result(Evidence(0, 0, ""))
+        _save(saved, identity, read, all_sums)
+    share_sums(all_sums)
+    evidence = all_sums[0].result(Evidence(0, 0, ""))
     return [finished(accumulator, evidence) for accumulator in accumulators]
 
 
-def finished(book: Accumulator, evidence: Evidence) -> Any:
+def finished(accumulator: Accumulator, evidence: Evidence) -> Any:
     """The accumulator's result, with the standard errors of the numbers it derives."""
-    found = book.result(evidence)
+    found = accumulator.result(evidence)
     if not isinstance(found, Result) or not found.derived():
         return found
-    weights = torch.stack([mean.weights for mean in book.means.values()])
+    weights = torch.stack([mean.weights for mean in accumulator.means.values()])
     if int((weights > 0).sum(1).min()) < 2:
         return found
     folds = weights.amax(0).nonzero().squeeze(1)
     generator = torch.Generator().manual_seed(0)
-    drawn = copy.copy(book)
+    drawn = copy.copy(accumulator)
     samples: dict[str, list[Array]] = {name: [] for name in found.derived()}
     for chosen in folds[torch.randint(len(folds), (DRAWS, len(folds)), generator=generator)]:
         times = torch.bincount(chosen, minlength=FOLDS).double()
         if bool((weights @ times == 0).any()):  # none of what one of the means is over
             continue
-        drawn.means = {name: mean.drawn(times) for name, mean in book.means.items()}
+        drawn.means = {name: mean.drawn(times) for name, mean in accumulator.means.items()}
         sample = drawn.result(evidence)
         for name, values in samples.items():
             values.append(np.asarray(getattr(sample, name), dtype=float))
@@ -323,24 +323,24 @@ def need_targets(mean: Mean) -> None:
         raise UserError("no position has a next token: give windows of at least two tokens, or targets")
 
 
-def _pass(model: LanguageModel, batch: Placed, books: Sequence[Accumulator]) -> None:
+def _pass(model: LanguageModel, batch: Placed, all_sums: Sequence[Accumulator]) -> None:
     model.check_tokens(batch.tokens, documents=batch.documents, targets=batch.targets)
     if not 0 <= int(batch.tokens.min()) <= int(batch.tokens.max()) < model.config.vocab_size:
         raise UserError(f"batch {batch.index} has token ids outside 0 to {model.config.vocab_size - 1}")
     hooks = []
-    for book in books:
-        book.begin(batch)
-        if book.sites:
-            hooks.append((book.sites, _listener(book)))
+    for accumulator in all_sums:
+        accumulator.begin(batch)
+        if accumulator.sites:
+            hooks.append((accumulator.sites, _listener(accumulator)))
     with model.hooks(hooks):
         embedding, _ = observe(model, batch)
-    for book in books:
-        book.end(batch, embedding)
+    for accumulator in all_sums:
+        accumulator.end(batch, embedding)
 
 
-def _listener(book: Accumulator):
+def _listener(accumulator: Accumulator):
     def listen(value: Tensor, hook) -> None:
-        book.see(hook.name, value)
+        accumulator.see(hook.name, value)
 
     return listen
 
@@ -360,13 +360,13 @@ def on_any_process(flag: bool) -> bool:
     return bool(shared)
 
 
-def share_sums(books: Sequence[Accumulator]) -> None:
+def share_sums(all_sums: Sequence[Accumulator]) -> None:
     """Under torchrun: every process gets the sums of all."""
     if _process()[1] == 1:
         return
     device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-    for book in books:
-        for sums in book.state().values():
+    for accumulator in all_sums:
+        for sums in accumulator.state().values():
             shared = sums.to(device)
             dist.all_reduce(shared)
             sums.copy_(shared)
@@ -374,20 +374,22 @@ def share_sums(books: Sequence[Accumulator]) -> None:
 
 def _identity(model: LanguageModel, accumulators: Sequence[Accumulator]) -> str:
     """What saved sums belong to: the model, the accumulators and their settings."""
-    kinds = [[type(book).__name__, dict(book.settings)] for book in accumulators]
+    kinds = [[type(accumulator).__name__, dict(accumulator.settings)] for accumulator in accumulators]
     return json.dumps([model_fingerprint(model), kinds], default=str)
 
 
-def _save(path: Path, identity: str, done: int, books: Sequence[Accumulator]) -> None:
+def _save(path: Path, identity: str, done: int, all_sums: Sequence[Accumulator]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     arrays = {
-        f"{i}.{name}": sums.numpy() for i, book in enumerate(books) for name, sums in book.state().items()
+        f"{i}.{name}": sums.numpy()
+        for i, accumulator in enumerate(all_sums)
+        for name, sums in accumulator.state().items()
     }
     write_npz(path, {**arrays, "identity": np.array(identity), "done": np.array(done)})
 
 
-def _resume(path: Path, identity: str, batches: Batches, books: Sequence[Accumulator]) -> int:
-    """Fill the books from a saved state if it is of the same model, settings and text; how many batches that
+def _resume(path: Path, identity: str, batches: Batches, all_sums: Sequence[Accumulator]) -> int:
+    """Fill the sums from a saved state if it is of the same model, settings and text; how many batches that
     covers."""
     if not path.exists():
         return 0
@@ -409,7 +411,7 @@ def _resume(path: Path, identity: str, batches: Batches, books: Sequence[Accumul
         np.array_equal(sums.numpy(), arrays.get(f"0.{name}", ())) for name, sums in text.state().items()
     ):
         return 0
-    for i, book in enumerate(books):
-        for name, sums in book.state().items():
+    for i, accumulator in enumerate(all_sums):
+        for name, sums in accumulator.state().items():
             sums.copy_(torch.from_numpy(arrays[f"{i}.{name}"]))
     return done

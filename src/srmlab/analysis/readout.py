@@ -96,9 +96,7 @@ def kl_of_changes(
         expected = torch.exp(log_p, out=buffer) @ unembedding  # Σ p_v U_v, [n, E]
         base = buffer.sum(-1).log_()  # 0 but for rounding, which it cancels
         wanted = None if targets is None else unembedding[targets[rows].clamp(min=0)]
-        product = torch.empty_like(
-            expected
-        )  # small tensors again and again: their memory is used anew each time
+        product = torch.empty_like(expected)  # small tensors again and again: their memory is reused
         for k in range(K):
             delta = changes[k, rows]
             moved = torch.addmm(log_p, delta, unembedding.T, out=buffer)

@@ -100,7 +100,7 @@ def parse(given: tuple[str, ...]) -> dict[str, Path]:
                 f"{item!r}: write LABEL=RUN with {', '.join(LOSS_COLUMNS)}, or param:S, width:S, stream:S"
             )
         if run_config(Path(path)) is None and label not in ANALYSED:
-            raise UserError(f"{path} is no run with losses: give the --out of an `srmlab train`")
+            raise UserError(f"{path} is not a run with losses: give the --out of an `srmlab train`")
         runs[label] = Path(path)
     if not runs:
         raise UserError("give at least one LABEL=RUN, such as 161m=runs/med")

@@ -74,7 +74,7 @@ class Command:
 
 
 def describe(name: str) -> dict[str, Any]:
-    """What `srmlab presets` tells of one model, as plain data."""
+    """One row of `srmlab presets`, as plain data."""
     config = srmlab.preset(name)
     model = srmlab.build(config, device="meta")
     flops = model.flops_per_token(config.context)

@@ -50,7 +50,7 @@ class Command:
     document_mask: bool = False
     """The model was trained with attention within documents only (a run says so itself)."""
     seed: int = 1
-    """Of the problems."""
+    """Seed of the problems."""
     batch_size: int = 64
     """Problems at a time."""
     device: str = "auto"

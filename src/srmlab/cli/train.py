@@ -31,8 +31,8 @@ class Command:
     shows them with the preset's values. A TOML file can set them too: the command line goes before the
     file, and the file before the preset.
 
-    With --init-from the weights of another run are the start, the optimizer and its schedule begin anew, and
-    the model is that run's: a preset is not needed.
+    With --init-from the weights of another run are the start, the optimizer and its schedule start afresh,
+    and the model is that run's: a preset is not needed.
 
     Example:
         srmlab train srm-nano --data data/sotu --out runs/nano --steps 600

@@ -41,7 +41,7 @@ def workers_here() -> int:
 def on_this_machine(
     plan: Path, workers: int, report: Callable[[int, str], None], tick: Callable[[list[Job]], None]
 ) -> Outcome:
-    """Do all jobs of a plan that are not done. `report` is told of each that ends, `tick` what is running."""
+    """Do all jobs of a plan that are not done. `report` gets each that ends, `tick` what is running."""
     jobs = read_plan(plan)
     waiting = [number for number, job in enumerate(jobs) if not job.done]
     running: dict[int, tuple[int, subprocess.Popen[bytes], Path]] = {}  # slot → job, process, log
@@ -90,7 +90,7 @@ def start(plan: Path, number: int, slot: int, workers: int, log: Path) -> subpro
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             env=environment,
-            start_new_session=True,  # Ctrl-C reaches the dispatcher alone, which tells them
+            start_new_session=True,  # Ctrl-C reaches the dispatcher alone, which signals them
         )
 
 

@@ -5,7 +5,7 @@
     >>> StepOrder.parse("random:6", step_functions=3).length
     6
 
-A random order is drawn anew for every layer call. In training the draws come from the model's
+A random order is drawn for every layer call. In training the draws come from the model's
 `order_generator`, whose state belongs to the training state; in evaluation from a generator with the
 config's seed, so that a model in `eval()` is a function of its input.
 """

@@ -65,7 +65,7 @@ class SRMConfig(ModelConfig):
     connection: str = "attention"  # how streams meet: one of CONNECTIONS; "addition" is HRM's way
     stream_heads: int = 4  # heads of the connection function
     step_functions: int = 3  # m, named A, B, C …
-    order: str = "ABC"  # the steps of a layer; "random:6" draws six step functions anew for every layer
+    order: str = "ABC"  # the steps of a layer; "random:6" draws six step functions for every layer
     order_seed: int = 0  # for random orders
     depth: int = 8  # n, how often the one layer is applied
     gradient_depth: int = 4  # l, gradient flows through the last l layers only

@@ -98,7 +98,7 @@ class RunDirectory:
         return content
 
     def check_seal(self) -> None:
-        """Refuse a changed bit in `run.json` or the tokenizer, if there is a seal to tell by."""
+        """Refuse a changed bit in `run.json` or the tokenizer, if there is a seal."""
         if (self.path / SEAL).exists():
             try:
                 check_files(self.path, SEAL)

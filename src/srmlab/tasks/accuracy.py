@@ -1,7 +1,7 @@
 """How many problems a model solves.
 
 A problem is solved if every token of its answer, the end-of-text behind it included, is the most likely one
-after the question and the answer's tokens before it. One pass tells that for all tokens at once. It is the
+after the question and the answer's tokens before it. One pass gives that for all tokens at once. It is the
 same as writing the answer greedily and stopping at end-of-text: the first wrong token ends both.
 
     >>> import srmlab

@@ -10,7 +10,7 @@ numbers, so they always agree.
 
 FSDP2 shards every unit of the model (a step function, say), and the rest as one root. The layer is called n
 times a pass with the same weights: they are therefore gathered once and kept until the backward pass is
-over, not gathered anew for every call.
+over, not gathered again for every call.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _store_of_this_attempt() -> dict[str, Any]:
     """Where processes find each other, apart from those of an earlier attempt.
 
     torchrun --max-restarts gives restarted processes the very store in which the dead ones left their
-    addresses (pytorch#135712). On one node the attempts can be told apart by their number. On several it is
+    addresses (pytorch#135712). On one node attempts are distinguished by their number. On several it is
     not the same everywhere, and TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 is the way (docs/cluster.md).
     """
     shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"

@@ -1,7 +1,7 @@
 """The weights a run begins with, if they are those of another: `srmlab train --init-from runs/nano`.
 
 Weights and fixed states are taken, nothing else: the optimizer, its schedule, the order of the data and the
-generator of random step orders begin anew. `run.json` keeps where the weights were and their checksum. A
+generator of random step orders start afresh. `run.json` keeps where the weights were and their checksum. A
 checkpoint is written before the first step, and from then on the source may change or go. A run that was
 stopped even before that begins again from the same weights, or not at all.
 """

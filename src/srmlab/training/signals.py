@@ -5,7 +5,7 @@
 
 A batch system warns with SIGTERM before it kills, and a person presses Ctrl-C. Neither may cost a
 half-written file, so the handler only makes a note; the loop looks at it once a step (and over all
-processes, should only one have been told).
+processes, should only one have received it).
 """
 
 from __future__ import annotations
