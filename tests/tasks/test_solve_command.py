@@ -104,7 +104,7 @@ def test_evaluate_tells_the_loss_on_answers(folder, capsys):
         (["srm", "--problems", "0"], "--problems 0: must be at least 1"),
         (["srm", "--data", "other"], "is not what"),
         (["srm", "--data", "nowhere"], "is not prepared data"),
-        (["gpt2", "--depth", "4"], "only recurrent models run at another depth"),
+        (["gpt2", "--depth", "4"], "gpt2 cannot run at another depth"),
         (["export"], "does not say what it was trained on: give --data"),
         (["export", "--data", "words"], "which is no task: give --task"),
         (["export", "--data", "all", "--task", "hops"], "no problem is held out"),

@@ -5,8 +5,8 @@ every stream at once. Nothing is stored between steps, and step t reads batch t:
 dictionary. The loss of a stream is the share of its variance that is left unexplained, so streams of
 different spread learn alike, and none learns at the cost of another.
 
-A feature that has fired at none of the last `patience` states is dead, and is re-initialised along the residual
-of one of the states that are explained worst (as in Bricken et al., 2023).
+A feature that has fired at none of the last `patience` states is dead, and is re-initialised along the
+residual of one of the states that are explained worst (as in Bricken et al., 2023).
 
 With `layers="every"` the states after all layers are taken together: the layers share their weights, and one
 dictionary then says what a stream carries at any depth.
