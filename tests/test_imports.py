@@ -38,7 +38,7 @@ RANK = {
 }
 LATE = {  # inside functions
     ("analysis/result.py", "srmlab.figures"),  # `result.figure()`: computing never draws
-    ("storage/model.py", "srmlab.interop.huggingface"),  # `load` of an export for Hugging Face
+    ("storage/save_and_load.py", "srmlab.interop.huggingface"),  # `load` of an export for Hugging Face
     ("analysis/result.py", "srmlab.dictionaries"),  # `load` of a result that is defined there
 }
 FREE = {"__init__"}  # the public names of the package

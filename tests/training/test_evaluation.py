@@ -12,16 +12,16 @@ from small_runs import GPT2, MODEL, small_config
 import srmlab.training.adam_atan2
 import srmlab.training.config
 import srmlab.training.plan
-import srmlab.training.progress
 import srmlab.training.recipes
 import srmlab.training.schedule
+import srmlab.training.step_display
 from srmlab.data import Batch, evaluation_batches, open_tokens
 from srmlab.errors import UserError
 from srmlab.models import build
 from srmlab.training import evaluate, train
 from srmlab.training.evaluation import token_losses
 from srmlab.training.metrics import scalars
-from srmlab.training.progress import Progress
+from srmlab.training.step_display import Progress
 
 
 def test_the_losses_of_tokens_are_those_of_the_logits():
@@ -61,7 +61,7 @@ def test_an_evaluation_is_the_mean_over_windows_with_its_standard_error(config, 
         srmlab.training.adam_atan2,
         srmlab.training.config,
         srmlab.training.plan,
-        srmlab.training.progress,
+        srmlab.training.step_display,
         srmlab.training.recipes,
         srmlab.training.schedule,
     ],

@@ -22,7 +22,7 @@ from srmlab.experiments.experiment import Cell, Experiment, Scale
 from srmlab.files import write_file
 from srmlab.models import build
 from srmlab.progress import duration
-from srmlab.storage.metrics import iter_metrics
+from srmlab.storage.metrics_file import iter_metrics
 
 FORMAT = 1
 LAST_STEPS = (

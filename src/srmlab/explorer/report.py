@@ -29,7 +29,7 @@ from srmlab.explorer.leaderboard import leaderboards, read_results, svg_image
 from srmlab.explorer.session import Session
 from srmlab.explorer.trace import Trace
 from srmlab.files import write_file
-from srmlab.storage.metrics import read_metrics
+from srmlab.storage.metrics_file import read_metrics
 
 CURVE_POINTS = 1000  # of the training curve; longer runs are averaged down
 

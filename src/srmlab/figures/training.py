@@ -26,7 +26,7 @@ from srmlab.figures.style import (
     new_figure,
     styled,
 )
-from srmlab.storage.metrics import iter_metrics
+from srmlab.storage.metrics_file import iter_metrics
 
 Curve = tuple[np.ndarray, np.ndarray]  # steps, losses
 

@@ -11,9 +11,9 @@ noticed.
 """
 
 from srmlab.storage.identity import model_fingerprint, model_mark
-from srmlab.storage.metrics import iter_metrics, read_metrics
-from srmlab.storage.model import is_huggingface, load, load_tokenizer, save
-from srmlab.storage.run import RunDirectory
+from srmlab.storage.metrics_file import iter_metrics, read_metrics
+from srmlab.storage.run_directory import RunDirectory
+from srmlab.storage.save_and_load import is_huggingface, load, load_tokenizer, save
 from srmlab.storage.weights import CheckpointError, weights_folder
 
 __all__ = [

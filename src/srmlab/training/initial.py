@@ -14,7 +14,7 @@ from srmlab.data import TokenData, load_tokenizer
 from srmlab.errors import UserError
 from srmlab.files import SUMS, sha256
 from srmlab.models import ModelConfig, build, config_from_dict
-from srmlab.storage.run import RunDirectory
+from srmlab.storage.run_directory import RunDirectory
 from srmlab.storage.weights import CheckpointError, model_tensors, read_json, verify_files, weights_folder
 from srmlab.training.distributed import World
 from srmlab.training.evaluation import check_vocabulary

@@ -26,7 +26,7 @@ import torch
 
 from srmlab.data import Batch, Batches, TokenData
 from srmlab.models import LanguageModel, build
-from srmlab.storage.run import RunDirectory
+from srmlab.storage.run_directory import RunDirectory
 from srmlab.storage.weights import load_tensors, model_tensors, read_json
 from srmlab.training.checkpoint import load_checkpoint, prune, random_state, save_checkpoint
 from srmlab.training.distributed import World, distribute, gradient_sync, whole
@@ -37,12 +37,12 @@ from srmlab.training.nonfinite import POLICIES
 from srmlab.training.optimizer import build_optimizer
 from srmlab.training.outcome import TrainResult
 from srmlab.training.peak import measure_peak
-from srmlab.training.progress import Progress
 from srmlab.training.recompute import recompute_activations
 from srmlab.training.restore import choose_checkpoint
 from srmlab.training.run import RunConfig
 from srmlab.training.schedule import learning_rate
 from srmlab.training.signals import StopRequest, first_signal
+from srmlab.training.step_display import Progress
 
 
 class Trainer:

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from srmlab.errors import UserError
 from srmlab.files import write_file
-from srmlab.storage.metrics import iter_metrics, read_metrics
+from srmlab.storage.metrics_file import iter_metrics, read_metrics
 from srmlab.training.config import TrainConfig
 
 Row = Mapping[str, Any]

@@ -6,8 +6,8 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
-from srmlab.storage.metrics import iter_metrics
-from srmlab.storage.run import RunDirectory
+from srmlab.storage.metrics_file import iter_metrics
+from srmlab.storage.run_directory import RunDirectory
 from srmlab.training.distributed import World
 
 TRAINING_LOSS_STEPS = 200  # the paper's "training loss" is the mean of the last so many

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from srmlab.errors import UserError
 from srmlab.files import sweep_leftovers
-from srmlab.storage.run import RunDirectory
+from srmlab.storage.run_directory import RunDirectory
 from srmlab.storage.weights import CheckpointError, checkpoint_steps, latest_checkpoint, read_json
 from srmlab.training.config import TrainConfig, identity, refuse_changes
 from srmlab.training.run import RunConfig

@@ -3,7 +3,7 @@
     run = RunConfig.read("runs/nano")
     run.training.lr
 
-`srmlab.storage.run` has the folder around it.
+`srmlab.storage.run_directory` has the folder around it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import srmlab
 from srmlab.data import TokenData
 from srmlab.errors import UserError
 from srmlab.models import ModelConfig, config_from_dict
-from srmlab.storage.run import RunDirectory
+from srmlab.storage.run_directory import RunDirectory
 from srmlab.training.config import TrainConfig, identity, refuse_changes
 
 

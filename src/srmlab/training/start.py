@@ -9,7 +9,7 @@ from typing import Any
 from srmlab.data import open_tokens
 from srmlab.errors import UserError
 from srmlab.models import ModelConfig
-from srmlab.storage.run import RunDirectory
+from srmlab.storage.run_directory import RunDirectory
 from srmlab.training.config import TrainConfig
 from srmlab.training.distributed import open_world
 from srmlab.training.initial import begin, model_of

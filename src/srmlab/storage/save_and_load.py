@@ -13,7 +13,7 @@ from srmlab.data import Tokenizer
 from srmlab.errors import UserError
 from srmlab.files import sealed_folder
 from srmlab.models import LanguageModel, build, config_from_dict
-from srmlab.storage.run import RunDirectory
+from srmlab.storage.run_directory import RunDirectory
 from srmlab.storage.weights import (
     MODEL,
     contiguous,
