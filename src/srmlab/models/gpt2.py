@@ -24,15 +24,16 @@ from torch import Tensor, nn
 
 from srmlab.errors import UserError
 from srmlab.models.attention import causal_attention
-from srmlab.models.config import LATER, NANO, ModelConfig, Sizes
+from srmlab.models.config import LATER, NANO, ModelConfig
 from srmlab.models.fields import require
 from srmlab.models.forward import Pass
-from srmlab.models.model import Call, Flops, LanguageModel, Point
+from srmlab.models.model import Flops
 from srmlab.models.registry import register
+from srmlab.models.residual import BlockSizes, ResidualModel
 
 
 @dataclass(frozen=True, kw_only=True)
-class GPT2Config(ModelConfig):
+class GPT2Config(BlockSizes, ModelConfig):
     """GPT-2, with Hugging Face's default sizes."""
 
     architecture: ClassVar[str] = "gpt2"
@@ -51,16 +52,6 @@ class GPT2Config(ModelConfig):
         require(self.dim % self.heads == 0, "heads", self.heads, f"must divide dim = {self.dim}")
         require(0.0 <= self.dropout < 1.0, "dropout", self.dropout, "must be in [0, 1)")
         require(self.norm_eps > 0, "norm_eps", self.norm_eps, "must be positive")
-
-    @property
-    def sizes(self) -> Sizes:
-        return Sizes(
-            width=self.dim, heads=self.heads, layers=self.blocks, mlp=self.mlp_dim, depth=str(self.blocks)
-        )
-
-    @property
-    def shape(self) -> str:
-        return f"{self.blocks} blocks × {self.dim}"
 
     @property
     def drawing(self) -> str:
@@ -108,11 +99,9 @@ class Block(nn.Module):
 
 
 @register
-class GPT2(LanguageModel[GPT2Config]):
+class GPT2(ResidualModel[GPT2Config]):
     presets: ClassVar = {"gpt2": gpt2, "gpt2-nano": gpt2_nano}
     units = (Block,)
-    level_name = "blocks"
-    parts: ClassVar = {"blocks.*": "block {i}", "norm": "final norm", "head": "unembedding"}
 
     def __init__(self, config: GPT2Config) -> None:
         super().__init__()
@@ -128,32 +117,7 @@ class GPT2(LanguageModel[GPT2Config]):
         positions = torch.arange(here.start, here.start + tokens.shape[1], device=tokens.device)
         h = self.embedding(tokens) + self.positions(positions)
         h = here("input.embedding", F.dropout(h, self.config.dropout, self.training))
-        for b, block in enumerate(self.blocks):
-            h = here.call(f"blocks.{b}", block, h)
-        return here("output.embedding", self.norm(h))
-
-    @property
-    def unembedding(self) -> Tensor:
-        return self.embedding.weight if self.head is None else self.head.weight
-
-    # --- what it says of itself ----------------------------------------------------------------------------
-
-    @property
-    def points(self) -> tuple[Point, ...]:
-        """The residual stream after every block."""
-        return tuple(Point(f"blocks.{b}.out", (f"blocks.{b}.out",)) for b in range(self.config.blocks))
-
-    def read_stream(self, state: Tensor, stream: int) -> Tensor:  # noqa: ARG002
-        return self.norm(state)
-
-    @property
-    def calls(self) -> tuple[Call, ...]:
-        """What attention and MLP add to the residual stream."""
-        return tuple(
-            Call(f"blocks.{b}.{kind}", None, kind, b)
-            for b in range(self.config.blocks)
-            for kind in ("attn", "mlp")
-        )
+        return self.read(h, here)
 
     def flops_per_token(self, context: int) -> Flops:
         c = self.config

@@ -19,15 +19,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from srmlab.models.attention import Rotary, causal_attention
-from srmlab.models.config import NANO, ModelConfig, Sizes
+from srmlab.models.config import NANO, ModelConfig
 from srmlab.models.forward import Pass
-from srmlab.models.model import Call, Flops, LanguageModel, Point
+from srmlab.models.model import Flops
 from srmlab.models.registry import register
+from srmlab.models.residual import BlockSizes, ResidualModel
 from srmlab.models.streams import RMSNorm, init_linear_
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransformerConfig(ModelConfig):
+class TransformerConfig(BlockSizes, ModelConfig):
     """The defaults have GPT-2's sizes."""
 
     architecture: ClassVar[str] = "transformer"
@@ -44,16 +45,6 @@ class TransformerConfig(ModelConfig):
         super().__post_init__()
         self.require_positive("dim", "blocks", "heads", "head_dim", "mlp_dim")
         self.require_attention(self.head_dim, self.rope_theta, self.norm_eps)
-
-    @property
-    def sizes(self) -> Sizes:
-        return Sizes(
-            width=self.dim, heads=self.heads, layers=self.blocks, mlp=self.mlp_dim, depth=str(self.blocks)
-        )
-
-    @property
-    def shape(self) -> str:
-        return f"{self.blocks} blocks × {self.dim}"
 
     @property
     def drawing(self) -> str:
@@ -97,11 +88,9 @@ class Block(nn.Module):
 
 
 @register
-class Transformer(LanguageModel[TransformerConfig]):
+class Transformer(ResidualModel[TransformerConfig]):
     presets: ClassVar = {"transformer": transformer, "transformer-nano": transformer_nano}
     units = (Block,)
-    level_name = "blocks"
-    parts: ClassVar = {"blocks.*": "block {i}", "head": "unembedding"}
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -116,32 +105,7 @@ class Transformer(LanguageModel[TransformerConfig]):
     def hidden(self, tokens: Tensor, here: Pass) -> Tensor:
         h = here("input.embedding", self.embedding(tokens) * math.sqrt(self.config.dim))
         here.rotary = self.rotary(here.start, tokens.shape[1], like=h)
-        for b, block in enumerate(self.blocks):
-            h = here.call(f"blocks.{b}", block, h)
-        return here("output.embedding", self.norm(h))
-
-    @property
-    def unembedding(self) -> Tensor:
-        return self.embedding.weight if self.head is None else self.head.weight
-
-    # --- what it says of itself ----------------------------------------------------------------------------
-
-    @property
-    def points(self) -> tuple[Point, ...]:
-        """The residual stream after every block."""
-        return tuple(Point(f"blocks.{b}.out", (f"blocks.{b}.out",)) for b in range(self.config.blocks))
-
-    def read_stream(self, state: Tensor, stream: int) -> Tensor:  # noqa: ARG002
-        return self.norm(state)
-
-    @property
-    def calls(self) -> tuple[Call, ...]:
-        """What attention and MLP add to the residual stream."""
-        return tuple(
-            Call(f"blocks.{b}.{part}", None, part, b)
-            for b in range(self.config.blocks)
-            for part in ("attn", "mlp")
-        )
+        return self.read(h, here)
 
     def flops_per_token(self, context: int) -> Flops:
         c = self.config
