@@ -10,7 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from srmlab.models import kernels
 from srmlab.models.decoding import KeyValues
+from srmlab.models.kernels import rotate
 
 
 class Rotary:
@@ -42,12 +44,6 @@ class Rotary:
         return cos, sin
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn the heads [..., T, K] by their positions."""
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
-
-
 def causal_attention(
     qkv: Tensor,
     heads: int,
@@ -61,6 +57,9 @@ def causal_attention(
     `mask` [N, 1, T, T], True where a token may look, replaces the causal mask (to keep documents apart).
     """
     N, T, _ = qkv.shape
+    if past is None and mask is None and not dropout and kernels.tokens_by_hand(qkv, rotary):
+        assert rotary is not None
+        return kernels.causal_attention(qkv, heads, rotary)
     q, k, v = qkv.view(N, T, 3, heads, -1).permute(2, 0, 3, 1, 4).unbind(0)  # each [N, H, T, K]
     if rotary is not None:
         q, k = rotate(q, *rotary), rotate(k, *rotary)

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from srmlab.models import kernels
 from srmlab.models.config import SRMConfig
 from srmlab.models.sites import SILENT, Tap
 from srmlab.models.streams import StreamLinear
@@ -31,8 +32,10 @@ class Connection(nn.Module):
         """z [S, B, T, D] → c [S, B, T, D]."""
         S, B, T, _ = z.shape
         H, K = self.heads, self.head_dim
-        qkv = self.qkv(z).view(S, B * T, 3, H, K).permute(2, 1, 3, 0, 4)  # [3, B·T, H, S, K]
-        q, k, v = qkv.unbind(0)
+        qkv = self.qkv(z).view(S, B * T, -1)
+        if not tap.wants("pattern") and kernels.streams_by_hand(qkv):
+            return tap("out", self.out(kernels.stream_attention(qkv, H).view(S, B, T, H * K)))
+        q, k, v = qkv.view(S, B * T, 3, H, K).permute(2, 1, 3, 0, 4).unbind(0)  # each [B·T, H, S, K]
         if tap.wants("pattern"):
             pattern = torch.softmax(q @ k.transpose(-1, -2) * K**-0.5, dim=-1)  # [B·T, H, target, source]
             pattern = tap("pattern", pattern.view(B, T, H, S, S)).view(B * T, H, S, S)
