@@ -10,7 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from srmlab.models import kernels
 from srmlab.models.forward import Pass
+from srmlab.models.kernels import rotate
 
 
 class Rotary:
@@ -42,12 +44,6 @@ class Rotary:
         return cos, sin
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn the heads [..., T, K] by their positions."""
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
-
-
 def causal_attention(qkv: Tensor, heads: int, here: Pass, dropout: float = 0.0) -> Tensor:
     """Attend: qkv [N, T, 3·H·K] → [N, T, H·K]. Cached tokens come before these.
 
@@ -55,11 +51,14 @@ def causal_attention(qkv: Tensor, heads: int, here: Pass, dropout: float = 0.0) 
     may look, replaces the causal mask (to keep documents apart).
     """
     N, T, _ = qkv.shape
+    past, mask = here.past(), here.mask
+    if past is None and mask is None and not dropout and kernels.tokens_by_hand(qkv, here.rotary):
+        assert here.rotary is not None
+        return kernels.causal_attention(qkv, heads, here.rotary)
     q, k, v = qkv.view(N, T, 3, heads, -1).permute(2, 0, 3, 1, 4).unbind(0)  # each [N, H, T, K]
     if here.rotary is not None:
         q, k = rotate(q, *here.rotary), rotate(k, *here.rotary)
-    mask = here.mask
-    if (past := here.past()) is not None:
+    if past is not None:
         k, v = past.append(k, v)
         if T > 1 and k.shape[2] > T:
             total = k.shape[2]

@@ -33,6 +33,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from srmlab.models import kernels
 from srmlab.models.streams import StreamLinear
 
 if TYPE_CHECKING:
@@ -88,8 +89,10 @@ class StreamAttention(Connection):
     def forward(self, z: Tensor, here: Pass) -> Tensor:
         S, B, T, _ = z.shape
         H, K = self.config.stream_heads, self.config.head_dim
-        qkv = self.qkv(z).view(S, B * T, 3, H, K).permute(2, 1, 3, 0, 4)  # [3, B·T, H, S, K]
-        q, k, v = qkv.unbind(0)
+        qkv = self.qkv(z).view(S, B * T, -1)
+        if not here.wants("pattern") and kernels.streams_by_hand(qkv):
+            return here.streams("out", self.out(kernels.stream_attention(qkv, H).view(S, B, T, H * K)))
+        q, k, v = qkv.view(S, B * T, 3, H, K).permute(2, 1, 3, 0, 4).unbind(0)  # each [B·T, H, S, K]
         if here.wants("pattern"):
             pattern = torch.softmax(q @ k.transpose(-1, -2) * K**-0.5, dim=-1)  # [B·T, H, target, source]
             pattern = here("pattern", pattern.view(B, T, H, S, S)).view(B * T, H, S, S)

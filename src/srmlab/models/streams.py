@@ -14,6 +14,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from srmlab.models import kernels
+
 
 class StreamLinear(nn.Module):
     """A linear map of its own for every stream, no bias: [S, B, T, I] → [S, B, T, O]."""
@@ -51,7 +53,10 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         wide = x if x.dtype == torch.float64 else x.float()
-        normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        if kernels.by_hand(wide):
+            normed = kernels.rms_norm(wide, self.eps)
+        else:
+            normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
         if self.weight is not None:
             normed = normed * self.weight
         return normed.to(x.dtype)
