@@ -10,7 +10,7 @@ export const drift = {
   name: "drift",
   title: "Drift",
   place: "lower right",
-  needs: ["drift_cosine", "drift_kl"],
+  needs: ["drift_cosine", "drift_kl", "convergence_cosine", "convergence_kl"],
   shows:
     "How much each step function's contribution changes between consecutive layers, one line per stream.",
   reading:
@@ -24,7 +24,7 @@ export const drift = {
     if (transitions === 0) return "A model of one layer has no transitions.";
     const across = (d) => mean(groups.flatMap(({ lines }) => lines.map((line) => line[d])));
     const [first, last] = [across(0), across(transitions - 1)];
-    const converged = groups.flatMap((group) => group.converged).filter(Number.isFinite); // gaps: random order
+    const converged = groups.flatMap((group) => Array.from(group.converged)).filter(Number.isFinite); // gaps: random order
     const classes = converged.map((at) => driftClass(at, transitions));
     const count = (name) => classes.filter((one) => one === name).length;
     return (
