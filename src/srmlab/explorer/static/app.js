@@ -115,7 +115,7 @@ export class App {
       layer: inside(state.layer, L),
       head: inside(state.head, H),
       step: inside(state.step, trace.steps),
-      ablated: state.ablated.filter((code) => code >= 0 && code < 3 * S),
+      ablated: trace.has("ablation_kl") ? state.ablated.filter((code) => code >= 0 && code < 3 * S) : [],
       brush: state.brush.length === 2 && from >= 0 && from < to && to < S ? [from, to] : [],
       holds: state.holds
         .filter(
@@ -241,6 +241,11 @@ export class App {
     return [Math.min(a, b), Math.max(a, b)];
   }
 
+  // Only where streams add up to the output, and there is a model to ask.
+  canIntervene() {
+    return this.client !== null && this.trace.has("ablation_kl");
+  }
+
   isIntervening() {
     return (
       this.store.get("ablated").length + this.store.get("cuts").length + this.store.get("holds").length > 0
@@ -346,7 +351,7 @@ export class App {
         panel.note.textContent = error.message;
       }
     }
-    if (this.client && has("trace", "ablated", "cuts", "holds", "first", "last")) this.intervene();
+    if (this.canIntervene() && has("trace", "ablated", "cuts", "holds", "first", "last")) this.intervene();
     if (
       has("against", "trace") ||
       (this.store.get("against") === "intervention" && has("ablated", "cuts", "holds", "first", "last"))

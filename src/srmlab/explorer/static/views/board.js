@@ -11,7 +11,7 @@ export const board = {
   name: "board",
   title: "Ablation board",
   place: "upper right",
-  needs: [],
+  needs: ["ablation_kl"],
   shows: "The effect of ablations, cut edges and clamped features on the next-token distribution.",
   reading:
     "Toggle mean-, zero- or resample-ablation of a stream after the chosen layers; bars compare before and after.",
