@@ -214,12 +214,15 @@ export const compare = {
             ? "no intervention: B equals A"
             : "";
       },
-      height: (width) => (ctx.other ? Math.min(300, width / 3 + 20) : 36),
+      height: (width) => (ctx.other || store.get("against") ? Math.min(300, width / 3 + 20) : 36),
       render(pen, width, height, theme) {
         const found = pair();
         if (!found) {
           const board = ctx.trace.has("ablation_kl") ? "the ablation board, " : "";
-          pen.text(`Choose B: ${board}another prompt, a checkpoint or a saved trace.`, 8, 24, {
+          const choose = `Choose B: ${board}another prompt, a checkpoint or a saved trace.`;
+          const waiting = ctx.isAsking("other") ? "tracing B …" : choose;
+          const why = ctx.failed.has("other") ? "B could not be traced." : waiting;
+          pen.text(why, 8, 24, {
             color: theme.dim,
             size: 11,
           });
