@@ -49,11 +49,11 @@ def address(session) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def nano(tmp_path_factory) -> Session:
     plain = open_preset("srm-nano")
-    folder = write_lexicon(plain.srm, tmp_path_factory.mktemp("nano") / "dictionary")
+    folder = write_lexicon(plain.model, tmp_path_factory.mktemp("nano") / "dictionary")
     lines = f"import srmlab.dictionaries\nlexicon = srmlab.dictionaries.Lexicon.load({str(folder)!r})"
     return replace(
         plain,
-        lexicon=Lexicon.load(folder, plain.srm),
+        lexicon=Lexicon.load(folder, plain.model),
         python=f"{plain.python}\n{lines}",
         prompts=(PROMPT,),
     )

@@ -74,7 +74,7 @@ def test_explore_serves_what_it_printed_and_stops_cleanly(export, stop):
 def test_an_export_opens_as_the_model_it_is(export):
     session = open_run(export)
     assert session.name == "tiny"
-    assert torch.equal(session.srm.unembedding, tiny_model().unembedding)
+    assert torch.equal(session.model.unembedding, tiny_model().unembedding)
     names: dict = {"srmlab": srmlab}
     exec(session.python, names)
     assert names["tokenizer"].encode("a") == [97]
@@ -138,7 +138,6 @@ def test_what_cannot_be_opened_is_one_line(command, capsys, tmp_path):
     assert "give one of them" in refused(capsys, command, "run", "--preset", "srm-nano")
     out = ["--out", str(tmp_path / "r.html")] if command == "report" else ["--port", "0"]
     assert "does not exist" in refused(capsys, command, str(tmp_path / "none"), *out)
-    assert "choose an SRM" in refused(capsys, command, "--preset", "gpt2-nano", *out)
     assert "no preset is called" in refused(capsys, command, "--preset", "srm-nani", *out)
 
 
@@ -156,4 +155,4 @@ def test_the_example_session_is_what_its_python_says():
     session = open_preset("srm-nano")
     names: dict = {"srmlab": srmlab}
     exec(session.python, names)
-    assert torch.equal(names["model"].unembedding, session.srm.unembedding)
+    assert torch.equal(names["model"].unembedding, session.model.unembedding)

@@ -151,8 +151,9 @@ def test_a_notice_is_one_line_of_the_command_line(tmp_path):
     out = tmp_path / "report.html"
     command = [sys.executable, "-m", "srmlab", "report", str(tmp_path / "tiny"), "--out", str(out)]
     ran = subprocess.run(command, capture_output=True, text=True, check=True)
-    (line,) = ran.stderr.splitlines()
-    assert line.startswith(f"srmlab report: {tmp_path / 'tiny-dictionaries' / 'every'} is not shown: ")
+    notice, progress = ran.stderr.splitlines()
+    assert progress.startswith("reading: 1 of 1 prompts")
+    assert notice.startswith(f"srmlab report: {tmp_path / 'tiny-dictionaries' / 'every'} is not shown: ")
 
 
 def test_a_checkpoint_finds_the_dictionary_of_its_weights_in_its_run(tmp_path, model):

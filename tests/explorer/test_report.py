@@ -53,7 +53,7 @@ def report(run, nano):
     }
     batch = torch.arange(64).view(2, 32)
     session.saved["depth"] = {**session.saved["routing"], "kind": "depth", "headline": "loss 5.5"}
-    analysis.depth(session.srm, [batch]).save(run / "analysis" / "depth")
+    analysis.depth(session.model, [batch]).save(run / "analysis" / "depth")
     prompts = ["The streams begin to talk.", "</script><script>alert(1)</script> & more"]
     return write_report(session, run / "report.html", run=run, prompts=prompts)
 

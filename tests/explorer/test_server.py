@@ -248,11 +248,11 @@ def test_the_interventions_of_many_tabs_do_not_mix(address, session):
             )
         )
     assert all(answer == expected[i] for i, answer in answers)
-    assert not session.srm.listening
+    assert not session.model.listening
 
 
 def test_requests_leave_the_weights_as_they_are(address, session):
-    before = {name: value.clone() for name, value in session.srm.state_dict().items()}
+    before = {name: value.clone() for name, value in session.model.state_dict().items()}
     for path, body in [
         ("/api/trace", {"prompt": "a"}),
         ("/api/intervene", {"prompt": "a", "intervention": ablate(1)}),
@@ -260,8 +260,8 @@ def test_requests_leave_the_weights_as_they_are(address, session):
         ("/api/intervene", {"prompt": "a", "intervention": ablate(7)}),
     ]:
         post(address, path, body)
-    assert all(torch.equal(before[name], value) for name, value in session.srm.state_dict().items())
-    assert not session.srm.training
+    assert all(torch.equal(before[name], value) for name, value in session.model.state_dict().items())
+    assert not session.model.training
 
 
 def test_a_withdrawn_question_gives_up_its_turn(session, monkeypatch):

@@ -223,11 +223,6 @@ def test_a_prompt_the_model_cannot_read_is_refused_in_one_line(model, prompt, co
         capture(model, TOKENIZER, prompt)
 
 
-def test_a_model_without_streams_is_refused():
-    with pytest.raises(UserError, match="choose an SRM"):
-        capture(srmlab.build(srmlab.preset("gpt2-nano", vocab_size=257)), TOKENIZER, "x")
-
-
 def test_damaged_bytes_are_no_trace(trace, tmp_path):
     data = trace.to_bytes()
     for bad in (
@@ -245,8 +240,8 @@ def test_damaged_bytes_are_no_trace(trace, tmp_path):
 
 
 def test_arrays_that_do_not_fit_the_contract_are_refused(trace):
-    with pytest.raises(TraceError, match="lacks 'routing'"):
-        Trace({k: v for k, v in trace.arrays.items() if k != "routing"}, trace.manifest)
+    with pytest.raises(TraceError, match="lacks 'surprisal'"):
+        Trace({k: v for k, v in trace.arrays.items() if k != "surprisal"}, trace.manifest)
     with pytest.raises(TraceError, match="surprisal is float64"):
         Trace({**trace.arrays, "surprisal": trace["surprisal"].astype(float)}, trace.manifest)
     with pytest.raises(TraceError, match="no array called 'more'"):

@@ -98,17 +98,19 @@ WITHOUT = """(missing) => {
   const trace = Object.create(Object.getPrototypeOf(whole));
   Object.assign(trace, whole, { arrays: Object.fromEntries(kept), memory: new Map() });
   explorer.show(trace);
-  const names = explorer.panels.map((panel) => {
-    panel.changed(new Set(["trace"]));
-    panel.draw();
-    panel.svg();
-    panel.csv();
-    panel.drawn.python();
-    panel.view.caption?.(trace, trace);
-    return panel.view.name;
-  });
-  explorer.show(whole);
-  return names;
+  try {
+    return explorer.panels.map((panel) => {
+      panel.changed(new Set(["trace"]));
+      panel.draw();
+      panel.svg();
+      panel.csv();
+      panel.drawn.python();
+      panel.view.caption?.(trace, trace);
+      return panel.view.name;
+    });
+  } finally {
+    explorer.show(whole);
+  }
 }"""
 
 
@@ -134,3 +136,8 @@ def test_the_walls_frequencies_are_those_of_the_weights(page, threshold):
     exec("\n".join(code[:-1]), names)
     frequency = (np.round(names["weights"] * 255) > np.floor(threshold * 255 + 1e-9)).mean(1)
     assert frequency.ravel().tolist() == pytest.approx(shown, abs=1e-5)
+
+
+def test_the_caption_of_drift_counts_every_group_and_stream(page):
+    caption = page.evaluate("() => explorer.panel('drift').view.caption(explorer.trace)")
+    assert "of 24 group–stream pairs" in caption

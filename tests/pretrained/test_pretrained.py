@@ -59,7 +59,7 @@ def test_the_explorer_opens_it_with_its_text_and_an_early_checkpoint():
     assert session.reference is not None
     assert list(session.checkpoints) == ["step-250"]
     assert len(session.prompts) == 3
-    assert session.checkpoints["step-250"]().config == session.srm.config
+    assert session.checkpoints["step-250"]().config == session.model.config
 
 
 def test_it_writes(capsys):

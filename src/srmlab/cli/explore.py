@@ -77,7 +77,7 @@ def opened(run: str | None, preset: str | None, dictionary: Path | None) -> Sess
     if run is None and dictionary is not None:
         raise UserError("--dictionary goes with a run: an untrained preset has none")
     session = open_run(run, dictionary) if run is not None else open_preset(preset or "")
-    use_threads(session.srm)
+    use_threads(session.model)
     return session
 
 

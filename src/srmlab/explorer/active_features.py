@@ -11,7 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from srmlab.analysis.states import points_of
 from srmlab.dictionaries import Features, Lexicon
+from srmlab.models import LanguageModel
 
 NAMED = 5  # tokens named that a feature raises
 
@@ -24,15 +26,16 @@ def feature_arrays(lexicon: Lexicon, cache: dict[str, Tensor]) -> dict[str, Tens
     return {"features": features.int(), "feature_activation": activation.clamp_max(6e4).half()}
 
 
-def described(lexicon: Lexicon, used: np.ndarray, depth: int) -> dict[str, Any]:
+def described(lexicon: Lexicon, used: np.ndarray, model: LanguageModel) -> dict[str, Any]:
     """The dictionary for a trace's manifest. `about` has the features in use [P, T, S, K] under
-    "STREAM.FEATURE"; `layers` says which layer's result is at each point."""
-    config = lexicon.dictionary.config
+    "STREAM.FEATURE"; `layers` says which layer's result is at each point; the
+    post-steps belong to the last."""
+    config, points = lexicon.dictionary.config, points_of(model)
     frequency = lexicon.features.frequency
     in_use = ((s, int(f)) for s in range(config.streams) for f in np.unique(used[:, :, s]) if f >= 0)
     return {
         "points": list(config.points),
-        "layers": [_layer_of(point, depth) for point in config.points],
+        "layers": [min(points.index(point), model.depth - 1) for point in config.points],
         "features": config.features,
         "k": config.k,
         "about": {
@@ -51,9 +54,3 @@ def _about(found: Features, stream: int, feature: int) -> dict[str, Any]:
         "example": tokens[there].tolist(),
         "peak": int(activation[there].argmax()) if there.any() else 0,
     }
-
-
-def _layer_of(point: str, depth: int) -> int:
-    """The layer whose result is at a point; the post-steps belong to the last."""
-    kind, number, _ = point.split(".")
-    return int(number) if kind == "layers" else depth - 1

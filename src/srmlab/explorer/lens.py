@@ -8,10 +8,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from srmlab.models import SRM
+from srmlab.models import LanguageModel
 
 
-def top_lens(model: SRM, embedding: Tensor, target: Tensor, ranks: int) -> tuple[Tensor, Tensor, Tensor]:
+def top_lens(
+    model: LanguageModel, embedding: Tensor, target: Tensor, ranks: int
+) -> tuple[Tensor, Tensor, Tensor]:
     """embedding [N, T, E], target [T] → ids [N, T, K], their log-probs, and the target's [N, T].
 
     One row of N at a time: at 50,257 words a full table of log-probabilities is too large to hold.
@@ -26,14 +28,11 @@ def top_lens(model: SRM, embedding: Tensor, target: Tensor, ranks: int) -> tuple
     return torch.stack(ids), torch.stack(values), torch.stack(targets)
 
 
-def stream_lens(model: SRM, parts: Tensor, mean: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Each stream decoded alone, the others at their mean: parts [S, L, T, E], mean [S, L, E] → id, log-prob,
-    target's; [L, T, S].
-    """
-    alone = parts + (mean.sum(0) - mean)[:, :, None]  # [S, L, T, E]
+def stream_lens(model: LanguageModel, alone: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The embeddings of each stream alone [S, L, T, E] → id, log-prob, target's; [L, T, S]."""
     ids, values, targets = top_lens(model, alone.flatten(0, 1), target, ranks=1)
 
     def back(x: Tensor) -> Tensor:
-        return x.view(parts.shape[:3]).permute(1, 2, 0)
+        return x.view(alone.shape[:3]).permute(1, 2, 0)
 
     return back(ids[..., 0]), back(values[..., 0]), back(targets)

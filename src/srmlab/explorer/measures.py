@@ -17,10 +17,12 @@ LEVELS = 256  # of a routing weight: level = weight × 255
 
 def measures(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The arrays of a trace that are worked out of its others."""
-    frequency = frequencies(arrays["routing"])[:, None, None]  # [level, 1, 1, target, source]
-    scores = {"hub_score": outgoing, "incoming": incoming, "self_routing": self_routing}
-    found = {name: np.stack([score(f) for f in frequency]) for name, score in scores.items()}
-    for metric in ("cosine", "kl"):
+    found = {}
+    if "routing" in arrays:
+        frequency = frequencies(arrays["routing"])[:, None, None]  # [level, 1, 1, target, source]
+        scores = {"hub_score": outgoing, "incoming": incoming, "self_routing": self_routing}
+        found = {name: np.stack([score(f) for f in frequency]) for name, score in scores.items()}
+    for metric in ("cosine", "kl") if "drift_kl" in arrays else ():
         drift = arrays[f"drift_{metric}"].astype(float).mean(2)  # [transition, group, stream]
         found[f"convergence_{metric}"] = np.stack([convergences(curves) for curves in drift.swapaxes(0, 1)])
     return {name: values.astype(np.float32) for name, values in found.items()}

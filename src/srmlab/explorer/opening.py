@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 import srmlab
+from srmlab.analysis.registry import has_streams
 from srmlab.analysis.states import state_means
 from srmlab.data import DataError, Tokenizer, byte_tokenizer, evaluation_batches, open_tokens
 from srmlab.dictionaries import Lexicon, lexicons_of
 from srmlab.errors import Notice, UserError
 from srmlab.explorer.session import Session
-from srmlab.explorer.tracing import require_srm
-from srmlab.models import SRM, LanguageModel, SRMConfig
+from srmlab.models import LanguageModel
 from srmlab.storage import load
 from srmlab.training.run_text import TEXT, read_text, tokenizer_of
 
@@ -36,11 +36,6 @@ EXCERPT = 48  # tokens of an example prompt from the run's own evaluation text
 def open_preset(name: str) -> Session:
     """An untrained preset, reading bytes: enough to try the explorer."""
     config = srmlab.preset(name)
-    if not isinstance(config, SRMConfig):
-        raise UserError(
-            f"the explorer looks at streams, which {config.architecture} models lack: choose an SRM, "
-            f"such as srm-nano"
-        )
     lines = (
         f'model = srmlab.build(srmlab.preset("{name}", vocab_size=257)).eval()\ntokenizer = '
         f"srmlab.data.byte_tokenizer()"
@@ -59,17 +54,18 @@ def open_run(path: str | Path, dictionary: str | Path | None = None) -> Session:
     """A run (its last checkpoint, and the others to compare with), a checkpoint, or an export. `dictionary`
     is a folder of `srmlab dictionary`; by default the newest one of these weights."""
     path = Path(path)
-    model = require_srm(load(path))
+    model = load(path)
     tokenizer = _tokenizer(path)
     evaluation = evaluation_text(path, model)
-    checkpoints = {folder.name: partial(_load_srm, folder) for folder in _checkpoint_folders(path)}
+    checkpoints = {folder.name: partial(load, folder) for folder in _checkpoint_folders(path)}
     lines = [
         "from srmlab.storage import load_tokenizer",
         f"run = {str(path)!r}",
         "model = srmlab.load(run)",
         "tokenizer = load_tokenizer(run)",
     ]
-    if evaluation:
+    with_means = bool(evaluation) and has_streams(model)
+    if with_means:
         lines.insert(1, "from srmlab.explorer.opening import evaluation_text")
         lines.append("reference = srmlab.analysis.state_means(model, evaluation_text(run, model))")
     folder = Path(dictionary) if dictionary is not None else find_dictionary(path, model)
@@ -85,7 +81,7 @@ def open_run(path: str | Path, dictionary: str | Path | None = None) -> Session:
         model,
         tokenizer,
         name=path.resolve().name,
-        reference=state_means(model, evaluation) if evaluation else None,
+        reference=state_means(model, evaluation) if with_means else None,
         lexicon=Lexicon.load(folder, model) if folder is not None else None,
         checkpoints=checkpoints,
         saved=saved_results(path),
@@ -94,7 +90,7 @@ def open_run(path: str | Path, dictionary: str | Path | None = None) -> Session:
     )
 
 
-def find_dictionary(path: Path, model: SRM) -> Path | None:
+def find_dictionary(path: Path, model: LanguageModel) -> Path | None:
     """The newest dictionary of a run that was learned on these weights. Those of other checkpoints are passed
     over, without a word if it is a checkpoint that is looked at."""
     for folder in lexicons_of(path):
@@ -129,14 +125,10 @@ def saved_results(path: Path) -> dict[str, Any]:
     return found
 
 
-def use_threads(model: SRM) -> None:
+def use_threads(model: LanguageModel) -> None:
     """A small model answers quickest on one thread: its matrices are too small to share out."""
     if model.num_parameters() < SMALL:
         torch.set_num_threads(1)
-
-
-def _load_srm(folder: Path) -> SRM:
-    return require_srm(load(folder))
 
 
 def _checkpoint_folders(path: Path) -> list[Path]:

@@ -21,7 +21,7 @@ from srmlab.analysis.interventions import Intervention
 from srmlab.analysis.readout import BITS, kl_divergence
 from srmlab.analysis.states import StateMeans, state_means
 from srmlab.dictionaries import Dictionary
-from srmlab.models import SRM
+from srmlab.models import LanguageModel
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Baseline:
 
     @classmethod
     @torch.inference_mode()
-    def of(cls, model: SRM, tokens: Tensor, reference: StateMeans | None = None) -> Baseline:
+    def of(cls, model: LanguageModel, tokens: Tensor, reference: StateMeans | None = None) -> Baseline:
         means = reference or state_means(model, [tokens[None]])
         return cls(tokens, torch.log_softmax(model(tokens[None])[0].float(), -1), means)
 
@@ -49,7 +49,7 @@ class Outcome:
 
 @torch.inference_mode()
 def evaluate(
-    model: SRM, baseline: Baseline, intervention: Intervention, dictionary: Dictionary | None = None
+    model: LanguageModel, baseline: Baseline, intervention: Intervention, dictionary: Dictionary | None = None
 ) -> Outcome:
     """One forward pass with the intervention, against the baseline."""
     intervention.check(model, len(baseline.tokens), dictionary)

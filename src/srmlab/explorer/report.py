@@ -217,11 +217,7 @@ def _head(
     session: Session, training: dict[str, Any] | None, record: dict[str, Any], drawn: Mapping[str, str]
 ) -> str:
     info = session.info()
-    order = "".join(info["order"][0])
-    lead = (
-        f"{info['parameters']:,} parameters: {info['streams']} streams of {info['config']['stream_dim']}, "
-        f"{info['layers']} layers of {order}, {info['heads']} stream heads. Config {info['config_hash']}."
-    )
+    lead = f"{info['parameters']:,} parameters: {', '.join(info['shape'])}. Config {info['config_hash']}."
     parts = [f'<div class="report"><h1>{escape(session.name)}</h1><p class="lead">{escape(lead)}</p>']
     if training is not None:
         parts.append(

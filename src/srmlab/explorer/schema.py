@@ -78,6 +78,7 @@ class Model(BaseModel):
     config: dict[str, Any]
     config_hash: str
     parameters: int
+    shape: list[str]
     streams: int
     layers: int
     heads: int

@@ -24,6 +24,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from srmlab import __version__
+from srmlab.analysis.registry import streams_of
 from srmlab.errors import UserError
 from srmlab.explorer import schema
 from srmlab.explorer.background import Job, Jobs
@@ -139,14 +140,12 @@ def _add_jobs(app: FastAPI, session: Session, jobs: Jobs, worker: Worker) -> Non
     @app.post("/api/sweep")
     async def sweep(body: schema.SweepRequest, request: Request) -> schema.JobState:
         def prepare() -> list[int]:
-            session.subject(body.checkpoint)
+            streams_of(session.subject(body.checkpoint).model, "a sweep")
             return read(session, body)
 
         tokens = await worker.run(prepare, request.is_disconnected)
-        config = session.srm.config
-        return state(
-            jobs.start(config.depth * config.streams, session.sweep(tokens, body.mode, body.checkpoint))
-        )
+        pieces = session.sweep(tokens, body.mode, body.checkpoint)
+        return state(jobs.start(session.model.depth * len(session.model.streams), pieces))
 
     @app.get("/api/jobs/{id}")
     async def job(id: str) -> schema.JobState:

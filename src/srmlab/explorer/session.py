@@ -14,7 +14,7 @@ A session is plain and single-threaded; `worker.py` makes sure one thread at a t
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,15 +22,15 @@ import torch
 from torch import Tensor
 
 from srmlab.analysis.interventions import AblatedStream, Intervention
+from srmlab.analysis.registry import streams_of
 from srmlab.analysis.replacement import By
 from srmlab.analysis.states import StateMeans
 from srmlab.dictionaries import Dictionary, Lexicon
 from srmlab.errors import UserError
 from srmlab.explorer.outcomes import Baseline, evaluate
 from srmlab.explorer.trace import Trace, config_hash
-from srmlab.explorer.tracing import TextTokens, capture, display_strings, require_srm
-from srmlab.models import SRM, LanguageModel, generate
-from srmlab.models.ordering import LETTERS
+from srmlab.explorer.tracing import TextTokens, capture, display_strings, heads_of, orders
+from srmlab.models import LanguageModel, generate
 
 MAX_TOKENS = 512  # of a prompt; a model with a shorter context has its own limit
 KEPT_BASELINES = 8
@@ -41,7 +41,7 @@ BARS = 8  # likeliest tokens shown before and after
 class Subject:
     """One set of weights: the model as trained, or one of its checkpoints."""
 
-    model: SRM
+    model: LanguageModel
     reference: StateMeans | None = None  # over evaluation tokens
     lexicon: Lexicon | None = None
 
@@ -57,7 +57,7 @@ class Session:
     name: str = "SRM"
     reference: StateMeans | None = None
     lexicon: Lexicon | None = None  # of the model's own weights
-    checkpoints: dict[str, Callable[[], SRM]] = field(
+    checkpoints: Mapping[str, Callable[[], LanguageModel]] = field(
         default_factory=dict
     )  # by name; each loads when asked for
     saved: dict[str, Any] = field(default_factory=dict)  # results of the run's analyses, as plain data
@@ -65,7 +65,7 @@ class Session:
     prompts: Sequence[str] = ("The stream recursion model reads, and the streams begin to talk.",)
 
     def __post_init__(self) -> None:
-        model = require_srm(self.model).eval()
+        model = self.model.eval()
         if self.tokenizer.vocab_size > model.config.vocab_size:
             raise UserError(
                 f"the tokenizer has {self.tokenizer.vocab_size} ids, the model "
@@ -79,25 +79,22 @@ class Session:
     # what there is
 
     @property
-    def srm(self) -> SRM:
-        return self._subjects[""].model
-
-    @property
     def max_tokens(self) -> int:
-        return min(self.srm.config.context, MAX_TOKENS)
+        return min(self.model.config.context, MAX_TOKENS)
 
     def info(self) -> dict[str, Any]:
-        config = self.srm.config
+        config, order = self.model.config, orders(self.model)
         return {
             "name": self.name,
             "config": config.to_dict(),
             "config_hash": config_hash(config),
-            "parameters": self.srm.num_parameters(),
-            "streams": config.streams,
-            "layers": config.depth,
-            "heads": config.stream_heads,
-            "steps": config.calls_per_layer,
-            "order": [[LETTERS[group] for group in layer] for layer in self.srm.evaluation_orders],
+            "parameters": self.model.num_parameters(),
+            "shape": self.shape(),
+            "streams": len(self.model.streams),
+            "layers": self.model.depth,
+            "heads": heads_of(self.model),
+            "steps": len(order[0]),
+            "order": order,
             "tokenizer": getattr(self.tokenizer, "name", "custom"),
             "max_tokens": self.max_tokens,
             "checkpoints": list(self.checkpoints),
@@ -106,6 +103,14 @@ class Session:
             "dictionary": "" if self.lexicon is None else self.lexicon.features.headline(),
             "python": self.python,
         }
+
+    def shape(self) -> list[str]:
+        """What the model is made of, in a few words."""
+        streams, heads, order = len(self.model.streams), heads_of(self.model), orders(self.model)[0]
+        word = f" × {''.join(order)}" if order and all(len(group) == 1 for group in order) else ""
+        found = [f"{streams} streams"] if streams > 1 else []
+        found.append(f"{self.model.depth} {self.model.level_name}{word}")
+        return found + ([f"{heads} heads"] if heads else [])
 
     def encode(self, prompt: str) -> list[int]:
         return self.check_tokens(self.tokenizer.encode(prompt))
@@ -118,7 +123,7 @@ class Session:
             raise UserError(
                 f"the prompt has {len(tokens)} tokens, at most {self.max_tokens} are shown: shorten it"
             )
-        vocabulary = self.srm.config.vocab_size
+        vocabulary = self.model.config.vocab_size
         if not all(0 <= token < vocabulary for token in tokens):
             raise UserError(f"a token id is not in 0…{vocabulary - 1}")
         return list(tokens)
@@ -130,9 +135,10 @@ class Session:
     ) -> Trace:
         subject = self.subject(checkpoint)
         intervention = intervention or Intervention()
-        intervention.check(subject.model, len(tokens), subject.dictionary)
         hooks = []
         if intervention:
+            streams_of(subject.model, "an intervention")
+            intervention.check(subject.model, len(tokens), subject.dictionary)
             means = self.baseline(tokens, checkpoint).means
             hooks = intervention.hooks(subject.model, means, subject.dictionary)
         note = {"checkpoint": checkpoint, "intervention": intervention.to_dict()}
@@ -155,7 +161,9 @@ class Session:
 
         `each` also runs every ablation alone, to set their sum against the joint effect.
         """
-        subject, baseline = self.subject(checkpoint), self.baseline(tokens, checkpoint)
+        subject = self.subject(checkpoint)
+        streams_of(subject.model, "an intervention")
+        baseline = self.baseline(tokens, checkpoint)
         outcome = evaluate(subject.model, baseline, intervention, subject.dictionary)
         count = min(BARS, baseline.log_probs.shape[-1])
         before, after = baseline.log_probs.exp(), outcome.log_probs.exp()
@@ -188,6 +196,7 @@ class Session:
         """
         subject, hooks = self.subject(), []
         if intervention:
+            streams_of(subject.model, "an intervention")
             intervention.check(subject.model, len(tokens), subject.dictionary)
             hooks = intervention.hooks(subject.model, self.baseline(tokens).means, subject.dictionary)
         count = min(count, self.max_tokens - len(tokens))
@@ -207,8 +216,8 @@ class Session:
     def sweep(self, tokens: Sequence[int], mode: By, checkpoint: str = "") -> Iterator[dict[str, Any]]:
         """Every stream ablated after every layer, one at a time: layer, stream, KL in bits at each token."""
         model = self.subject(checkpoint).model
-        for layer in range(model.config.depth):
-            for stream in range(model.config.streams):
+        for layer in range(model.depth):
+            for stream in range(len(model.streams)):
                 ablation = AblatedStream(stream, mode, layer, layer)
                 outcome = evaluate(model, self.baseline(tokens, checkpoint), Intervention((ablation,)))
                 yield {"layer": layer, "stream": stream, "kl": _rounded(outcome.kl)}

@@ -1,4 +1,4 @@
-"""A trace: everything one prompt did inside one SRM, as named arrays and a manifest.
+"""A trace: everything one prompt did inside one model, as named arrays and a manifest.
 
 The explorer, the report and the notebook read nothing else, so this file is the contract between the model's
 side and the page's. On disk and on the wire a trace is one safetensors file: named arrays with types and
@@ -15,8 +15,9 @@ shapes, and the manifest as JSON in the file's metadata. No pickle; any safetens
     ['T', 'o', ' ', 'b', 'e']
 
 Values are float16 (float32 if they are of the whole prompt), ids int32, routing weights uint8 (weight = value
-/ 255: exact to 0.002, an eighth of a float32's size). A tick is one step of one layer, counted through the
-whole pass: tick = layer × steps a layer + step.
+/ 255: exact to 0.002, an eighth of a float32's size). A layer is a level of the model's depth. A tick is one
+step of one layer, counted through the whole pass: tick = layer × steps a layer + step; where a model has no
+steps that move all streams, a tick is a layer. Arrays that are not defined on a model are left out.
 """
 
 from __future__ import annotations
@@ -59,31 +60,41 @@ def _field(dtype: str, axes: str, unit: str, about: str, optional: bool = False)
 FIELDS: dict[str, Field] = {
     "tokens": _field("int32", "token", "id", "the prompt"),
     "routing": _field(
-        "uint8", "layer token head target source", "1/255", "the connection's pattern: weight = value / 255"
+        "uint8",
+        "layer token head target source",
+        "1/255",
+        "the connection's pattern: weight = value / 255",
+        optional=True,
     ),
     "routing_entropy": _field(
-        "float16", "layer token head", "bits", "entropy over sources, mean over targets"
+        "float16", "layer token head", "bits", "entropy over sources, mean over targets", optional=True
     ),
     "connection_cosine": _field(
-        "float16", "layer token stream", "cosine", "cos(c, x): connection against token input"
+        "float16", "layer token stream", "cosine", "cos(c, x): connection against token input", optional=True
     ),
-    "update_cosine": _field("float16", "tick token stream", "cosine", "cos(y, step output)"),
-    "update_cosine_in": _field("float16", "tick token stream", "cosine", "cos(y, state before the step)"),
+    "update_cosine": _field("float16", "tick token stream", "cosine", "cos(y, step output)", optional=True),
+    "update_cosine_in": _field(
+        "float16", "tick token stream", "cosine", "cos(y, state before the step)", optional=True
+    ),
     "state_norm": _field(
-        "float16", "tick token stream", "rms", "root mean square of the state after the step"
+        "float16", "tick token stream", "rms", "root mean square of the state after the step", optional=True
     ),
-    "step_change": _field("float16", "tick token stream", "ratio", "‖state after − before‖ / ‖before‖"),
+    "step_change": _field(
+        "float16", "tick token stream", "ratio", "‖state after − before‖ / ‖before‖", optional=True
+    ),
     "drift_cosine": _field(
         "float16",
         "transition group token stream",
         "1 − cosine",
         "contribution of a step group, between consecutive layers",
+        optional=True,
     ),
     "drift_kl": _field(
         "float16",
         "transition group token stream",
         "nats",
         "KL of the softmaxed contributions, between consecutive layers",
+        optional=True,
     ),
     "surprisal": _field("float16", "token", "bits", "of each token given those before; NaN for the first"),
     "target": _field(
@@ -99,19 +110,23 @@ FIELDS: dict[str, Field] = {
         "layer token stream",
         "logits",
         "direct part of each stream in the target's logit, against the vocabulary's mean",
+        optional=True,
     ),
     "write_norm": _field(
         "float16",
         "layer token stream",
         "norm",
         "what the stream writes to the output embedding, less its mean",
+        optional=True,
     ),
-    "ablation_kl": _field("float16", "token stream", "bits", "KL(full ‖ stream's final state at its mean)"),
+    "ablation_kl": _field(
+        "float16", "token stream", "bits", "KL(full ‖ stream's final state at its mean)", optional=True
+    ),
     "stream_lens_id": _field(
         "int32",
         "layer token stream",
         "id",
-        "likeliest token with this stream alone, the others at their mean",
+        "likeliest token with this stream alone; the others at their mean, where streams add up",
         optional=True,
     ),
     "stream_lens_logprob": _field(
@@ -248,8 +263,8 @@ class Trace:
         return cls(arrays, manifest).with_measures()
 
     def with_measures(self) -> Trace:
-        """With the arrays that are worked out of the others; a trace of before has none of them."""
-        if "hub_score" in self.arrays:
+        """With the arrays that are worked out of the others; an older trace has none of them."""
+        if "hub_score" in self.arrays or "convergence_kl" in self.arrays:
             return self
         axes = {**self.manifest["axes"], "level": LEVELS}
         return Trace({**self.arrays, **measures(self.arrays)}, {**self.manifest, "axes": axes})

@@ -6,12 +6,16 @@
     >>> capture(model, byte_tokenizer(), "A stream")["ablation_kl"].shape       # token, stream
     (8, 8)
 
-Axes:  L layer   N tick   T token   S stream   D stream dim   H head   G step group
+What is not defined on a model is not in its trace: routing without a pattern between streams, ablation and
+attribution where streams do not add up to the output, steps where a call moves less than all streams.
+
+Axes:  L layer (a level of depth)   N tick   T token   S stream   D stream dim   H head   G step group
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,15 +24,15 @@ from torch import Tensor
 
 from srmlab.analysis.alignment import cosine
 from srmlab.analysis.readout import BITS, Readout, kl_divergence, kl_of_changes
+from srmlab.analysis.registry import has_contributions, has_patterns, has_streams
 from srmlab.analysis.routing import pattern_entropy
-from srmlab.analysis.states import StateMeans
+from srmlab.analysis.states import StateMeans, points_of
 from srmlab.dictionaries import Lexicon
 from srmlab.errors import UserError
 from srmlab.explorer.active_features import described, feature_arrays
 from srmlab.explorer.lens import stream_lens, top_lens
 from srmlab.explorer.trace import FORMAT, Trace, config_hash
-from srmlab.models import SRM, LanguageModel
-from srmlab.models.ordering import LETTERS
+from srmlab.models import Call, LanguageModel
 from srmlab.models.sites import HookFunction, NamesFilter
 
 RANKS = 5  # likeliest tokens kept at every tick
@@ -47,19 +51,6 @@ class TextTokens(Protocol):
     def decode(self, ids: Iterable[int]) -> str: ...
 
     def token_strings(self, ids: Iterable[int]) -> list[str]: ...
-
-
-def require_srm(model: LanguageModel) -> SRM:
-    if not isinstance(model, SRM):
-        raise UserError(
-            f"the explorer looks at streams, which {model.config.architecture} models lack: choose an SRM"
-        )
-    if model.config.connection != "attention":
-        raise UserError(
-            f"the explorer looks at routing, which connection = {model.config.connection!r} has none of: "
-            "choose an SRM with a learned connection"
-        )
-    return model
 
 
 @torch.inference_mode()
@@ -83,7 +74,6 @@ def capture(
     takes seconds. With a `lexicon` (`srmlab.dictionaries.Lexicon`) the trace says which features are in use.
     `python` are the lines that make model, tokenizer, reference and lexicon again.
     """
-    model = require_srm(model)
     ids = tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
     if not ids:
         raise UserError("the prompt is empty: write at least one token")
@@ -97,148 +87,205 @@ def capture(
     states = States.of(model, cache)
     target = torch.cat((tokens[1:], logits[0, -1].argmax(-1, keepdim=True)))
     arrays = (
-        _connection_arrays(cache, states)
-        | _step_arrays(model, states)
-        | _readout_arrays(model, states, logits[0], tokens, target, reference, stream_lens)
+        _exchange_arrays(model, cache, states)
+        | _step_arrays(states)
+        | _drift_arrays(model, cache, states)
+        | _lens_arrays(model, states, logits[0], tokens, target)
     )
+    if has_streams(model):
+        arrays |= _readout_arrays(model, states, logits[0], target, reference, stream_lens)
+    elif len(model.streams) > 1:
+        arrays |= _plain_stream_lens(model, states, target)
     arrays |= {"tokens": tokens.int(), "target": target.int()}
     dictionary = None
     if lexicon is not None:
         arrays |= feature_arrays(lexicon, cache)
-        dictionary = described(lexicon, arrays["features"].cpu().numpy(), model.config.depth)
-    manifest = _manifest(model, tokenizer, ids, arrays, name, note, reference is not None, dictionary)
+        dictionary = described(lexicon, arrays["features"].cpu().numpy(), model)
+    manifest = _manifest(model, tokenizer, ids, arrays, states, name, note, reference is not None, dictionary)
     return Trace(
         {key: value.cpu().contiguous().numpy() for key, value in arrays.items()},
         {**manifest, "python": python},
     ).with_measures()
 
 
-def _wanted(model: SRM) -> list[str]:
-    names = [
-        "input.streams",
-        "layers.*.connection.*",
-        "layers.*.update",
-        "layers.*.steps.*.out",
-        "layers.*.out",
-    ]
-    names += ["pre.*.out"] if model.config.pre_steps else []
-    return names + (["post.*.out"] if model.config.post_steps else [])
+def _wanted(model: LanguageModel) -> list[str]:
+    """The sites a trace is read off."""
+    names = [site for point in model.points for site in point.sites]
+    for exchange in model.exchanges:
+        names += [exchange.message, exchange.update, *([exchange.pattern] if exchange.pattern else [])]
+    for call in model.calls:
+        names += [call.site, *([call.before] if isinstance(call.before, str) else [])]
+    return list(dict.fromkeys([*names, *([model.input_site] if model.input_site else [])]))
 
 
+@dataclass(frozen=True)
+class Steps:
+    """What went into every call that moves all streams, and what came out; each [N, T, S, D]."""
+
+    before: Tensor
+    after: Tensor
+
+
+@dataclass(frozen=True)
 class States:
-    """The cached values of one prompt, stacked: what went into every step and what came out."""
+    """The cached states of one prompt, stacked."""
 
-    def __init__(
-        self, x: Tensor, update: Tensor, before: Tensor, after: Tensor, layers: Tensor, final: Tensor
-    ) -> None:
-        self.x = x  # [T, S, D] the token input
-        self.update = update  # [L, T, S, D]
-        self.before = before  # [N, T, S, D]
-        self.after = after  # [N, T, S, D]
-        self.layers = layers  # [L, T, S, D] after every layer, as the next layer reads it
-        self.final = final  # [T, S, D] as the output function reads it
+    levels: Tensor  # [L, T, S, D] after every level
+    final: Tensor  # [T, S, D] as the output reads it
+    steps: Steps | None  # None where a call moves one stream, adds a part, or levels differ in their calls
+    update: Tensor | None  # [N, T, S, D] what each step was given; None where streams exchange nothing
 
     @classmethod
-    def of(cls, model: SRM, cache: dict[str, Tensor]) -> States:
-        config = model.config
-        x = cache[f"pre.{config.pre_steps - 1}.out" if config.pre_steps else "input.streams"][0].float()
-        start = x if config.z0 == "input" else model.z0.float()[None].expand_as(x)
-        before, after, layers, update = [], [], [], []
-        z = start
-        for layer in range(config.depth):
-            for step in range(config.calls_per_layer):
-                before.append(z)
-                z = cache[f"layers.{layer}.steps.{step}.out"][0].float()
-                after.append(z)
-            z = cache[f"layers.{layer}.out"][0].float()
-            layers.append(z)
-            update.append(cache[f"layers.{layer}.update"][0].float())
-        final = cache[f"post.{config.post_steps - 1}.out"][0].float() if config.post_steps else z
-        return cls(
-            x, torch.stack(update), torch.stack(before), torch.stack(after), torch.stack(layers), final
-        )
+    def of(cls, model: LanguageModel, cache: dict[str, Tensor]) -> States:
+        points = [model.state_at(point, cache)[0].float() for point in model.points]  # [T, S, D] each
+        levels = torch.stack(points[: model.depth])
+        steps, update = _steps(model, cache, levels), None
+        if steps is not None and len(model.exchanges) == model.depth:
+            given = torch.stack([cache[exchange.update][0].float() for exchange in model.exchanges])
+            update = given.repeat_interleave(len(steps.after) // model.depth, 0)
+        return cls(levels, points[-1], steps, update)
 
     @property
     def outputs(self) -> Tensor:
-        """[L, T, S, D]: the state after every layer, the last one as the output function reads it."""
-        return torch.cat((self.layers[:-1], self.final[None]))
+        """[L, T, S, D]: the state after every level, the last one as the output reads it."""
+        return torch.cat((self.levels[:-1], self.final[None]))
+
+    @property
+    def ticks(self) -> Tensor:
+        """[N, T, S, D] The state after every step, or after every level where steps are not defined."""
+        if self.steps is None:
+            return self.levels
+        ticks = self.steps.after.clone()
+        ticks[-1] = self.levels[-1]  # an intervention on the last level's output counts
+        return ticks
 
 
-def _connection_arrays(cache: dict[str, Tensor], states: States) -> dict[str, Tensor]:
-    depth = len(states.layers)
-    pattern = torch.stack(
-        [cache[f"layers.{i}.connection.pattern"][0].float() for i in range(depth)]
-    )  # [L, T, H, S, S]
-    c = torch.stack([cache[f"layers.{i}.connection.out"][0].float() for i in range(depth)])
+def _steps(model: LanguageModel, cache: dict[str, Tensor], levels: Tensor) -> Steps | None:
+    counts = {sum(call.level == level for call in model.calls) for level in range(model.depth)}
+    if len(counts) != 1 or any(c.before is None or cache[c.site].ndim != 4 for c in model.calls):
+        return None
+    before, after = [], []
+    level = 0
+    for call in model.calls:
+        z = _before(call, cache)
+        if call.level > level:  # from here on with what left the level before, intervened on or not
+            level, z = call.level, levels[level]
+        before.append(z.expand_as(levels[0]))
+        after.append(cache[call.site][0].float())
+    return Steps(torch.stack(before), torch.stack(after)) if after else None
+
+
+def _before(call: Call, cache: dict[str, Tensor]) -> Tensor:
+    """[T, S, D], or [T, D] of a call that moves one stream; a constant has no T."""
+    return call.before.float() if isinstance(call.before, Tensor) else cache[call.before or ""][0].float()
+
+
+def _exchange_arrays(model: LanguageModel, cache: dict[str, Tensor], states: States) -> dict[str, Tensor]:
+    arrays = {}
+    if has_patterns(model):
+        sites = [exchange.pattern or "" for exchange in model.exchanges]
+        pattern = torch.stack([cache[site][0].float() for site in sites])  # [L, T, H, S, S]
+        arrays["routing"] = (pattern * 255).round().clamp(0, 255).to(torch.uint8)
+        arrays["routing_entropy"] = pattern_entropy(pattern).half()
+    if model.exchanges and model.input_site is not None:
+        c = torch.stack([cache[exchange.message][0].float() for exchange in model.exchanges])
+        arrays["connection_cosine"] = cosine(c, cache[model.input_site][0].float()[None]).half()
+    if states.update is not None and states.steps is not None:
+        arrays["update_cosine"] = cosine(states.update, states.steps.after).half()
+        arrays["update_cosine_in"] = cosine(states.update, states.steps.before).half()
+    return arrays
+
+
+def _step_arrays(states: States) -> dict[str, Tensor]:
+    if states.steps is None:
+        return {}
+    before, after = states.steps.before, states.steps.after
+    ratio = (after - before).norm(dim=-1) / before.norm(dim=-1).clamp_min(1e-9)
     return {
-        "routing": (pattern * 255).round().clamp(0, 255).to(torch.uint8),
-        "routing_entropy": pattern_entropy(pattern).half(),
-        "connection_cosine": cosine(c, states.x[None]).half(),
+        "state_norm": after.pow(2).mean(-1).sqrt().half(),
+        "step_change": ratio.clamp_max(6e4).half(),
     }
 
 
-def _step_arrays(model: SRM, states: States) -> dict[str, Tensor]:
-    calls = model.config.calls_per_layer
-    update = states.update.repeat_interleave(calls, 0)  # [N, T, S, D]
-    moved = states.after - states.before
-    ratio = moved.norm(dim=-1) / states.before.norm(dim=-1).clamp_min(1e-9)
-    parts = group_contributions(model, moved)  # [L, G, T, S, D]
+def _drift_arrays(model: LanguageModel, cache: dict[str, Tensor], states: States) -> dict[str, Tensor]:
+    if not has_contributions(model):
+        return {}
+    parts = contributions(model, cache, states)  # [L, G, T, S, D]
     log_p = torch.log_softmax(parts, dim=-1)
     return {
-        "update_cosine": cosine(update, states.after).half(),
-        "update_cosine_in": cosine(update, states.before).half(),
-        "state_norm": states.after.pow(2).mean(-1).sqrt().half(),
-        "step_change": ratio.clamp_max(6e4).half(),
         "drift_cosine": (1 - cosine(parts[1:], parts[:-1])).half(),
         "drift_kl": kl_divergence(log_p[:-1], log_p[1:]).clamp_max(6e4).half(),
     }
 
 
-def group_contributions(model: SRM, moved: Tensor) -> Tensor:
-    """What each step function added in each layer, summed over its calls: moved [N, T, S, D] → [L, G, T, S,
-    D].
+def contributions(model: LanguageModel, cache: dict[str, Tensor], states: States) -> Tensor:
+    """What each group of calls added at each level, summed over its calls: [L, G, T, S, D]. NaN for the
+    other streams of a group that moves only one.
     """
-    config = model.config
-    total = moved.new_zeros(config.depth, config.step_functions, *moved.shape[1:])
-    for layer, order in enumerate(model.evaluation_orders):
-        for step, group in enumerate(order):
-            total[layer, group] += moved[layer * config.calls_per_layer + step]
+    groups = model.call_groups
+    # a call whose result stands in a point moves the stream that stands there
+    places = {site: s for point in model.points for s, site in enumerate(point.sites)}
+    stream = {call.group: places[call.site] for call in model.calls if call.site in places}
+    total = states.levels.new_zeros(model.depth, len(groups), *states.levels.shape[1:])
+    still = torch.zeros(len(groups), total.shape[3], dtype=torch.bool)  # [G, S]
+    for call, moved in zip(model.calls, _moved(model, cache, states), strict=True):
+        group = groups.index(call.group)
+        if moved.ndim == 3:  # all streams
+            total[call.level, group] += moved
+        else:
+            at = stream.get(call.group, 0)
+            total[call.level, group, :, at] += moved
+            still[group], still[group, at] = True, False
+    total.permute(1, 3, 0, 2, 4)[still] = torch.nan
     return total
 
 
-def _readout_arrays(
-    model: SRM,
-    states: States,
-    logits: Tensor,
-    tokens: Tensor,
-    target: Tensor,
-    reference: StateMeans | None,
-    with_stream_lens: bool | None,
+def _moved(model: LanguageModel, cache: dict[str, Tensor], states: States) -> Iterable[Tensor]:
+    """By how much every call moves all streams [T, S, D], or its own one [T, D]."""
+    if states.steps is not None:
+        return states.steps.after - states.steps.before
+    added = ((call, cache[call.site][0].float()) for call in model.calls)
+    return (value if call.before is None else value - _before(call, cache) for call, value in added)
+
+
+def _lens_arrays(
+    model: LanguageModel, states: States, logits: Tensor, tokens: Tensor, target: Tensor
 ) -> dict[str, Tensor]:
-    dtype = model.unembedding.dtype
-    weight = model.output_function.from_streams.weight
-    ticks = states.after.clone()
-    ticks[-1] = states.layers[-1]  # an intervention on the last layer's output counts
-    if model.config.post_steps:  # the model's own answer comes after the post-steps: one more row
+    ticks = states.ticks
+    if len(model.points) > model.depth:  # the model's own answer comes later: one more row
         ticks = torch.cat((ticks, states.final[None]))
-    embedding = ticks.flatten(2).to(dtype) @ weight.T  # [N (+1), T, E]
+    embedding = model.read_out(ticks.to(model.unembedding.dtype))  # [N (+1), T, E]
     ids, values, targets = top_lens(model, embedding, target, min(RANKS, logits.shape[-1]))
-    read = Readout(model)
-    parts = read.parts(states.outputs.permute(2, 0, 1, 3))  # [S, L, T, E]
-    mean = parts.mean(2)  # [S, L, E]
-    if reference is not None:
-        points = [reference.at(site, model.device) for site in layer_sites(model)]
-        mean = read.parts(torch.stack(points, dim=1))
-    final, final_mean = parts[:, -1], mean[:, -1:]
-    kl, _ = kl_of_changes(final.sum(0), final_mean - final, read.unembedding)  # [S, T]
-    direction = read.unembedding[target] - read.unembedding.mean(0)  # [T, E]
     scores = torch.log_softmax(logits.float(), -1)
     surprisal = -scores[:-1].gather(-1, tokens[1:, None]).squeeze(-1) * BITS
-    arrays = {
+    return {
         "lens_ids": ids.int(),
         "lens_logprob": values.half(),
         "lens_target": targets.half(),
         "surprisal": torch.cat((surprisal.new_full((1,), torch.nan), surprisal)).half(),
+    }
+
+
+def _readout_arrays(
+    model: LanguageModel,
+    states: States,
+    logits: Tensor,
+    target: Tensor,
+    reference: StateMeans | None,
+    with_stream_lens: bool | None,
+) -> dict[str, Tensor]:
+    """Of streams that add up to the output: what each adds, and what is lost without it."""
+    read = Readout(model)
+    parts = read.parts(states.outputs.permute(2, 0, 1, 3))  # [S, L, T, E]
+    mean = parts.mean(2)  # [S, L, E]
+    if reference is not None:
+        sites = points_of(model)
+        points = [reference.at(site, model.device) for site in (*sites[: model.depth - 1], sites[-1])]
+        mean = read.parts(torch.stack(points, dim=1))
+    final, final_mean = parts[:, -1], mean[:, -1:]
+    kl, _ = kl_of_changes(final.sum(0), final_mean - final, read.unembedding)  # [S, T]
+    direction = read.unembedding[target] - read.unembedding.mean(0)  # [T, E]
+    arrays = {
         # of the target's logit less the mean logit; over the streams these add up to it
         "attribution": torch.einsum("slte,te->lts", parts, direction).half(),
         "write_norm": (parts - mean[:, :, None]).norm(dim=-1).permute(1, 2, 0).half(),
@@ -246,33 +293,45 @@ def _readout_arrays(
     }
     cost = 2 * parts.numel() * logits.shape[-1]
     if with_stream_lens or (with_stream_lens is None and cost <= STREAM_LENS_LIMIT):
-        ids, values, targets = stream_lens(model, parts, mean, target)
-        arrays |= {
-            "stream_lens_id": ids.int(),
-            "stream_lens_logprob": values.half(),
-            "stream_lens_target": targets.half(),
-        }
+        others = (mean.sum(0) - mean)[:, :, None]  # [S, L, 1, E]
+        arrays |= _stream_lens_arrays(model, parts + others, target)
     return arrays
 
 
+def _plain_stream_lens(model: LanguageModel, states: States, target: Tensor) -> dict[str, Tensor]:
+    """Of streams that do not add up: each read on its own, with no others to hold at their mean."""
+    outputs = states.outputs.to(model.unembedding.dtype)
+    alone = [model.read_stream(outputs[:, :, s], s) for s in range(len(model.streams))]
+    return _stream_lens_arrays(model, torch.stack(alone), target)
+
+
+def _stream_lens_arrays(model: LanguageModel, alone: Tensor, target: Tensor) -> dict[str, Tensor]:
+    """The embeddings of each stream alone [S, L, T, E], decoded."""
+    ids, values, targets = stream_lens(model, alone, target)
+    return {
+        "stream_lens_id": ids.int(),
+        "stream_lens_logprob": values.half(),
+        "stream_lens_target": targets.half(),
+    }
+
+
 def _manifest(
-    model: SRM,
+    model: LanguageModel,
     tokenizer: TextTokens,
     ids: list[int],
     arrays: dict[str, Tensor],
+    states: States,
     name: str | None,
     note: dict[str, Any] | None,
     has_reference: bool,
     dictionary: dict[str, Any] | None,
 ) -> dict[str, Any]:
-    config = model.config
     used: set[int] = set()
     for key in ("tokens", "target", "lens_ids", "stream_lens_id"):
         if key in arrays:
             used.update(np.unique(arrays[key].cpu().numpy()).tolist())
     for feature in dictionary["about"].values() if dictionary else ():
         used.update(feature["raises"], feature["example"])
-    ticks = config.depth * config.calls_per_layer
     prompt = tokenizer.decode([i for i in ids if i < tokenizer.vocab_size])
     return {
         "format": FORMAT,
@@ -283,24 +342,25 @@ def _manifest(
             zip(map(str, sorted(used)), display_strings(tokenizer, sorted(used)), strict=True)
         ),
         "model": {
-            "name": name or "SRM",
-            "config": config.to_dict(),
-            "config_hash": config_hash(config),
+            "name": name or type(model).__name__,
+            "config": model.config.to_dict(),
+            "config_hash": config_hash(model.config),
             "parameters": model.num_parameters(),
         },
-        "order": [[LETTERS[group] for group in layer] for layer in model.evaluation_orders],
-        "letters": list(LETTERS[: config.step_functions]),
+        "order": orders(model),
+        "letters": list(model.call_groups),
+        "streams": list(model.streams),
         "axes": {
-            "layer": config.depth,
+            "layer": model.depth,
             "token": len(ids),
-            "head": config.stream_heads,
-            "target": config.streams,
-            "source": config.streams,
-            "stream": config.streams,
-            "tick": ticks,
-            "lens": ticks + (1 if config.post_steps else 0),
-            "transition": config.depth - 1,
-            "group": config.step_functions,
+            "head": heads_of(model),
+            "target": len(model.streams),
+            "source": len(model.streams),
+            "stream": len(model.streams),
+            "tick": len(states.ticks),
+            "lens": arrays["lens_ids"].shape[0],
+            "transition": model.depth - 1,
+            "group": len(model.call_groups),
             "rank": arrays["lens_ids"].shape[-1],
             **({"point": len(dictionary["points"]), "place": dictionary["k"]} if dictionary else {}),
         },
@@ -316,10 +376,11 @@ def display_strings(tokenizer: TextTokens, ids: Sequence[int]) -> list[str]:
     return [tokenizer.token_strings([i])[0] if i < known else f"<{i}>" for i in ids]
 
 
-def layer_sites(model: SRM) -> list[str]:
-    """The site of each layer's result; the last is the state the output function reads, after the post-steps
-    if there are any.
-    """
-    config = model.config
-    names = [f"layers.{i}.out" for i in range(config.depth)]
-    return [*names[:-1], f"post.{config.post_steps - 1}.out" if config.post_steps else names[-1]]
+def orders(model: LanguageModel) -> list[list[str]]:
+    """For every level the groups of its calls, in their order."""
+    return [[call.group for call in model.calls if call.level == level] for level in range(model.depth)]
+
+
+def heads_of(model: LanguageModel) -> int:
+    """Heads of the pattern between the streams; 0 if there is none."""
+    return model.exchanges[0].heads if has_patterns(model) else 0

@@ -1,8 +1,8 @@
 """A trace in a notebook: `trace.show()`.
 
 With anywidget (`pip install "srmlab[notebook]"`) the explorer's views appear in the cell and answer
-to the mouse. Without it the same call gives a drawing: the tokens by surprisal and the routing wall, as plain
-HTML that any notebook viewer shows.
+to the mouse. Without it the same call gives a drawing: the tokens by surprisal and, where streams attend to
+each other, the routing wall, as plain HTML that any notebook viewer shows.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ class Drawing:
         self.trace = trace
 
     def _repr_html_(self) -> str:
-        return f'<div style="font:13px/1.8 monospace">{self._tokens()}</div>{self._wall()}'
+        wall = self._wall() if "routing" in self.trace.arrays else ""
+        return f'<div style="font:13px/1.8 monospace">{self._tokens()}</div>{wall}'
 
     def _tokens(self) -> str:
         surprisal = np.nan_to_num(self.trace["surprisal"].astype(float))

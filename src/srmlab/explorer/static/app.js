@@ -32,7 +32,8 @@ export class App {
     Object.assign(this, { host, client, info, traces, python, captioned, onerror });
     this.trace = null;
     this.other = null; // compare's B
-    this.outcome = null; // of the board's intervention
+    this.outcome = null; // of the board's intervention; null while it is asked for, and when that failed
+    this.failed = new Set(); // "outcome", "other": what was asked for last and not answered
     this.sweep = null;
     this.job = null;
     this.store = new Store(state);
@@ -115,7 +116,7 @@ export class App {
       layer: inside(state.layer, L),
       head: inside(state.head, H),
       step: inside(state.step, trace.steps),
-      ablated: state.ablated.filter((code) => code >= 0 && code < 3 * S),
+      ablated: trace.has("ablation_kl") ? state.ablated.filter((code) => code >= 0 && code < 3 * S) : [],
       brush: state.brush.length === 2 && from >= 0 && from < to && to < S ? [from, to] : [],
       holds: state.holds
         .filter(
@@ -215,13 +216,33 @@ export class App {
 
   // --- questions to the model ----------
 
+  // The answer; null if there is none, undefined if a newer question took the place of this one.
   async ask(kind, path, body, method) {
     try {
       return await this.client.ask(kind, path, body, method);
     } catch (error) {
-      if (!cancelled(error)) this.onerror(error);
+      if (cancelled(error)) return undefined;
+      this.onerror(error);
       return null;
     }
+  }
+
+  isAsking(kind) {
+    return Boolean(this.client?.running.has(kind));
+  }
+
+  // Take down what was said before: while an answer is awaited, no older number is on the screen.
+  forget(name) {
+    this[name] = null;
+    this.failed.delete(name);
+    this.store.touch(name);
+  }
+
+  // Put up the answer, or that there is none.
+  settle(name, answer) {
+    this[name] = answer;
+    if (answer === null) this.failed.add(name);
+    this.store.touch(name);
   }
 
   // Trace a prompt or token ids, and show it with these changes of the state.
@@ -239,6 +260,11 @@ export class App {
     const a = fix(this.store.get("first")),
       b = fix(this.store.get("last"));
     return [Math.min(a, b), Math.max(a, b)];
+  }
+
+  // Only where streams add up to the output, and there is a model to ask.
+  canIntervene() {
+    return this.client !== null && this.trace.has("ablation_kl");
   }
 
   isIntervening() {
@@ -262,20 +288,20 @@ export class App {
 
   async intervene() {
     const began = performance.now();
+    this.forget("outcome");
     const outcome = await this.ask("intervene", "/api/intervene", {
       tokens: this.tokens(),
       intervention: this.intervention(),
     });
-    if (!outcome) return;
-    this.outcome = outcome;
-    this.store.touch("outcome");
+    if (outcome === undefined) return;
+    this.settle("outcome", outcome);
     this.interveneTook = performance.now() - began;
   }
 
   async loadOther() {
     const against = this.store.get("against");
     const [kind, rest] = [against.split(":")[0], against.slice(against.indexOf(":") + 1)];
-    this.other = null;
+    this.forget("other");
     if (kind === "trace") this.other = this.traces[Number(rest)] ?? null;
     else if (
       this.client &&
@@ -285,15 +311,15 @@ export class App {
       if (kind === "checkpoint") request.checkpoint = rest;
       if (kind === "intervention") request.intervention = this.intervention();
       const bytes = await this.ask("other", "/api/trace", request);
-      if (bytes) this.other = new Trace(bytes);
+      if (bytes === undefined) return;
+      this.settle("other", bytes && new Trace(bytes));
     }
-    this.store.touch("other");
     this.caption();
   }
 
   async startSweep() {
     const { trace } = this;
-    this.sweep = null;
+    this.forget("sweep");
     const started = await this.ask("sweep", "/api/sweep", { tokens: this.tokens() });
     if (!started) return;
     this.job = started;
@@ -346,7 +372,7 @@ export class App {
         panel.note.textContent = error.message;
       }
     }
-    if (this.client && has("trace", "ablated", "cuts", "holds", "first", "last")) this.intervene();
+    if (this.canIntervene() && has("trace", "ablated", "cuts", "holds", "first", "last")) this.intervene();
     if (
       has("against", "trace") ||
       (this.store.get("against") === "intervention" && has("ablated", "cuts", "holds", "first", "last"))

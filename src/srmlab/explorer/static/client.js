@@ -20,6 +20,10 @@ export class Client {
       return response.headers.get("content-type").startsWith("application/json")
         ? await response.json()
         : await response.arrayBuffer();
+    } catch (error) {
+      // what fetch throws when nobody answers
+      if (error instanceof TypeError) throw new Error("the server has stopped: run srmlab explore again");
+      throw error;
     } finally {
       if (this.running.get(kind) === controller) this.running.delete(kind);
     }

@@ -45,7 +45,7 @@ export function bindKeys(app, { help, focusPrompt, toggleTheme, ablate }) {
       "]": () => move("stream", 1, S),
       ",": () => app.goto(Math.max(0, app.tick() - 1)),
       ".": () => app.goto(Math.min(app.trace.N - 1, app.tick() + 1)),
-      h: () => store.set({ head: (store.get("head") + 1) % H }),
+      h: () => store.set({ head: (store.get("head") + 1) % (H || 1) }),
       a: () => ablate?.(store.get("stream")),
       " ": () => app.togglePlay?.(),
       m: () =>

@@ -97,8 +97,7 @@ async function start() {
     `${info.parameters.toLocaleString("en")} parameters, config ${info.config_hash}, ` +
     `tokenizer ${info.tokenizer}`;
   $("shape").textContent =
-    `${info.streams} streams · ${info.layers} layers × ${info.order[0].join("")} · ` +
-    `${info.heads} heads · ` +
+    `${info.shape.join(" · ")} · ` +
     `${(info.parameters / 1e6).toFixed(info.parameters < 1e7 ? 2 : 0)}M`;
 
   const run = async (request, changes) => {
@@ -171,7 +170,7 @@ async function start() {
     help: showHelp,
     focusPrompt: () => $("prompt").select(),
     toggleTheme,
-    ablate: (stream) => toggleAblation(store, stream),
+    ablate: (stream) => app.canIntervene() && toggleAblation(store, stream),
   });
 
   store.subscribe((_, now) => {
@@ -182,7 +181,7 @@ async function start() {
     const range = now.rangeEnd === null ? "" : `–${now.rangeEnd}`;
     $("selection").textContent =
       `token ${now.token}${range} “${short(app.trace.strings[now.token], 14)}” · ` +
-      `S${now.stream} · L${now.layer} · H${now.head}`;
+      `${app.trace.streamName(now.stream)} · L${now.layer}${app.trace.H ? ` · H${now.head}` : ""}`;
   });
   addEventListener("hashchange", () => open(location.hash));
 

@@ -59,6 +59,10 @@ export class Trace {
     return data[offset];
   }
 
+  streamName(stream) {
+    return this.manifest.streams?.[stream] ?? `S${stream}`; // an older trace has no names
+  }
+
   string(id) {
     return this.manifest.vocabulary[id];
   }

@@ -11,7 +11,7 @@ export const board = {
   name: "board",
   title: "Ablation board",
   place: "upper right",
-  needs: [],
+  needs: ["ablation_kl"],
   shows: "The effect of ablations, cut edges and clamped features on the next-token distribution.",
   reading:
     "Toggle mean-, zero- or resample-ablation of a stream after the chosen layers; bars compare before and after.",
@@ -119,7 +119,9 @@ export const board = {
           ? "no intervention"
           : ctx.outcome
             ? `KL ${number(ctx.outcome.kl[Math.min(store.get("token"), ctx.outcome.kl.length - 1)], 3)} bits`
-            : "…";
+            : ctx.failed.has("outcome")
+              ? "no answer"
+              : "…";
       },
       height: (width) => 216 + 13 * said(width).length,
       render(pen, width, height, theme) {
@@ -134,7 +136,11 @@ export const board = {
         pen.rect(width - 56, 5, 8, 8, { fill: theme.warm });
         pen.text("after", width - 44, 12, { color: theme.dim, size: 10 });
         said(width).forEach((line, i) => pen.text(line, 0, 226 + 13 * i, { color: theme.ink, size: 10 }));
-        if (!outcome) return;
+        if (!outcome) {
+          const why = ctx.failed.has("outcome") ? "The model did not answer." : "asking the model …";
+          pen.text(why, 0, 34, { color: theme.dim, size: 11 });
+          return;
+        }
         const rows = bars();
         const left = 86,
           room = width - left - 92;
@@ -158,7 +164,7 @@ export const board = {
         strip(pen, width, theme);
       },
       tip: (hit) =>
-        hit.kind === "kl"
+        hit.kind === "kl" && ctx.outcome
           ? `token ${hit.column} “${short(ctx.trace.strings[hit.column], 12)}”   KL ` +
             `${number(ctx.outcome.kl[hit.column], 3)} bits`
           : null,

@@ -75,7 +75,8 @@ export const compare = {
     function options() {
       const list = [["", "none"]];
       if (ctx.client) {
-        list.push(["intervention", "the ablation board"], ["prompt:", "another prompt"]);
+        if (ctx.canIntervene()) list.push(["intervention", "the ablation board"]);
+        list.push(["prompt:", "another prompt"]);
         for (const name of ctx.info.checkpoints) list.push([`checkpoint:${name}`, `checkpoint ${name}`]);
       }
       ctx.traces.forEach((trace, i) =>
@@ -88,7 +89,7 @@ export const compare = {
     // chooses (pick), of one trace.
     function grid(trace) {
       const { layer, head, stream, source, token } = store.state;
-      const streams = Array.from({ length: trace.S }, (_, s) => `S${s}`);
+      const streams = Array.from({ length: trace.S }, (_, s) => trace.streamName(s));
       const layers = Array.from({ length: trace.L }, (_, l) => `L${l}`);
       switch (measured()) {
         case "routing": {
@@ -213,11 +214,15 @@ export const compare = {
             ? "no intervention: B equals A"
             : "";
       },
-      height: (width) => (ctx.other ? Math.min(300, width / 3 + 20) : 36),
+      height: (width) => (ctx.other || store.get("against") ? Math.min(300, width / 3 + 20) : 36),
       render(pen, width, height, theme) {
         const found = pair();
         if (!found) {
-          pen.text("Choose B: the ablation board, another prompt, a checkpoint or a saved trace.", 8, 24, {
+          const board = ctx.trace.has("ablation_kl") ? "the ablation board, " : "";
+          const choose = `Choose B: ${board}another prompt, a checkpoint or a saved trace.`;
+          const waiting = ctx.isAsking("other") ? "tracing B …" : choose;
+          const why = ctx.failed.has("other") ? "B could not be traced." : waiting;
+          pen.text(why, 8, 24, {
             color: theme.dim,
             size: 11,
           });

@@ -10,7 +10,7 @@ export const drift = {
   name: "drift",
   title: "Drift",
   place: "lower right",
-  needs: ["drift_cosine", "drift_kl"],
+  needs: ["drift_cosine", "drift_kl", "convergence_cosine", "convergence_kl"],
   shows:
     "How much each step function's contribution changes between consecutive layers, one line per stream.",
   reading:
@@ -24,7 +24,8 @@ export const drift = {
     if (transitions === 0) return "A model of one layer has no transitions.";
     const across = (d) => mean(groups.flatMap(({ lines }) => lines.map((line) => line[d])));
     const [first, last] = [across(0), across(transitions - 1)];
-    const converged = groups.flatMap((group) => group.converged).filter(Number.isFinite); // gaps: random order
+    // gaps: a random order, or a stream that a group does not move
+    const converged = groups.flatMap((group) => Array.from(group.converged)).filter(Number.isFinite);
     const classes = converged.map((at) => driftClass(at, transitions));
     const count = (name) => classes.filter((one) => one === name).length;
     return (
@@ -71,13 +72,13 @@ export const drift = {
         xTitle: "transition",
         xName: "transition",
         title:
-          `${trace.manifest.letters[group]}: ${name} · S${chosen} ` +
+          `${trace.manifest.letters[group]}: ${name} · ${trace.streamName(chosen)} ` +
           `${driftClass(converged[chosen], transitions)}`,
         band: { low: at(0.25), high: at(0.75), color: theme.band, solid: theme.dim },
         series: [
-          ...lines.map((line, s) => ({
-            label: `S${s}`,
-            values: Array.from(line),
+          ...moved(lines).map((s) => ({
+            label: trace.streamName(s),
+            values: Array.from(lines[s]),
             color: streamColor(s, trace.S),
             width: s === chosen ? 2.2 : 0.8,
             opacity: s === chosen ? 1 : 0.45,
@@ -91,6 +92,7 @@ export const drift = {
       };
     }
 
+    const streams = (group) => moved(driftOf(ctx.trace, store.get("drift"), group).lines);
     const perRow = () => (ctx.trace.G > 3 ? Math.ceil(ctx.trace.G / 2) : ctx.trace.G);
     return {
       update() {
@@ -123,7 +125,7 @@ export const drift = {
             sync: "drift",
             onpick: (x, near) =>
               store.set({
-                ...(near !== null && near < ctx.trace.S ? { stream: near } : {}),
+                ...(near !== null && near < streams(group).length ? { stream: streams(group)[near] } : {}),
                 ...(x !== null && x !== undefined ? { layer: Math.min(ctx.trace.L - 1, x + 1) } : {}),
               }),
           }),
@@ -150,8 +152,8 @@ export const drift = {
         const rows = [];
         for (let g = 0; g < trace.G; g++) {
           const { lines, converged, transitions } = driftOf(trace, store.get("drift"), g);
-          lines.forEach((line, s) =>
-            line.forEach((value, d) =>
+          moved(lines).forEach((s) =>
+            lines[s].forEach((value, d) =>
               rows.push([
                 trace.manifest.letters[g],
                 s,
@@ -177,3 +179,8 @@ export const drift = {
     };
   },
 };
+
+// The streams that a group moves.
+function moved(lines) {
+  return lines.map((_, s) => s).filter((s) => lines[s].some(Number.isFinite));
+}

@@ -14,7 +14,7 @@ export const lens = {
   needs: ["lens_ids", "lens_logprob", "lens_target"],
   shows: "The logit lens: the most likely token if the state were decoded after each layer.",
   reading:
-    "Colour = its log-probability; “streams” decodes each stream alone, with the others at their mean.",
+    "Colour = its log-probability; “streams” decodes each stream alone (the others at their mean, where streams add up).",
   uses: ["token", "layer", "stream", "lens"],
   stretches: true,
 
@@ -78,7 +78,7 @@ export const lens = {
           rows: trace.L,
           columns: trace.S,
           cells,
-          names: Array.from({ length: trace.S }, (_, s) => `S${s}`),
+          names: Array.from({ length: trace.S }, (_, s) => trace.streamName(s)),
           chosen: store.get("stream"),
         };
       }
@@ -109,7 +109,7 @@ export const lens = {
         return sum / trace.T;
       });
       const series = Array.from({ length: trace.S }, (_, s) => ({
-        label: `S${s}`,
+        label: trace.streamName(s),
         values: x.map((l) => mean[l * trace.S + s]),
         color: streamColor(s, trace.S),
         width: s === store.get("stream") ? 2.5 : 1,
@@ -257,7 +257,9 @@ export const lens = {
           "",
           'steps = trace.manifest["axes"]["tick"] // trace.manifest["axes"]["layer"]',
           'trace["lens_ids"][steps - 1 :: steps]             # [layer, token, rank]',
-          'trace["stream_lens_target"].mean(1)               # nats, [layer, stream]',
+          ...(ctx.trace.has("stream_lens_target")
+            ? ['trace["stream_lens_target"].mean(1)               # nats, [layer, stream]']
+            : []),
         ].join("\n"),
     };
     return drawn;

@@ -8,6 +8,11 @@ import { textWidth } from "../pen.js";
 
 const TEXT = { size: 13, mono: true };
 const ARRAYS = { surprisal: "surprisal", ablation: "ablation_kl", entropy: "routing_entropy" };
+const PYTHON = {
+  surprisal: 'trace["surprisal"]                      # bits, [token]',
+  ablation_kl: 'trace["ablation_kl"].sum(-1)            # bits, [token]',
+  routing_entropy: 'trace["routing_entropy"].mean((0, 2))   # bits, [token]',
+};
 const NAMES = {
   surprisal: "surprisal, bits",
   ablation: "ablation KL, bits summed over streams",
@@ -137,9 +142,9 @@ export const tokens = {
         [
           ctx.preamble(),
           "",
-          'trace["surprisal"]                      # bits, [token]',
-          'trace["ablation_kl"].sum(-1)            # bits, [token]',
-          'trace["routing_entropy"].mean((0, 2))   # bits, [token]',
+          ...Object.entries(PYTHON)
+            .filter(([name]) => ctx.trace.has(name))
+            .map(([, line]) => line),
         ].join("\n"),
     };
   },

@@ -10,7 +10,7 @@ export const wall = {
   name: "wall",
   title: "Routing wall",
   place: "upper left",
-  needs: ["routing"],
+  needs: ["routing", "hub_score", "incoming", "self_routing"],
   shows: "The connection's attention patterns between streams, one map for each layer and head.",
   reading: "Row = target (reads), column = source (read from); click a map to open it in the routing lens.",
   uses: ["wall", "scope", "threshold", "layer", "head", "stream", "source", "token", "rangeEnd", "hover"],
