@@ -51,8 +51,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def causal_attention(qkv: Tensor, heads: int, here: Pass, dropout: float = 0.0) -> Tensor:
     """Attend: qkv [N, T, 3·H·K] → [N, T, H·K]. Cached tokens come before these.
 
-    `here.rotary` turns queries and keys by their positions; `here.mask` [N, 1, T, T], True where a token
-    may look, replaces the causal mask (to keep documents apart).
+    `here.rotary` turns queries and keys by their positions; `here.mask` [N, 1, T, keys], True where a token
+    may look, replaces the causal mask (to keep documents apart, and to leave padding out).
     """
     N, T, _ = qkv.shape
     q, k, v = qkv.view(N, T, 3, heads, -1).permute(2, 0, 3, 1, 4).unbind(0)  # each [N, H, T, K]
@@ -61,7 +61,7 @@ def causal_attention(qkv: Tensor, heads: int, here: Pass, dropout: float = 0.0) 
     mask = here.mask
     if (past := here.past()) is not None:
         k, v = past.append(k, v)
-        if T > 1 and k.shape[2] > T:
+        if mask is None and T > 1 and k.shape[2] > T:
             total = k.shape[2]
             mask = torch.ones(T, total, dtype=torch.bool, device=q.device).tril(total - T)
     out = F.scaled_dot_product_attention(

@@ -57,6 +57,7 @@ class DecodingCache:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.slots: list[KeyValues] = []
+        self.real: Tensor | None = None  # [B, length] which tokens are not padding; None if all are
 
     @property
     def length(self) -> int:
@@ -72,6 +73,17 @@ class DecodingCache:
             if i == len(self.slots):
                 self.slots.append(KeyValues(self.capacity))
             yield self.slots[i]
+
+    def with_padding(self, tokens: Tensor, real: Tensor | None) -> Tensor | None:
+        """Remember which of these `tokens` [B, T] are real; which of all are, [B, length + T]."""
+        if real is None and self.real is None:
+            return None
+        before = (
+            tokens.new_ones(len(tokens), self.length, dtype=torch.bool) if self.real is None else self.real
+        )
+        now = torch.ones_like(tokens, dtype=torch.bool) if real is None else real
+        self.real = torch.cat((before, now), dim=1)
+        return self.real
 
     def room_for(self, tokens: int) -> None:
         if self.length + tokens > self.capacity:

@@ -125,8 +125,7 @@ class GPT2(LanguageModel[GPT2Config]):
         self.ready()
 
     def hidden(self, tokens: Tensor, here: Pass) -> Tensor:
-        positions = torch.arange(here.start, here.start + tokens.shape[1], device=tokens.device)
-        h = self.embedding(tokens) + self.positions(positions)
+        h = self.embedding(tokens) + self.positions(here.positions(tokens))
         h = here("input.embedding", F.dropout(h, self.config.dropout, self.training))
         for b, block in enumerate(self.blocks):
             h = here.call(f"blocks.{b}", block, h)
