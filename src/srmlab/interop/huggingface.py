@@ -449,8 +449,50 @@ def export(model: LanguageModel, directory: str | Path, tokenizer: Tokenizer | N
             )
         theirs.generation_config.eos_token_id = theirs.generation_config.pad_token_id = tokenizer.end_of_text
     theirs.save_pretrained(directory)
+    (Path(directory) / "README.md").write_text(model_card(model), encoding="utf-8")
     if tokenizer is not None:
         export_tokenizer(tokenizer, directory, model.config.context)
+
+
+CARD = """\
+---
+library_name: transformers
+pipeline_tag: text-generation
+tags: [srmlab, {architecture}]
+---
+
+# {architecture}, {parameters:,} parameters
+
+{shape}; context {context}, vocabulary {vocabulary}. The code is in a package:
+
+```sh
+pip install "srmlab[hf]"
+```
+
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)  # it has no code of its own
+```
+
+```
+{drawing}
+```
+"""
+
+
+def model_card(model: LanguageModel) -> str:
+    """The README of an exported folder: what the model is and how it is opened."""
+    config = model.config
+    return CARD.format(
+        architecture=config.architecture,
+        parameters=model.num_parameters(),
+        shape=config.shape,
+        context=config.context,
+        vocabulary=config.vocab_size,
+        drawing=config.drawing,
+    )
 
 
 def export_tokenizer(tokenizer: Tokenizer, directory: str | Path, context: int) -> PreTrainedTokenizerFast:
@@ -464,6 +506,7 @@ def export_tokenizer(tokenizer: Tokenizer, directory: str | Path, context: int) 
         padding_side="left",
         model_max_length=context,
         clean_up_tokenization_spaces=False,
+        model_input_names=["input_ids", "attention_mask"],
         split_special_tokens=True,  # "<|endoftext|>" in a text is text, as in ours
     )
     theirs.save_pretrained(str(directory))

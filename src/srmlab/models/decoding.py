@@ -176,6 +176,9 @@ def check_sampling(
     top_p: float | None,
     vocab_size: int,
 ) -> None:
+    if not isinstance(tokens, Tensor):
+        kind = type(tokens).__name__
+        raise UserError(f"tokens are a tensor [batch, token] of ids, not {kind}: use tokenizer(text).tokens")
     if tokens.ndim != 2 or tokens.numel() == 0:
         raise UserError(f"tokens of shape {tuple(tokens.shape)}: need [batch, token] with at least one token")
     low, high = (int(bound) for bound in tokens.aminmax())

@@ -12,7 +12,7 @@ noticed.
 
 from srmlab.storage.identity import model_fingerprint, model_mark
 from srmlab.storage.metrics import iter_metrics, read_metrics
-from srmlab.storage.model import is_huggingface, load, load_tokenizer, save
+from srmlab.storage.model import is_huggingface, load, load_tokenizer, save, saved_tokenizer
 from srmlab.storage.run import RunDirectory
 from srmlab.storage.weights import CheckpointError, weights_folder
 
@@ -27,5 +27,6 @@ __all__ = [
     "model_mark",
     "read_metrics",
     "save",
+    "saved_tokenizer",
     "weights_folder",
 ]
