@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
 import srmlab
 from srmlab.errors import UserError
@@ -39,3 +40,32 @@ def test_every_name_is_ours_even_after_nnsight():
     code = "import nnsight, srmlab; print(*(getattr(srmlab, name).__module__ for name in srmlab.__all__))"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert {module.split(".")[0] for module in told.stdout.split()} == {"srmlab"}
+
+
+def test_the_shipped_model_and_its_tokenizer_are_opened_by_name(tmp_path, monkeypatch):
+    model, tokenizer = srmlab.load("srm-nano"), srmlab.load_tokenizer("srm-nano")
+    assert tokenizer.vocab_size == model.config.vocab_size
+    monkeypatch.chdir(tmp_path)
+    srmlab.save(srmlab.build(srmlab.preset("srm-nano").replace(init_seed=5)), "srm-nano")
+    assert srmlab.load("srm-nano").config.init_seed == 5  # a folder of that name comes first
+
+
+def test_texts_of_unequal_length_become_one_batch_with_its_mask():
+    model, tokenizer = srmlab.load("srm-nano"), srmlab.load_tokenizer("srm-nano")
+    texts = ["My fellow citizens", "The"]
+    tokens, mask = tokenizer(texts)
+    logits = model(tokens, attention_mask=mask)
+    for row, text in enumerate(texts):
+        alone = tokenizer(text)
+        assert alone.attention_mask.all()
+        assert tokens[row, mask[row] == 1].tolist() == alone.tokens[0].tolist() == tokenizer.encode(text)
+        torch.testing.assert_close(logits[row, -1], model(alone.tokens)[0, -1], rtol=0, atol=1e-4)
+    with pytest.raises(UserError, match="there is an empty text"):
+        tokenizer(["a", ""])
+
+
+@pytest.mark.parametrize("prompt", ["My fellow", [1, 2], [[1, 2]]])
+def test_generate_says_in_one_line_what_it_takes(prompt):
+    with pytest.raises(UserError, match=r"ids, not (str|list): use tokenizer\(text\).tokens") as refusal:
+        srmlab.generate(srmlab.load("srm-nano"), prompt)
+    assert "\n" not in str(refusal.value)

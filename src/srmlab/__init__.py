@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         generate,
         preset,
     )
-    from srmlab.storage import load
+    from srmlab.storage import load, load_tokenizer
 
 __version__ = "0.1.0"
 
@@ -51,6 +51,7 @@ __all__ = [
     "config_from_dict",
     "generate",
     "load",
+    "load_tokenizer",
     "preset",
     "save",
 ]
@@ -76,7 +77,7 @@ def __getattr__(name: str):
         return importlib.import_module(f"srmlab.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'srmlab' has no attribute {name!r}")
-    room = importlib.import_module("srmlab.storage" if name == "load" else "srmlab.models")
+    room = importlib.import_module("srmlab.storage" if name.startswith("load") else "srmlab.models")
     return globals().setdefault(name, getattr(room, name))
 
 

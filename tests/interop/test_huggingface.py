@@ -225,6 +225,119 @@ def test_text_read_in_parts_has_the_logits_of_the_whole(ours, theirs, tokens):
 
 
 @pytest.mark.parametrize("config", [SRM_SMALL])
+def test_a_misspelt_keyword_is_an_error(theirs, tokens):
+    with pytest.raises(TypeError, match="atention_mask"):
+        theirs(tokens, atention_mask=torch.ones_like(tokens))
+
+
+@each_architecture
+def test_the_positions_of_the_mask_may_be_given(theirs, tokens):
+    filled, mask = padded(tokens, "left")
+    positions = (mask.cumsum(-1) - 1).clamp_min(0)
+    given = theirs(filled, attention_mask=mask, position_ids=positions).logits
+    assert torch.equal(given, theirs(filled, attention_mask=mask).logits)
+
+
+@each_architecture
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_the_loss_of_a_padded_batch_counts_what_real_tokens_predict(ours, theirs, tokens, side):
+    filled, mask = padded(tokens, side)
+    labels = filled.masked_fill(mask == 0, -100)
+    total = sum(
+        ours(tokens[row : row + 1, : n - 1], tokens[row : row + 1, 1:n]) * (n - 1)
+        for row, n in enumerate(LENGTHS)
+    )
+    loss = theirs(filled, attention_mask=mask, labels=labels).loss
+    torch.testing.assert_close(loss, total / (sum(LENGTHS) - len(LENGTHS)))
+
+
+@each_architecture
+def test_a_padded_batch_is_one_pass(ours, theirs, tokens):
+    filled, mask = padded(tokens, "left")
+    called = []
+    handles = [
+        site.register_forward_hook(lambda *_, name=name: called.append(name))
+        for name, site in ours.sites.items()
+    ]
+    theirs(filled, attention_mask=mask)
+    assert called == ours.site_names
+    called.clear()
+    theirs.generate(filled, attention_mask=mask, max_new_tokens=3, do_sample=False)
+    assert called == 3 * ours.site_names
+    for handle in handles:
+        handle.remove()
+
+
+@each_architecture
+def test_embeddings_in_place_of_tokens_give_the_same_logits_and_text(theirs, tokens):
+    filled, mask = padded(tokens, "left")
+    embeddings = theirs.get_input_embeddings()(filled)
+    assert embeddings.shape[-1] == theirs.config.hidden_size
+    given = theirs(inputs_embeds=embeddings, attention_mask=mask).logits
+    assert torch.equal(given, theirs(filled, attention_mask=mask).logits)
+    options = {"attention_mask": mask, "max_new_tokens": 5, "do_sample": False}
+    written = theirs.generate(inputs_embeds=embeddings, **options)
+    assert torch.equal(written, theirs.generate(filled, **options)[:, -5:])
+
+
+@each_architecture
+def test_hidden_states_are_the_input_and_the_state_at_every_point(ours, theirs, tokens):
+    states = theirs(tokens, output_hidden_states=True).hidden_states
+    assert len(states) == theirs.config.num_hidden_layers + 1 == len(ours.points) + 1
+    _, cache = ours.run_with_cache(tokens)
+    assert torch.equal(states[0], cache[ours.site_names[0]].flatten(2))
+    for state, point in zip(states[1:], ours.points, strict=True):
+        torch.testing.assert_close(state, ours.state_at(point, cache).flatten(2), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        ours.read_out(states[-1].unflatten(-1, (len(ours.streams), -1))) @ ours.unembedding.T, ours(tokens)
+    )
+
+
+@every_model
+def test_another_table_of_embeddings_is_used_and_stays_tied(config, theirs, tokens):
+    old, new = theirs.get_input_embeddings(), torch.nn.Embedding(VOCAB, theirs.config.hidden_size)
+    theirs.set_input_embeddings(new)
+    assert theirs.get_input_embeddings() is new
+    assert all(parameter is not old.weight for parameter in theirs.parameters())
+    theirs(tokens, labels=tokens).loss.backward()
+    assert (theirs.model.unembedding is new.weight) == config.tied
+    assert new.weight.grad is not None
+
+
+@pytest.mark.parametrize("config", [SRM_SMALL, HRM_SMALL, CONFIGS["gpt2"].replace(dropout=0.0)])
+def test_gradient_checkpointing_computes_again_and_gets_the_same_gradient(ours, theirs, tokens, monkeypatch):
+    filled, mask = padded(tokens, "left")
+    calls = []
+    for unit in ours.units:
+        forward = unit.forward
+        monkeypatch.setattr(unit, "forward", lambda *a, f=forward: (calls.append(1), f(*a))[1])
+
+    def gradients():
+        calls.clear()
+        theirs.zero_grad()
+        theirs(filled, attention_mask=mask, labels=filled).loss.backward()
+        return len(calls), [parameter.grad.clone() for parameter in ours.parameters()]
+
+    theirs.train()
+    once, plain = gradients()
+    theirs.gradient_checkpointing_enable()
+    assert theirs.is_gradient_checkpointing
+    with pytest.raises(UserError, match="pass use_cache=False"):
+        theirs(tokens, use_cache=True)
+    twice, again = gradients()
+    assert twice > once
+    for expected, gradient in zip(plain, again, strict=True):
+        torch.testing.assert_close(gradient, expected)
+    theirs.gradient_checkpointing_disable()
+    assert gradients()[0] == once
+
+
+def test_the_base_model_is_ours():
+    ours = srmlab.build(SRM_SMALL)
+    assert SRMForCausalLM.wrap(ours).base_model is ours
+
+
+@pytest.mark.parametrize("config", [SRM_SMALL])
 def test_a_plain_pass_keeps_no_cache(theirs, tokens):
     assert theirs(tokens).past_key_values is None
 
@@ -303,7 +416,27 @@ def test_a_cache_of_the_users_own_serves_two_calls(ours, theirs, tokens):
             'set tokenizer.padding_side = "left"',
         ),
         (lambda m, t: m(t, past_key_values=DynamicCache()), "is a DynamicCache: leave it out"),
-        (lambda m, t: m(t, output_hidden_states=True), r"use model.model.run_with_cache\(tokens\)"),
+        (
+            lambda m, t: m(t, position_ids=torch.tensor([[1, 2, 3, 4]])),
+            "positions count from each row's first",
+        ),
+        (lambda m, t: m(t, inputs_embeds=m.get_input_embeddings()(t)), "one of the two"),
+        (lambda m, _: m(), "one of the two"),
+        (lambda m, _: m(inputs_embeds=torch.zeros(1, 4, 7)), r"shape \[1, 4, 7\]: need \[batch, token, 16\]"),
+        (lambda m, _: m.set_attn_implementation("eager"), "'eager': attention is always torch's"),
+        (lambda m, _: SRMForCausalLM._from_config(m.config, attn_implementation="eager"), "leave it out"),
+        (
+            lambda m, _: m.set_input_embeddings(torch.nn.Embedding(3, 16)),
+            r"\[3, 16\]: this model's are \[61, 16\]",
+        ),
+        (
+            lambda m, t: m(
+                t,
+                attention_mask=torch.tensor([[0, 1, 1, 1, 1, 1, 1, 1]]),
+                past_key_values=m(t, use_cache=True).past_key_values,
+            ),
+            "not the padding that the cached tokens were read with",
+        ),
         (lambda m, t: m(t, output_attentions=True), r"use model.model.run_with_cache\(tokens\)"),
         (lambda m, t: m.generate(t, max_new_tokens=CONTEXT), "lower max_new_tokens"),
         (

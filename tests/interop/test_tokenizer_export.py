@@ -6,11 +6,14 @@ import random
 from pathlib import Path
 
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+import srmlab
 from srmlab.data import Tokenizer, byte_tokenizer, gpt2_tokenizer, load_tokenizer, train_bpe
+from srmlab.errors import UserError
 from srmlab.interop.huggingface import export_tokenizer
 
 WORDS = [
@@ -90,3 +93,17 @@ def test_a_batch_is_padded_on_the_left_for_writing(pair):
 def test_our_own_loader_reads_the_exported_folder(folder):
     tokenizer, path = folder
     assert load_tokenizer(path).fingerprint == tokenizer.fingerprint
+
+
+def test_our_own_loader_needs_no_more_than_tokenizer_json(pair, tmp_path):
+    ours, theirs = pair
+    theirs.save_pretrained(tmp_path)  # as their Trainer does, beside a checkpoint's weights
+    assert not (tmp_path / "about.json").exists()
+    assert srmlab.load_tokenizer(tmp_path).fingerprint == ours.fingerprint
+
+
+def test_a_tokenizer_that_is_not_made_of_bytes_is_refused(tmp_path):
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
+    words.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(UserError, match="use its library"):
+        srmlab.load_tokenizer(tmp_path)

@@ -6,12 +6,13 @@ import pytest
 import torch
 from small_models import some_tokens
 
+from srmlab.data import byte_tokenizer
 from srmlab.models import build, preset
 
 nnsight = pytest.importorskip("nnsight")
 
 # `input` and `output` are nnsight's own words: it shows our `input.streams` as `E_input.streams`, and says so
-pytestmark = pytest.mark.filterwarnings("ignore:Module 'model' has a submodule named:UserWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:Module 'model(.model)?' has a submodule named:UserWarning")
 
 
 @pytest.fixture
@@ -90,3 +91,47 @@ def test_the_baselines_are_traced_too(name, site):
     with traced.trace(TOKENS):
         value = traced.get(site).output.save()
     torch.testing.assert_close(value, cache[site], rtol=0, atol=1e-5)
+
+
+# Hugging Face's wrapper and a tokenizer: texts of unequal length in one trace
+
+TEXTS = ["The President of the United", "The", "My fellow citizens,"]
+STREAMED = {"srm-nano": "model.layers.3.out", "gpt2-nano": "model.blocks.3.out"}
+
+
+@pytest.fixture
+def written_by(tmp_path):
+    """A model of a preset with an alphabet of bytes, as nnsight opens it."""
+    huggingface = pytest.importorskip("srmlab.interop.huggingface")
+
+    def wrap(name):
+        model = build(preset(name).replace(vocab_size=257)).eval()
+        tokenizer = huggingface.export_tokenizer(byte_tokenizer(), tmp_path, model.config.context)
+        theirs = huggingface.SRMForCausalLM.wrap(model).eval()
+        traced = nnsight.TransformersModel(theirs, task="text-generation", tokenizer=tokenizer)
+        return theirs, tokenizer, traced
+
+    return wrap
+
+
+@pytest.mark.parametrize(("name", "site"), STREAMED.items())
+def test_an_edit_in_a_padded_batch_reaches_every_row(written_by, name, site):
+    theirs, tokenizer, traced = written_by(name)
+
+    def edited(texts):
+        with traced.trace(texts):
+            changed = traced.get(site).output.clone()
+            if changed.ndim == 4:
+                changed[:, :, 2] = 0  # stream 2
+            else:
+                changed[..., :64] = 0  # one stream: half of it
+            traced.get(site).output = changed
+            logits = traced.model.logits.output.save()
+        return logits[:, -1]
+
+    together = edited(TEXTS)
+    alone = torch.cat([edited([text]) for text in TEXTS])
+    torch.testing.assert_close(together, alone, rtol=0, atol=1e-5)
+    ids = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    untouched = theirs(**ids).logits[:, -1]
+    assert ((together - untouched).abs().amax(-1) > 1e-3).all()

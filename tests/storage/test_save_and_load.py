@@ -9,7 +9,7 @@ import srmlab
 from srmlab.cli.export import export_huggingface
 from srmlab.data import byte_tokenizer
 from srmlab.errors import UserError
-from srmlab.storage import load_tokenizer
+from srmlab.storage import load_tokenizer, saved_tokenizer
 
 SMALL = srmlab.SRMConfig(
     vocab_size=257, context=8, embedding_dim=8, streams=2, stream_dim=8, mlp_dim=8, token_heads=1, head_dim=4,
@@ -43,7 +43,9 @@ def test_the_tokenizer_comes_along(tmp_path):
     tokenizer = load_tokenizer(tmp_path / "with")
     assert tokenizer is not None
     assert tokenizer.fingerprint == byte_tokenizer().fingerprint
-    assert load_tokenizer(tmp_path / "without") is None
+    assert saved_tokenizer(tmp_path / "without") is None
+    with pytest.raises(UserError, match="give the run or the export"):
+        load_tokenizer(tmp_path / "without")
 
 
 def test_an_export_for_hugging_face_comes_back_too(tmp_path):

@@ -21,6 +21,8 @@ no package.
     'hé<|endoftext|>'
 """
 
+from __future__ import annotations
+
 import hashlib
 import importlib.util
 import json
@@ -30,11 +32,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import tiktoken
 
 from srmlab.data.errors import DataError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 END_OF_TEXT = "<|endoftext|>"
 ANSWER = "="  # stands between a question and its answer
@@ -50,6 +56,13 @@ GPT2_FIX = 'pip install "srmlab[demo]"'
 
 PIECE_CHARS = 1 << 20  # a longer document is encoded piece by piece, to the same ids
 FORMAT = 1
+
+
+class Padded(NamedTuple):
+    """Texts of unequal length as one batch."""
+
+    tokens: Tensor  # [B, T] padded on the left
+    attention_mask: Tensor  # [B, T] 0 at padding, 1 elsewhere
 
 
 @dataclass(frozen=True)
@@ -83,6 +96,24 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         return self.encode_array(text).tolist()
+
+    def __call__(self, texts: str | Sequence[str]) -> Padded:
+        """Texts as tensors: ids [B, T], shorter ones padded on the left, and the mask of what is not padding.
+
+        >>> tokens, mask = byte_tokenizer()(["My fellow citizens", "The"])
+        >>> tokens.shape, int(mask[1].sum())
+        (torch.Size([2, 18]), 3)
+        """
+        import torch
+
+        rows = [torch.tensor(self.encode(text)) for text in ([texts] if isinstance(texts, str) else texts)]
+        if not rows or not all(map(len, rows)):
+            raise DataError("there is an empty text: every text needs at least one token")
+        tokens = torch.full((len(rows), max(map(len, rows))), self.end_of_text)
+        mask = torch.zeros_like(tokens)
+        for row, ids in enumerate(rows):
+            tokens[row, -len(ids) :], mask[row, -len(ids) :] = ids, 1
+        return Padded(tokens, mask)
 
     def encode_array(self, text: str) -> np.ndarray:
         """The ids of `text`, [tokens] uint32 (uint8 for bytes); safe to call from many threads."""
@@ -245,13 +276,16 @@ def make_tokenizer(spec: str, sample: Iterable[str] = ()) -> Tokenizer:
 
 
 def load_tokenizer(directory: str | Path) -> Tokenizer:
-    """Read what `Tokenizer.save` wrote, and check that it is the same tokenizer."""
+    """Read what `Tokenizer.save` wrote, and check that it is the same tokenizer.
+
+    Other tools keep `tokenizer.json` and lose `about.json`: the vocabulary then says what it is.
+    """
     directory = Path(directory)
     try:
-        about = json.loads((directory / "about.json").read_text(encoding="utf-8"))
-        vocabulary = json.loads((directory / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
-        name, end, expected = about["name"], about["end_of_text"], about["fingerprint"]
-        by_id = {i: token for token, i in vocabulary.items()}
+        file = json.loads((directory / "tokenizer.json").read_text(encoding="utf-8"))
+        about = _about(directory / "about.json", file)
+        name, end, expected = about["name"], about["end_of_text"], about.get("fingerprint")
+        by_id = {i: token for token, i in file["model"]["vocab"].items()}
         tokenizer = Tokenizer(name, tuple(_to_bytes(by_id[i]) for i in range(end)))
     except FileNotFoundError as error:
         raise DataError(f"no tokenizer in {directory}: {Path(error.filename).name} is missing") from None
@@ -259,11 +293,22 @@ def load_tokenizer(directory: str | Path) -> Tokenizer:
         raise DataError(
             f"the tokenizer in {directory} cannot be read ({error!r}): prepare it again"
         ) from None
-    if tokenizer.fingerprint != expected:
+    if expected is not None and tokenizer.fingerprint != expected:
         raise DataError(
             f"the tokenizer in {directory} is damaged (its fingerprint differs): prepare it again"
         )
     return tokenizer
+
+
+def _about(path: Path, file: dict) -> dict:
+    """What `about.json` says, or what can be told from a `tokenizer.json` alone."""
+    if path.is_file():
+        return json.loads(path.read_text(encoding="utf-8"))
+    ends = [token["id"] for token in file["added_tokens"] if token["content"] == END_OF_TEXT]
+    if file["model"]["type"] != "BPE" or len(ends) != 1 or file["normalizer"] is not None:
+        where = path.parent
+        raise DataError(f"the tokenizer in {where} is not made of bytes and {END_OF_TEXT}: use its library")
+    return {"name": "byte" if ends[0] == 256 else f"bpe:{ends[0] + 1}", "end_of_text": ends[0]}
 
 
 # --- bytes, characters, pieces ------------------------------------------------------------------------------

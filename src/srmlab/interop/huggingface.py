@@ -17,16 +17,16 @@ the config holds ours as one dictionary (`config.srm`), and the fields that othe
 An exported folder also holds `modeling_srm.py`, a stub that imports this file, so `trust_remote_code=True`
 opens the folder where nobody has imported anything; the package itself must be installed.
 
-Padding. Right padding is harmless under causal attention and is read like text. Rows with left padding (what
-`generate` wants) are grouped by their padding, and each group is read without it: every row gets the logits
-it gets alone, whatever the architecture does with positions. The price is one pass per distinct length.
+Padding. Right padding is harmless under causal attention and is read like text. Left padding (what `generate`
+wants) is masked, and positions count from the first real token: every row gets the logits it gets alone, from
+one pass over the whole batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -37,6 +37,7 @@ from srmlab.data.tokenizers import END_OF_TEXT, Tokenizer
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel, ModelConfig, SRMConfig, build, config_from_dict
 from srmlab.models.decoding import DecodingCache
+from srmlab.training.recompute import recompute_activations
 
 try:
     from transformers import (
@@ -58,7 +59,10 @@ STUB_NAME = "modeling_srm"
 STUB = '''\
 """For `trust_remote_code=True`. The model's code is in a package: pip install "srmlab[hf]"."""
 
-from srmlab.interop.huggingface import SRMForCausalLM, SRMHFConfig
+try:  # transformers would demand a package named srmlab, and not say which extra
+    from srmlab.interop.huggingface import SRMForCausalLM, SRMHFConfig
+except ImportError as error:
+    raise ImportError(f'This model needs a package ({error}): pip install "srmlab[hf]"') from None
 
 __all__ = ["SRMForCausalLM", "SRMHFConfig"]
 '''
@@ -91,14 +95,16 @@ class SRMHFConfig(PreTrainedConfig):
         """Nothing: `save_pretrained` would copy this file into the folder; the stub there is enough."""
 
 
+@cache
 def standard_fields(config: ModelConfig) -> dict[str, Any]:
     """What other tools read from a config, in their names."""
+    outline = build(config, device="meta")
     return {
         "vocab_size": config.vocab_size,
         "max_position_embeddings": config.context,
-        "hidden_size": config.sizes.width,
+        "hidden_size": outline.embedding.embedding_dim,  # what `inputs_embeds` have
         "num_attention_heads": config.sizes.heads,
-        "num_hidden_layers": config.sizes.layers,
+        "num_hidden_layers": len(outline.points),  # as many hidden states follow the input
         "tie_word_embeddings": config.tied,
         "auto_map": {
             "AutoConfig": f"{STUB_NAME}.SRMHFConfig",
@@ -110,51 +116,33 @@ def standard_fields(config: ModelConfig) -> dict[str, Any]:
 # --- the cache ----------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Rows:
-    """The rows of a batch that have the same left padding."""
-
-    index: Tensor  # [rows], ascending
-    padding: int  # columns to leave out of the next read; 0 after the first
-    past: DecodingCache | None = None
-
-
 class SRMCache(Cache):
-    """What `generate` hands from step to step: a `DecodingCache` for each group of rows."""
+    """What `generate` hands from step to step: a `DecodingCache` (`.past`), which remembers padding too."""
 
     def __init__(self, model: LanguageModel, capacity: int | None = None) -> None:
         super().__init__(layers=[])
         self.model, self.capacity = model, capacity
-        self.groups: list[Rows] = []
-        self.length = 0  # columns read, padding included
-
-    def start(self, groups: list[Rows]) -> None:
-        self.groups = groups
-        for rows in groups:
-            rows.past = self.model.new_cache(self.capacity)
+        self.past = model.new_cache(capacity)
+        self.rows = -1  # until something has been read
 
     def get_seq_length(self, layer_idx: int = 0) -> int:  # noqa: ARG002
-        return self.length
+        return self.past.length
 
     def get_max_length(self, layer_idx: int | None = None) -> int:  # noqa: ARG002
-        return self.model.config.context if self.capacity is None else self.capacity
+        return self.past.capacity
 
     @property
     def batch_size(self) -> int:
-        return sum(len(rows.index) for rows in self.groups) if self.groups else -1
+        return self.rows
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Row r goes on from what row beam_idx[r] has read.
-
-        Beams of one prompt have its padding, so no row comes from another group.
-        """
-        for rows in self.groups:
-            assert rows.past is not None
-            source = torch.searchsorted(rows.index, beam_idx.to(rows.index.device)[rows.index])
-            for slot in rows.past:
-                if slot.keys is not None and slot.values is not None:
-                    slot.keys = _select_rows(slot.keys, source)
-                    slot.values = _select_rows(slot.values, source)
+        """Row r goes on from what row beam_idx[r] has read."""
+        for slot in self.past:
+            if slot.keys is not None and slot.values is not None:
+                slot.keys = _select_rows(slot.keys, beam_idx)
+                slot.values = _select_rows(slot.values, beam_idx)
+        if self.past.real is not None:
+            self.past.real = self.past.real[beam_idx.to(self.past.real.device)]
 
     @property
     def is_croppable(self) -> bool:
@@ -164,35 +152,36 @@ class SRMCache(Cache):
         raise UserError("this cache cannot take tokens back: generate without assistant and prompt lookup")
 
     def reset(self) -> None:
-        self.groups, self.length = [], 0
+        self.past, self.rows = self.model.new_cache(self.capacity), -1
 
 
 def _select_rows(x: Tensor, source: Tensor) -> Tensor:
     """x [N, …] with N = streams × batch: every stream's rows, taken in the order of `source` [batch]."""
-    return x.unflatten(0, (-1, len(source))).index_select(1, source).flatten(0, 1)
+    return x.unflatten(0, (-1, len(source))).index_select(1, source.to(x.device)).flatten(0, 1)
 
 
-def group_by_padding(tokens: Tensor, mask: Tensor | None, *, to_be_continued: bool) -> list[Rows]:
-    """The rows of `tokens` [B, T] by their left padding in `mask` [B, T]; what cannot be read is refused."""
-    everything = torch.arange(tokens.shape[0], device=tokens.device)
-    if mask is None:
-        return [Rows(everything, 0)]
-    if mask.shape != tokens.shape:
+def real_tokens(mask: Tensor, batch: int, new: int, past: DecodingCache | None) -> Tensor:
+    """[B, cached + new] True where there is no padding; a mask that cannot be read is refused."""
+    start = 0 if past is None else past.length
+    if list(mask.shape) != [batch, start + new]:
         raise UserError(
-            f"attention_mask of shape {list(mask.shape)}: need {list(tokens.shape)}, one flag per token"
+            f"attention_mask of shape {list(mask.shape)}: need {[batch, start + new]}, one flag per token"
         )
-    real = mask.to(tokens.device).bool()
+    real = mask.bool()
     begins = real & ~nn.functional.pad(real, (1, -1))  # real, and the column before is not
     if not bool((begins.sum(-1) == 1).all()):
         raise UserError(
             "attention_mask: every row must be one unbroken run of tokens, padded on the left or the right"
         )
-    if to_be_continued and not bool(real[:, -1].all()):
-        raise UserError(
-            'attention_mask: text that goes on is padded on the left; set tokenizer.padding_side = "left"'
-        )
-    padding = begins.int().argmax(-1)
-    return [Rows(everything[padding == n], n) for n in padding.unique().tolist()]
+    if past is not None:
+        if not bool(real[:, -1].all()):
+            raise UserError(
+                'attention_mask: text that goes on is padded on the left; set tokenizer.padding_side = "left"'
+            )
+        known = torch.ones_like(real[:, :start]) if past.real is None else past.real
+        if not torch.equal(real[:, :start], known.to(real.device)):
+            raise UserError("attention_mask: not the padding that the cached tokens were read with")
+    return real
 
 
 # --- the model ----------------------------------------------------------------------------------------------
@@ -204,7 +193,9 @@ class SRMForCausalLM(PreTrainedModel, GenerationMixin):
     config_class = SRMHFConfig
     config: SRMHFConfig
     main_input_name = "input_ids"
-    base_model_prefix = ""
+    base_model_prefix = "model"
+    accepts_loss_kwargs = True  # `num_items_in_batch`
+    supports_gradient_checkpointing = True
     _supports_sdpa = True  # it is what our attention calls
 
     def __init__(self, config: SRMHFConfig, model: LanguageModel | None = None) -> None:
@@ -221,72 +212,99 @@ class SRMForCausalLM(PreTrainedModel, GenerationMixin):
 
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
-        labels: Tensor | None = None,
+        position_ids: Tensor | None = None,
         past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
         use_cache: bool | None = None,
-        logits_to_keep: int | Tensor = 0,
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
         return_dict: bool | None = None,
-        **loss_options: Any,
+        logits_to_keep: int | Tensor = 0,
+        num_items_in_batch: Tensor | int | None = None,
     ) -> CausalLMOutputWithPast | tuple[Tensor, ...]:
         """Logits [B, T, V], and with `labels` [B, T] the loss.
 
-        Labels are the tokens themselves (the shift is made here), −100 for what does not count.
-        A cache is kept only when asked for (`use_cache=True`, as `generate` does).
+        Labels are the tokens themselves (the shift is made here), −100 for what does not count; what padding
+        predicts never does. A cache is kept only when asked for (`use_cache=True`, as `generate` does).
         """
-        if output_hidden_states or output_attentions:
-            raise UserError(
-                "hidden states and attentions are sites here: use model.model.run_with_cache(tokens)"
-            )
-        cache = past_key_values
-        if cache is None and use_cache:
-            cache = SRMCache(self.model)
-        if cache is None:
-            groups = group_by_padding(input_ids, attention_mask, to_be_continued=False)
-        elif not isinstance(cache, SRMCache):
-            raise UserError(f"past_key_values is a {type(cache).__name__}: leave it out, or pass an SRMCache")
-        else:
-            if not cache.groups:
-                cache.start(group_by_padding(input_ids, attention_mask, to_be_continued=True))
-            groups = cache.groups
-            cache.length += input_ids.shape[1]
+        tokens = self._tokens(input_ids, inputs_embeds)
+        cache = self._cache(past_key_values, use_cache)
+        past = None if cache is None else cache.past
+        real = None if attention_mask is None else real_tokens(attention_mask, *tokens.shape, past)
+        if position_ids is not None:
+            check_positions(position_ids, real, *tokens.shape, past)
+        if cache is not None:
+            cache.rows = len(tokens)
+        wanted = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        if self.config.output_attentions if output_attentions is None else output_attentions:
+            raise UserError("attentions are sites here: use model.model.run_with_cache(tokens)")
         last_only = isinstance(logits_to_keep, int) and logits_to_keep == 1 and labels is None
-        logits = self._read(input_ids, groups, last_only)
+        with (
+            embedded_as(self.model.embedding, inputs_embeds),
+            hidden_states(self.model, bool(wanted)) as states,
+        ):
+            logits = self._read(tokens, past, real, last_only)
         loss = None
         if labels is not None:  # of all tokens, whatever is kept
             loss = self.loss_function(
-                logits=logits, labels=labels, vocab_size=self.config.ours.vocab_size, **loss_options
+                logits=logits,
+                labels=labels if real is None else without_padding(labels, real),
+                vocab_size=self.config.ours.vocab_size,
+                num_items_in_batch=num_items_in_batch,
             )
         if not isinstance(logits_to_keep, int):
             logits = logits[:, logits_to_keep]
         elif logits_to_keep > 0:
             logits = logits[:, -logits_to_keep:]
-        output = CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=cache)  # pyright: ignore[reportArgumentType]
-        return output if return_dict is not False else output.to_tuple()
+        output = CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits,  # pyright: ignore[reportArgumentType]
+            past_key_values=cache,
+            hidden_states=tuple(states) if wanted else None,  # pyright: ignore[reportArgumentType]
+        )
+        return_dict = self.config.return_dict if return_dict is None else return_dict
+        return output if return_dict else output.to_tuple()
 
-    def _read(self, tokens: Tensor, groups: list[Rows], last_only: bool) -> Tensor:
-        """The logits of `tokens`, each group of rows without its padding (whose logits are 0)."""
+    def _tokens(self, ids: Tensor | None, embeddings: Tensor | None) -> Tensor:
+        """[B, T] The ids, or ids in whose place the given embeddings are read."""
+        if (ids is None) == (embeddings is None):
+            raise UserError("give input_ids or inputs_embeds, one of the two")
+        if embeddings is None:
+            assert ids is not None
+            return ids
+        if embeddings.ndim != 3 or embeddings.shape[-1] != self.config.hidden_size:
+            need = f"[batch, token, {self.config.hidden_size}]"
+            raise UserError(f"inputs_embeds of shape {list(embeddings.shape)}: need {need}")
+        return torch.zeros(embeddings.shape[:2], dtype=torch.long, device=embeddings.device)
 
-        def read(tokens: Tensor, past: DecodingCache | None) -> Tensor:
-            if last_only:
-                return self.model.next_token_logits(tokens, past)[:, None]
-            return self.model(tokens, cache=past)
+    def _cache(self, given: Cache | None, use_cache: bool | None) -> SRMCache | None:
+        if given is None and not use_cache:
+            return None
+        if self.training and self.is_gradient_checkpointing:
+            raise UserError("a cache and gradient checkpointing do not go together; pass use_cache=False")
+        if given is None:
+            return SRMCache(self.model)
+        if not isinstance(given, SRMCache):
+            raise UserError(f"past_key_values is a {type(given).__name__}: leave it out, or pass an SRMCache")
+        return given
 
-        if len(groups) == 1 and groups[0].padding == 0:
-            return read(tokens, groups[0].past)
-        parts = []
-        for rows in groups:
-            logits = read(tokens[rows.index, rows.padding :], rows.past)
-            parts.append(logits if last_only else nn.functional.pad(logits, (0, 0, rows.padding, 0)))
-            rows.padding = 0
-        return torch.cat(parts)[torch.cat([rows.index for rows in groups]).argsort()]
+    def _read(self, tokens: Tensor, past: DecodingCache | None, real: Tensor | None, last: bool) -> Tensor:
+        """The logits of `tokens`. A mask is used only where there is padding on the left: it costs time."""
+        mask = None
+        if real is not None and not bool(real[:, 0].all()):
+            mask = real[:, -tokens.shape[1] :]
+        if last:
+            return self.model.next_token_logits(tokens, past, mask)[:, None]
+        return self.model(tokens, cache=past, attention_mask=mask)
 
     def _prepare_cache_for_generation(self, generation_config, model_kwargs, *_args, **_kwargs) -> bool:
         """`generate` calls this before the first step: hand it our cache in place of the default one."""
         length, context = generation_config.max_length, self.model.config.context
+        if (embeddings := model_kwargs.get("inputs_embeds")) is not None:
+            length += embeddings.shape[1]  # a prompt that transformers does not count
         if length > context:
             raise UserError(
                 f"prompt + new tokens = {length} exceed the context of {context}; lower max_new_tokens"
@@ -321,8 +339,34 @@ class SRMForCausalLM(PreTrainedModel, GenerationMixin):
     def _init_weights(self, module: nn.Module) -> None:
         """Nothing: `build` has drawn them from the config's seed."""
 
+    def _set_gradient_checkpointing(self, enable: bool = True, *_args: Any, **_kwargs: Any) -> None:
+        """Every unit of the model is computed again in the backward pass."""
+        for module in self.model.modules():
+            if isinstance(module, self.model.units):
+                vars(module).pop("forward", None)  # else it would be wrapped twice
+        if enable:
+            recompute_activations(self.model)
+        self.gradient_checkpointing = enable
+
+    def set_attn_implementation(self, attn_implementation: str | dict, *_args: Any, **_kwargs: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        self._check_and_adjust_attn_implementation(attn_implementation)
+
+    def _check_and_adjust_attn_implementation(self, given: Any, *_args: Any, **_kwargs: Any) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
+        if given not in (None, "sdpa"):
+            raise UserError(
+                f'attn_implementation = {given!r}: attention is always torch\'s, "sdpa"; leave it out'
+            )
+        return "sdpa"
+
     def get_input_embeddings(self) -> nn.Module:
         return self.model.embedding
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Another table of as many tokens. Where it is tied, the unembedding follows."""
+        have, given = self.model.embedding.weight.shape, getattr(value, "weight", torch.empty(0)).shape
+        if have != given:
+            raise UserError(f"input embeddings of shape {list(given)}: this model's are {list(have)}")
+        replace_module(self.model, self.model.embedding, value)
 
     def get_output_embeddings(self) -> nn.Module | None:
         """The unembedding, when it has weights of its own."""
@@ -333,6 +377,62 @@ class SRMForCausalLM(PreTrainedModel, GenerationMixin):
 
     def resize_token_embeddings(self, *_args: Any, **_kwargs: Any):
         raise UserError("the vocabulary is part of the config: build a model with another vocab_size")
+
+
+# --- what a pass needs --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def embedded_as(embedding: nn.Module, values: Tensor | None) -> Iterator[None]:
+    """While open, `embedding` gives these values [B, T, E] for whatever tokens it reads."""
+    if values is None:
+        yield
+        return
+    handle = embedding.register_forward_hook(lambda *_: values)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def hidden_states(model: LanguageModel, wanted: bool) -> Iterator[list[Tensor]]:
+    """The input and the state at every point in depth, each [B, T, S·D]: filled when the block closes."""
+    states: list[Tensor] = []
+    if not wanted:
+        yield states
+        return
+    values: dict[str, Tensor] = {}
+    first = model.site_names[0]
+    sites = {first, *(site for point in model.points for site in point.sites)}
+    with model.hooks([(sorted(sites), lambda value, hook: values.update({hook.name: value}))]):
+        yield states
+    states += [values[first].flatten(2), *(model.state_at(p, values).flatten(2) for p in model.points)]
+
+
+def without_padding(labels: Tensor, real: Tensor) -> Tensor:
+    """Labels [B, T] where a real token comes before them; −100, which does not count, where padding does."""
+    predicted = nn.functional.pad(real, (1, -1), value=True)[:, -labels.shape[1] :].to(labels.device)
+    return labels.masked_fill(~predicted, -100)
+
+
+def check_positions(
+    given: Tensor, real: Tensor | None, batch: int, new: int, past: DecodingCache | None
+) -> None:
+    """Refuse positions that are not those of an unbroken text, from its first token on."""
+    if real is None:
+        start = 0 if past is None else past.length
+        real = torch.ones(batch, start + new, dtype=torch.bool, device=given.device)
+    counted = (real.cumsum(-1) - 1)[:, -new:]
+    if not bool(((counted == given.to(real.device)) | ~real[:, -new:]).all()):
+        raise UserError("position_ids: positions count from each row's first token; leave them out")
+
+
+def replace_module(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if child is old:
+                setattr(parent, name, new)
 
 
 # --- the folder ---------------------------------------------------------------------------------------------
@@ -349,8 +449,50 @@ def export(model: LanguageModel, directory: str | Path, tokenizer: Tokenizer | N
             )
         theirs.generation_config.eos_token_id = theirs.generation_config.pad_token_id = tokenizer.end_of_text
     theirs.save_pretrained(directory)
+    (Path(directory) / "README.md").write_text(model_card(model), encoding="utf-8")
     if tokenizer is not None:
         export_tokenizer(tokenizer, directory, model.config.context)
+
+
+CARD = """\
+---
+library_name: transformers
+pipeline_tag: text-generation
+tags: [srmlab, {architecture}]
+---
+
+# {architecture}, {parameters:,} parameters
+
+{shape}; context {context}, vocabulary {vocabulary}. The code is in a package:
+
+```sh
+pip install "srmlab[hf]"
+```
+
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)  # it has no code of its own
+```
+
+```
+{drawing}
+```
+"""
+
+
+def model_card(model: LanguageModel) -> str:
+    """The README of an exported folder: what the model is and how it is opened."""
+    config = model.config
+    return CARD.format(
+        architecture=config.architecture,
+        parameters=model.num_parameters(),
+        shape=config.shape,
+        context=config.context,
+        vocabulary=config.vocab_size,
+        drawing=config.drawing,
+    )
 
 
 def export_tokenizer(tokenizer: Tokenizer, directory: str | Path, context: int) -> PreTrainedTokenizerFast:
@@ -364,6 +506,7 @@ def export_tokenizer(tokenizer: Tokenizer, directory: str | Path, context: int) 
         padding_side="left",
         model_max_length=context,
         clean_up_tokenization_spaces=False,
+        model_input_names=["input_ids", "attention_mask"],
         split_special_tokens=True,  # "<|endoftext|>" in a text is text, as in ours
     )
     theirs.save_pretrained(str(directory))

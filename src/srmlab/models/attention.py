@@ -47,8 +47,8 @@ class Rotary:
 def causal_attention(qkv: Tensor, heads: int, here: Pass, dropout: float = 0.0) -> Tensor:
     """Attend: qkv [N, T, 3·H·K] → [N, T, H·K]. Cached tokens come before these.
 
-    `here.rotary` turns queries and keys by their positions; `here.mask` [N, 1, T, T], True where a token
-    may look, replaces the causal mask (to keep documents apart).
+    `here.rotary` turns queries and keys by their positions; `here.mask` [N, 1, T, keys], True where a token
+    may look, replaces the causal mask (to keep documents apart, and to leave padding out).
     """
     N, T, _ = qkv.shape
     past, mask = here.past(), here.mask
@@ -60,7 +60,7 @@ def causal_attention(qkv: Tensor, heads: int, here: Pass, dropout: float = 0.0) 
         q, k = rotate(q, *here.rotary), rotate(k, *here.rotary)
     if past is not None:
         k, v = past.append(k, v)
-        if T > 1 and k.shape[2] > T:
+        if mask is None and T > 1 and k.shape[2] > T:
             total = k.shape[2]
             mask = torch.ones(T, total, dtype=torch.bool, device=q.device).tril(total - T)
     out = F.scaled_dot_product_attention(

@@ -57,6 +57,7 @@ class DecodingCache:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.slots: list[KeyValues] = []
+        self.real: Tensor | None = None  # [B, length] which tokens are not padding; None if all are
 
     @property
     def length(self) -> int:
@@ -72,6 +73,17 @@ class DecodingCache:
             if i == len(self.slots):
                 self.slots.append(KeyValues(self.capacity))
             yield self.slots[i]
+
+    def with_padding(self, tokens: Tensor, real: Tensor | None) -> Tensor | None:
+        """Remember which of these `tokens` [B, T] are real; which of all are, [B, length + T]."""
+        if real is None and self.real is None:
+            return None
+        before = (
+            tokens.new_ones(len(tokens), self.length, dtype=torch.bool) if self.real is None else self.real
+        )
+        now = torch.ones_like(tokens, dtype=torch.bool) if real is None else real
+        self.real = torch.cat((before, now), dim=1)
+        return self.real
 
     def room_for(self, tokens: int) -> None:
         if self.length + tokens > self.capacity:
@@ -164,6 +176,9 @@ def check_sampling(
     top_p: float | None,
     vocab_size: int,
 ) -> None:
+    if not isinstance(tokens, Tensor):
+        kind = type(tokens).__name__
+        raise UserError(f"tokens are a tensor [batch, token] of ids, not {kind}: use tokenizer(text).tokens")
     if tokens.ndim != 2 or tokens.numel() == 0:
         raise UserError(f"tokens of shape {tuple(tokens.shape)}: need [batch, token] with at least one token")
     low, high = (int(bound) for bound in tokens.aminmax())

@@ -7,7 +7,11 @@ paper's formulas take and one more argument:
     here.streams("out", z)               the same for a value [S, B, T, D] with the streams first
     here.wants("pattern")                whether a value that costs extra has to be computed
     here.call("steps.1", step, z, y)     call a part, whose names start with "steps.1"
+    here.positions(tokens)               where each token stands in its text, for learned positions
     here.rotary, here.mask, here.past()  what attention over tokens needs
+
+Padding. With a mask of real tokens no token looks at padding, and positions count from the first real token.
+Rotary positions may count columns: attention sees only their differences.
 """
 
 from __future__ import annotations
@@ -24,12 +28,19 @@ from srmlab.models.sites import SILENT, Tap
 
 class Pass:
     def __init__(
-        self, tap: Tap = SILENT, cache: DecodingCache | None = None, documents: Tensor | None = None
+        self,
+        tap: Tap = SILENT,
+        cache: DecodingCache | None = None,
+        documents: Tensor | None = None,
+        real: Tensor | None = None,
     ) -> None:
         self.tap = tap
-        self.start = 0 if cache is None else cache.length  # the position of the first token
+        self.start = 0 if cache is None else cache.length  # the column of the first token
+        self.real = real  # [B, start + T] False where there is padding; None if there is none
         self.rotary: tuple[Tensor, Tensor] | None = None  # cos and sin of the tokens' positions
         self.mask = None if documents is None else document_mask(documents)
+        if real is not None:
+            self.mask = padding_mask(real, self.start, self.mask)
         self.slots: Iterator[KeyValues] | None = None if cache is None else cache.calls()
 
     def __call__(self, name: str, value: Tensor) -> Tensor:
@@ -55,10 +66,17 @@ class Pass:
         if self.silent:
             return self
         inside = Pass(self.tap.at(part))
-        inside.start, inside.rotary, inside.mask, inside.slots = (
-            self.start, self.rotary, self.mask, self.slots,
+        inside.start, inside.real, inside.rotary, inside.mask, inside.slots = (
+            self.start, self.real, self.rotary, self.mask, self.slots,
         )  # fmt: skip
         return inside
+
+    def positions(self, tokens: Tensor) -> Tensor:
+        """Where each of `tokens` [B, T] stands in its text: [T], or [B, T] if rows are padded."""
+        T = tokens.shape[1]
+        if self.real is None:
+            return torch.arange(self.start, self.start + T, device=tokens.device)
+        return (self.real.cumsum(-1) - 1).clamp_min(0)[:, -T:]
 
     def call(self, part: str, module: nn.Module, *inputs: Any) -> Any:
         """Call a module at a part of the model.
@@ -70,7 +88,7 @@ class Pass:
         return (module if compiled else module._call_impl)(*inputs, self.at(part))
 
     def fold_streams(self, streams: int) -> None:
-        """The streams are folded into the batch: the mask [B, 1, T, T] is the same for all of them."""
+        """The streams are folded into the batch: the mask [B, 1, T, keys] is the same for all of them."""
         if self.mask is not None:
             self.mask = self.mask.repeat(streams, 1, 1, 1)
 
@@ -79,6 +97,18 @@ def document_mask(documents: Tensor) -> Tensor:
     """[B, T] document ids → [B, 1, T, T], True where a token may look: earlier, and in the same document."""
     same = documents[:, :, None] == documents[:, None, :]
     return same.tril()[:, None]
+
+
+def padding_mask(real: Tensor, start: int, within: Tensor | None = None) -> Tensor:
+    """[B, start + T] real tokens → [B, 1, T, start + T], True where a token may look: at real ones, no later
+    than itself (and inside `within`).
+
+    Everyone may look at itself: where there is only padding a softmax over nothing would be NaN.
+    """
+    columns = torch.arange(real.shape[1], device=real.device)
+    back = columns[start:, None] - columns  # [T, start + T]
+    seen = (back >= 0) & real[:, None, None]
+    return (seen if within is None else seen & within) | (back == 0)
 
 
 def gradient(on: bool) -> torch.set_grad_enabled:

@@ -114,8 +114,7 @@ class GPT2(ResidualModel[GPT2Config]):
         self.ready()
 
     def hidden(self, tokens: Tensor, here: Pass) -> Tensor:
-        positions = torch.arange(here.start, here.start + tokens.shape[1], device=tokens.device)
-        h = self.embedding(tokens) + self.positions(positions)
+        h = self.embedding(tokens) + self.positions(here.positions(tokens))
         h = here("input.embedding", F.dropout(h, self.config.dropout, self.training))
         return self.read(h, here)
 

@@ -3,6 +3,7 @@
     model(tokens)                 logits [B, T, V]
     model(tokens, targets)        mean cross-entropy in nats, without ever holding all logits
     model(tokens, cache=cache)    logits of further tokens, after those the cache has read
+    model(tokens, attention_mask=mask)    rows of unequal length, padded: each has the logits it has alone
     model.num_parameters()        unique parameters; tied ones count once
     model.flops_per_token(512)    arithmetic of a forward pass and of a training step
 
@@ -257,10 +258,14 @@ class LanguageModel(Instrumented, Generic[Config]):
         *,
         cache: DecodingCache | None = None,
         documents: Tensor | None = None,
+        attention_mask: Tensor | None = None,
         tap: Tap | None = None,
     ) -> Tensor:
         """The embedding [B, T, E] that the unembedding turns into logits."""
-        return self.hidden(tokens, Pass(self.tap() if tap is None else tap, cache, documents))
+        real = None if attention_mask is None else attention_mask.to(tokens.device).bool()
+        if cache is not None:
+            real = cache.with_padding(tokens, real)
+        return self.hidden(tokens, Pass(self.tap() if tap is None else tap, cache, documents, real))
 
     def forward(
         self,
@@ -269,29 +274,39 @@ class LanguageModel(Instrumented, Generic[Config]):
         *,
         cache: DecodingCache | None = None,
         documents: Tensor | None = None,
+        attention_mask: Tensor | None = None,
     ) -> Tensor:
         """Logits [B, T, V], or with `targets` [B, T] their mean cross-entropy (−100 does not count).
 
         `documents` [B, T] gives each token's document; attention then stays inside documents.
+        `attention_mask` [B, T] is 0 at padding, which no token looks at and whose logits mean nothing; each
+        row is one unbroken run of tokens. A cache remembers it: the mask is always that of `tokens` alone.
         """
         if torch.compiler.is_compiling() and self.listening:
-            return uncompiled(self.forward, tokens, targets, cache=cache, documents=documents)
-        self.check_tokens(tokens, cache, documents, targets)
+            return uncompiled(
+                self.forward, tokens, targets, cache=cache, documents=documents, attention_mask=attention_mask
+            )
+        self.check_tokens(tokens, cache, documents, targets, attention_mask)
         tap = self.tap()
-        hidden = self.output_embedding(tokens, cache=cache, documents=documents, tap=tap)
+        hidden = self.output_embedding(
+            tokens, cache=cache, documents=documents, attention_mask=attention_mask, tap=tap
+        )
         if targets is None:
             return tap("logits", hidden @ self.unembedding.T)
         if tap.wants("logits"):
             return cross_entropy(tap("logits", hidden @ self.unembedding.T), targets)
         return chunked_cross_entropy(hidden, self.unembedding, targets)
 
-    def next_token_logits(self, tokens: Tensor, cache: DecodingCache | None = None) -> Tensor:
-        """The logits [B, V] after the last token only."""
-        self.check_tokens(tokens, cache)
+    def next_token_logits(
+        self, tokens: Tensor, cache: DecodingCache | None = None, attention_mask: Tensor | None = None
+    ) -> Tensor:
+        """The logits [B, V] after the last token only; padding is on the left."""
+        self.check_tokens(tokens, cache, attention_mask=attention_mask)
         tap = self.tap()
         if tap is not SILENT:  # a listener at "logits" expects every position
-            return self(tokens, cache=cache)[:, -1]
-        return self.output_embedding(tokens, cache=cache, tap=tap)[:, -1] @ self.unembedding.T
+            return self(tokens, cache=cache, attention_mask=attention_mask)[:, -1]
+        hidden = self.output_embedding(tokens, cache=cache, attention_mask=attention_mask, tap=tap)
+        return hidden[:, -1] @ self.unembedding.T
 
     def new_cache(self, capacity: int | None = None) -> DecodingCache:
         """An empty cache for decoding, by default as long as the context."""
@@ -331,6 +346,7 @@ class LanguageModel(Instrumented, Generic[Config]):
         cache: DecodingCache | None = None,
         documents: Tensor | None = None,
         targets: Tensor | None = None,
+        attention_mask: Tensor | None = None,
     ) -> None:
         """Shapes only: nothing here reads a value, so nothing waits for a GPU or breaks a graph."""
         if not isinstance(tokens, Tensor):
@@ -339,7 +355,8 @@ class LanguageModel(Instrumented, Generic[Config]):
             raise UserError(
                 f"tokens of shape {tuple(tokens.shape)}: need [batch, token] with at least one token"
             )
-        for name, like in (("targets", targets), ("documents", documents)):
+        likes = {"targets": targets, "documents": documents, "attention_mask": attention_mask}
+        for name, like in likes.items():
             if like is not None and like.shape != tokens.shape:
                 raise UserError(
                     f"{name} of shape {tuple(like.shape)}: need the shape of tokens, {tuple(tokens.shape)}"

@@ -13,7 +13,7 @@ noticed.
 from srmlab.storage.identity import model_fingerprint, model_mark
 from srmlab.storage.metrics_file import iter_metrics, read_metrics
 from srmlab.storage.run_directory import RunDirectory
-from srmlab.storage.save_and_load import is_huggingface, load, load_tokenizer, save
+from srmlab.storage.save_and_load import is_huggingface, load, load_tokenizer, save, saved_tokenizer
 from srmlab.storage.weights import CheckpointError, weights_folder
 
 __all__ = [
@@ -27,5 +27,6 @@ __all__ = [
     "model_mark",
     "read_metrics",
     "save",
+    "saved_tokenizer",
     "weights_folder",
 ]

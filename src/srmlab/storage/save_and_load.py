@@ -1,4 +1,11 @@
-"""A model and its tokenizer as a folder: `save`, `load`, `load_tokenizer`."""
+"""A model and its tokenizer as a folder: `save`, `load`, `load_tokenizer`.
+
+>>> import srmlab
+>>> model, tokenizer = srmlab.load("srm-nano"), srmlab.load_tokenizer("srm-nano")
+>>> written = srmlab.generate(model, tokenizer("My fellow").tokens, max_new_tokens=8, seed=0)
+>>> tokenizer.decode(written[0].tolist())[:9]
+'My fellow'
+"""
 
 from __future__ import annotations
 
@@ -8,7 +15,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from srmlab import data
+from srmlab import data, pretrained
 from srmlab.data import Tokenizer
 from srmlab.errors import UserError
 from srmlab.files import sealed_folder
@@ -47,10 +54,12 @@ def save(model: LanguageModel, path: str | Path, tokenizer: Tokenizer | None = N
 
 
 def load(path: str | Path, *, device: torch.device | str | None = None, verify: bool = True) -> LanguageModel:
-    """The model in a run (its last good checkpoint), a checkpoint or an export; in `eval()` mode.
+    """The model in a run (its last good checkpoint), a checkpoint or an export, or the one that comes with
+    the package, `load("srm-nano")`; in `eval()` mode.
 
     `verify=False` trusts the files and skips their checksums (about a second for every gigabyte).
     """
+    path = named(path)
     folder = weights_folder(path)
     if is_huggingface(folder):
         return _load_huggingface(folder).to(device).eval()
@@ -61,11 +70,24 @@ def load(path: str | Path, *, device: torch.device | str | None = None, verify: 
     return model.to(device).eval()
 
 
-def load_tokenizer(path: str | Path) -> Tokenizer | None:
-    """The tokenizer that was saved with a run, a checkpoint or an export, if one was."""
-    path = Path(path)
-    folder = path if is_huggingface(path) else path / "tokenizer"
-    if not (folder / "about.json").is_file():
+def named(path: str | Path) -> Path:
+    """A path, or the name of the model that comes with the package."""
+    shipped = str(path) == pretrained.NAME and not Path(path).exists()
+    return pretrained.folder() if shipped else Path(path)
+
+
+def load_tokenizer(path: str | Path) -> Tokenizer:
+    """The tokenizer of a run, a checkpoint, an export, or the shipped model, `load_tokenizer("srm-nano")`."""
+    if (found := saved_tokenizer(path)) is None:
+        raise UserError(f"no tokenizer.json in {path} or its folder tokenizer/: give the run or the export")
+    return found
+
+
+def saved_tokenizer(path: str | Path) -> Tokenizer | None:
+    """The tokenizer that lies beside the weights, if one does."""
+    path = named(path)
+    folder = path if (path / "tokenizer.json").is_file() else path / "tokenizer"
+    if not any((folder / name).is_file() for name in ("tokenizer.json", "about.json")):
         return None
     RunDirectory(path).check_seal()
     return data.load_tokenizer(folder)

@@ -30,7 +30,7 @@ from srmlab.errors import UserError
 from srmlab.files import sealed
 from srmlab.models import LanguageModel
 from srmlab.pretrained import folder as shipped
-from srmlab.storage import load, load_tokenizer
+from srmlab.storage import load, saved_tokenizer
 from srmlab.training.distributed import device_of
 from srmlab.training.evaluation import check_vocabulary
 from srmlab.training.memory import keep_buffers
@@ -151,7 +151,7 @@ def text_of(path: str | Path) -> Path | None:
 
 def tokenizer_of(path: str | Path) -> Tokenizer | None:
     """The tokenizer that was saved with a run, a checkpoint's run or an export, if one was."""
-    return next((found for home in homes(path) if (found := load_tokenizer(home)) is not None), None)
+    return next((found for home in homes(path) if (found := saved_tokenizer(home)) is not None), None)
 
 
 def homes(path: str | Path) -> Iterator[Path]:
