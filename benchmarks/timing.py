@@ -44,7 +44,10 @@ class Row:
 
 
 def take_turns(
-    candidates: Mapping[str, Callable[[], object]], rounds: int, warm_up: int = 1
+    candidates: Mapping[str, Callable[[], object]],
+    rounds: int,
+    warm_up: int = 1,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
     """Seconds of every candidate in every round, after some rounds that do not count (compilation, first
     touch of memory). Every other round goes backwards: nobody always comes after the same neighbour.
@@ -53,10 +56,10 @@ def take_turns(
     for turn in range(warm_up + rounds):
         order = list(candidates.items())
         for name, run in reversed(order) if turn % 2 else order:
-            start = time.perf_counter()
+            start = clock()
             run()
             if turn >= warm_up:
-                seconds[name].append(time.perf_counter() - start)
+                seconds[name].append(clock() - start)
     return seconds
 
 

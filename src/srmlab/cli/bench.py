@@ -18,7 +18,7 @@ from srmlab.errors import UserError
 from srmlab.files import write_file
 
 FOLDER = Path(__file__).parents[3] / "benchmarks"
-BENCHES = ("training_step", "decoding", "sites", "analyses", "explorer")
+BENCHES = ("training_step", "attention", "decoding", "sites", "analyses", "explorer")
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Command:
     """
 
     benches: Annotated[tuple[str, ...], tyro.conf.Positional] = BENCHES
-    """Which ones: training_step, decoding, sites, analyses, explorer."""
+    """Which ones: training_step, attention, decoding, sites, analyses, explorer."""
     rounds: int = 3
     """How often the candidates take turns; medians are reported."""
     threads: int = 2

@@ -27,7 +27,7 @@ from torch.autograd import forward_ad
 Table = tuple[Tensor, Tensor]  # cos and sin [T, K/2] of the positions
 
 BLOCK = 64  # queries at a time; keys after the last of them are not looked at. 32 and 128 are slower
-NARROW = 16  # torch's softmax over rows shorter than an AVX-512 vector takes eight times as long as ours
+NARROW = 16  # torch's softmax over rows shorter than an AVX-512 vector takes six times as long as ours
 
 
 def by_hand(x: Tensor) -> bool:
@@ -55,7 +55,7 @@ def tokens_by_hand(qkv: Tensor, rotary: Table | None) -> bool:
 def streams_by_hand(qkv: Tensor) -> bool:
     """Whether `stream_attention` is the faster one for qkv [S, R, 3·H·K].
 
-    Its backward pass is, by a third or more. The forward pass alone is with few streams only: at SRM-base's
+    Its backward pass is, by about a third. The forward pass alone is with few streams only: at SRM-base's
     32 it took 19 ms against 11.
     """
     differentiated = torch.is_grad_enabled() and qkv.requires_grad
