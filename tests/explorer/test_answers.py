@@ -47,3 +47,84 @@ def test_when_the_server_has_stopped_the_page_says_so_and_shows_no_number(watch)
     assert "The model did not answer." in page.evaluate("() => explorer.panel('board').svg()")
     assert "B could not be traced." in page.evaluate("() => explorer.panel('compare').svg()")
     watched.errors.clear()  # the browser's own words about it
+
+
+# Generation
+
+
+def generated(page) -> str:
+    page.wait_for_function("() => /tokens in/.test(document.getElementById('status').textContent)")
+    settle(page)
+    return page.evaluate("() => explorer.trace.manifest.prompt")
+
+
+def test_generate_continues_the_text_that_was_typed(watched):
+    page = watched.page
+    page.locator("#prompt").fill("Another text")
+    assert "edited" in page.locator("#prompt").get_attribute("class")
+    page.locator("#generate").click()
+    assert generated(page).startswith("Another text")
+    assert "edited" not in page.locator("#prompt").get_attribute("class")
+
+
+def test_generation_asks_for_all_tokens_at_once_and_traces_once(watched):
+    page = watched.page
+    before = len(watched.requests)
+    page.locator("#generate").click()
+    generated(page)
+    asked = [url.rsplit("/", 1)[-1] for url in watched.requests[before:]]
+    assert (asked.count("generate"), asked.count("trace")) == (1, 1)
+    assert page.evaluate("() => explorer.trace.T") == len(PROMPT) + 8
+
+
+def test_another_seed_writes_another_text_in_its_place_and_the_same_one_the_same(watched):
+    page = watched.page
+    page.locator("#generate").click()
+    first = generated(page)
+    page.locator("#reroll").click()
+    page.wait_for_function("(first) => explorer.trace.manifest.prompt !== first", arg=first)
+    second = generated(page)
+    assert page.locator("#seed").input_value() == "1"
+    assert second.startswith(PROMPT)
+    assert page.evaluate("() => explorer.trace.T") == len(PROMPT) + 8
+    page.locator("#prompt").fill(PROMPT)
+    page.locator("#seed").fill("0")
+    page.locator("#generate").click()
+    page.wait_for_function("(first) => explorer.trace.manifest.prompt === first", arg=first)
+
+
+def test_browser_back_undoes_a_prompt_and_an_intervention(watched):
+    page = watched.page
+    put(page, ablated=[4])
+    put(page, stream=3)  # a selection is no step
+    page.locator("#prompt").fill("new")
+    page.locator("#prompt").press("Enter")
+    page.wait_for_function("() => explorer.trace.manifest.prompt === 'new'")
+    settle(page)
+    page.go_back()
+    page.wait_for_function("(prompt) => explorer.trace.manifest.prompt === prompt", arg=PROMPT)
+    settle(page)
+    assert page.evaluate("() => explorer.store.get('ablated')") == [4]
+    assert page.locator("#prompt").input_value() == PROMPT
+    page.go_back()
+    page.wait_for_function("() => explorer.store.get('ablated').length === 0")
+    settle(page)
+    page.go_forward()
+    page.wait_for_function("() => explorer.store.get('ablated').length === 1")
+    settle(page)
+
+
+# Layout
+
+
+@pytest.mark.parametrize("width", [1280, 1440, 1920])
+def test_cutting_an_edge_moves_nothing_under_the_pointer(watch, nano_address, width):
+    page = watch(nano_address, viewport={"width": width, "height": 900}).page
+    settle(page)
+    places = (
+        "() => ['routing', 'wall'].map((name) => explorer.panel(name).element.getBoundingClientRect().top)"
+    )
+    before = page.evaluate(places)
+    put(page, cuts=[[2, 0, 1, 2, None]])
+    put(page, token=20)
+    assert page.evaluate(places) == before

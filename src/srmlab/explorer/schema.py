@@ -120,6 +120,7 @@ class Bars(BaseModel):
 
 class Tokens(BaseModel):
     tokens: list[int]
+    added: int
     strings: list[str]
     text: str
 

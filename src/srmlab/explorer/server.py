@@ -107,8 +107,9 @@ def _add_questions(app: FastAPI, session: Session, worker: Worker) -> None:
     @app.post("/api/generate")
     async def generate(body: schema.GenerateRequest, request: Request) -> schema.Tokens:
         def work() -> schema.Tokens:
+            prompt = read(session, body)
             tokens = session.generate(
-                read(session, body),
+                prompt,
                 body.count,
                 body.temperature,
                 body.top_k,
@@ -117,7 +118,8 @@ def _add_questions(app: FastAPI, session: Session, worker: Worker) -> None:
             )
             strings = display_strings(session.tokenizer, tokens)
             known = [token for token in tokens if token < session.tokenizer.vocab_size]
-            return schema.Tokens(tokens=tokens, strings=strings, text=session.tokenizer.decode(known))
+            text = session.tokenizer.decode(known)
+            return schema.Tokens(tokens=tokens, added=len(tokens) - len(prompt), strings=strings, text=text)
 
         return await ask(request, work)
 

@@ -5,8 +5,12 @@ export class Client {
     this.running = new Map();
   }
 
-  async ask(kind, path, body, method = body === undefined ? "GET" : "POST") {
+  cancel(kind) {
     this.running.get(kind)?.abort();
+  }
+
+  async ask(kind, path, body, method = body === undefined ? "GET" : "POST") {
+    this.cancel(kind);
     const controller = new AbortController();
     this.running.set(kind, controller);
     try {
