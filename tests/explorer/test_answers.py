@@ -128,3 +128,103 @@ def test_cutting_an_edge_moves_nothing_under_the_pointer(watch, nano_address, wi
     put(page, cuts=[[2, 0, 1, 2, None]])
     put(page, token=20)
     assert page.evaluate(places) == before
+
+
+# Refused prompts
+
+
+def test_after_a_refused_prompt_the_views_are_dimmed_and_the_first_tokens_offered(watched):
+    page = watched.page
+    page.locator("#prompt").fill("x" * 300)
+    page.locator("#trace").click()
+    page.wait_for_selector("#cut")
+    assert page.locator(".grid.stale").count() == 1
+    page.locator("#cut").click()
+    page.wait_for_function("() => explorer.trace.T === 256")
+    settle(page)
+    assert page.locator(".grid.stale").count() == 0
+    assert page.locator("#prompt").input_value() == "x" * 256
+    assert page.evaluate("() => explorer.store.get('prompt')") == "x" * 256
+    watched.errors.clear()  # the browser logs the refused request
+
+
+# Controls
+
+
+def test_the_layer_that_was_chosen_last_holds(watched):
+    page = watched.page
+    first, last = page.get_by_label("First layer"), page.get_by_label("Last layer")
+    last.select_option("2")
+    first.select_option("4")
+    settle(page)
+    assert (first.input_value(), last.input_value()) == ("4", "4")
+    last.select_option("6")
+    settle(page)
+    assert (first.input_value(), last.input_value()) == ("4", "6")
+
+
+def test_a_slider_and_a_check_box_keep_their_own_keys(watched):
+    page = watched.page
+    page.get_by_label("Threshold").focus()
+    page.keyboard.press("ArrowRight")
+    settle(page)
+    assert page.evaluate("() => explorer.store.get('threshold')") == pytest.approx(0.11)
+    assert page.evaluate("() => explorer.store.get('token')") == 12
+    page.locator("#panel-flow input[type=checkbox]").focus()
+    page.keyboard.press(" ")
+    settle(page)
+    assert page.evaluate("() => explorer.store.get('flow')") == "all"
+    assert page.locator("#panel-stepper .controls button").inner_text() == "▶"
+    page.keyboard.press("ArrowRight")
+    settle(page)
+    assert page.evaluate("() => explorer.store.get('token')") == 13
+
+
+def test_escape_and_a_click_elsewhere_close_the_export_menu(watched):
+    page = watched.page
+    menu, button = page.locator("#panel-wall .menu"), page.get_by_label("Export Routing wall")
+    put(page, big="wall")
+    button.click()
+    page.keyboard.press("Escape")
+    assert menu.is_hidden()
+    assert page.evaluate("() => explorer.store.get('big')") == "wall"
+    button.click()
+    page.locator("#model").click()
+    assert menu.is_hidden()
+    button.click()
+    assert menu.is_visible()
+    button.click()
+    assert menu.is_hidden()
+    page.keyboard.press("Escape")
+    settle(page)
+    assert page.evaluate("() => explorer.store.get('big')") == ""
+
+
+# What the flow and the wall say
+
+
+def test_the_python_of_the_flow_counts_the_arcs_of_the_picture(watched):
+    page = watched.page
+    arcs = page.evaluate("() => explorer.panel('flow').drawn.table().rows.length")
+    *lines, last = page.evaluate("() => explorer.panel('flow').drawn.python()").splitlines()
+    names: dict = {}
+    exec("\n".join(lines), names)
+    assert len(eval(last, names)[0]) == arcs
+
+
+def test_a_flow_without_arcs_names_no_widest_one(watched):
+    page = watched.page
+    put(page, threshold=0.99)
+    svg = page.evaluate("() => explorer.panel('flow').svg()")
+    assert "no arcs" in svg
+    assert "widest" not in svg
+
+
+@pytest.mark.parametrize(("streams", "threshold"), [(3, 0.1), (16, 0.05)])
+def test_with_many_streams_the_threshold_starts_lower(watch, streams, threshold):
+    with serving(Session(tiny_model(streams=streams), byte_tokenizer(), prompts=(PROMPT,))) as address:
+        page = watch(address).page
+        settle(page)
+        assert page.evaluate("() => explorer.store.get('threshold')") == threshold
+        caption = page.evaluate("() => explorer.panel('wall').view.caption(explorer.trace)")
+        assert f"exceed {threshold:.2f}" in caption

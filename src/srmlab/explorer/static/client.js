@@ -20,7 +20,10 @@ export class Client {
         headers: body === undefined ? {} : { "content-type": "application/json" },
         body: body === undefined ? undefined : JSON.stringify(body),
       });
-      if (!response.ok) throw new Error((await response.json()).error);
+      if (!response.ok) {
+        const limit = response.headers.get("token-limit"); // of a prompt that is too long
+        throw Object.assign(new Error((await response.json()).error), { limit });
+      }
       return response.headers.get("content-type").startsWith("application/json")
         ? await response.json()
         : await response.arrayBuffer();

@@ -12,8 +12,9 @@ const $ = (id) => document.getElementById(id);
 const client = new Client();
 const UNDONE = ["prompt", "ids", "ablated", "cuts", "holds", "first", "last"];
 
-function say(text, bad = false) {
-  $("status").textContent = text;
+function say(text, bad = false, ...offers) {
+  $("status").replaceChildren(text, ...offers);
+  $("status").title = text;
   $("status").classList.toggle("bad", bad);
 }
 
@@ -87,7 +88,7 @@ async function start() {
     own,
     onerror(error) {
       if (!app) problems.push(error.message); // while the views are mounted
-      say(error.message, true);
+      say(error.message, true, ...(error.limit ? [offerCut(error.limit)] : []));
     },
   });
   window.explorer = app; // for the curious, and for the tests
@@ -105,13 +106,29 @@ async function start() {
     say("tracing …");
     const began = performance.now();
     if (await app.load(request, changes)) say(`traced in ${Math.round(performance.now() - began)} ms`);
+    else app.grid.classList.toggle("stale", isEdited()); // they are about another prompt than the line
     markEdited();
   };
-  const trace = () => {
+  const trace = (more = {}) => {
     const prompt = $("prompt").value;
     // past the end: the last token
-    return run({ prompt }, { prompt, token: info.max_tokens, rangeEnd: null, brush: [] });
+    return run({ prompt, ...more }, { prompt, token: info.max_tokens, rangeEnd: null, brush: [] });
   };
+  const offerCut = (limit) =>
+    h(
+      "button",
+      {
+        type: "button",
+        id: "cut",
+        onclick: async () => {
+          await trace({ cut: true });
+          $("prompt").value = app.trace.manifest.prompt;
+          store.set({ prompt: app.trace.manifest.prompt });
+          markEdited();
+        },
+      },
+      `trace the first ${limit}`,
+    );
   // What a link says, and the start for what it does not name.
   let opening = false;
   const open = async (hash) => {
@@ -162,7 +179,7 @@ async function start() {
   };
 
   const toggleTheme = () => store.set({ theme: isDark() ? "light" : "dark" });
-  $("trace").addEventListener("click", trace);
+  $("trace").addEventListener("click", () => trace());
   $("generate").addEventListener("click", () => generate());
   $("reroll").addEventListener("click", reroll);
   $("theme").addEventListener("click", toggleTheme);
