@@ -47,3 +47,184 @@ def test_when_the_server_has_stopped_the_page_says_so_and_shows_no_number(watch)
     assert "The model did not answer." in page.evaluate("() => explorer.panel('board').svg()")
     assert "B could not be traced." in page.evaluate("() => explorer.panel('compare').svg()")
     watched.errors.clear()  # the browser's own words about it
+
+
+# Generation
+
+
+def generated(page) -> str:
+    page.wait_for_function("() => /tokens in/.test(document.getElementById('status').textContent)")
+    settle(page)
+    return page.evaluate("() => explorer.trace.manifest.prompt")
+
+
+def test_generate_continues_the_text_that_was_typed(watched):
+    page = watched.page
+    page.locator("#prompt").fill("Another text")
+    assert "edited" in page.locator("#prompt").get_attribute("class")
+    page.locator("#generate").click()
+    assert generated(page).startswith("Another text")
+    assert "edited" not in page.locator("#prompt").get_attribute("class")
+
+
+def test_generation_asks_for_all_tokens_at_once_and_traces_once(watched):
+    page = watched.page
+    before = len(watched.requests)
+    page.locator("#generate").click()
+    generated(page)
+    asked = [url.rsplit("/", 1)[-1] for url in watched.requests[before:]]
+    assert (asked.count("generate"), asked.count("trace")) == (1, 1)
+    assert page.evaluate("() => explorer.trace.T") == len(PROMPT) + 8
+
+
+def test_another_seed_writes_another_text_in_its_place_and_the_same_one_the_same(watched):
+    page = watched.page
+    page.locator("#generate").click()
+    first = generated(page)
+    page.locator("#reroll").click()
+    page.wait_for_function("(first) => explorer.trace.manifest.prompt !== first", arg=first)
+    second = generated(page)
+    assert page.locator("#seed").input_value() == "1"
+    assert second.startswith(PROMPT)
+    assert page.evaluate("() => explorer.trace.T") == len(PROMPT) + 8
+    page.locator("#prompt").fill(PROMPT)
+    page.locator("#seed").fill("0")
+    page.locator("#generate").click()
+    page.wait_for_function("(first) => explorer.trace.manifest.prompt === first", arg=first)
+
+
+def test_browser_back_undoes_a_prompt_and_an_intervention(watched):
+    page = watched.page
+    put(page, ablated=[4])
+    put(page, stream=3)  # a selection is no step
+    page.locator("#prompt").fill("new")
+    page.locator("#prompt").press("Enter")
+    page.wait_for_function("() => explorer.trace.manifest.prompt === 'new'")
+    settle(page)
+    page.go_back()
+    page.wait_for_function("(prompt) => explorer.trace.manifest.prompt === prompt", arg=PROMPT)
+    settle(page)
+    assert page.evaluate("() => explorer.store.get('ablated')") == [4]
+    assert page.locator("#prompt").input_value() == PROMPT
+    page.go_back()
+    page.wait_for_function("() => explorer.store.get('ablated').length === 0")
+    settle(page)
+    page.go_forward()
+    page.wait_for_function("() => explorer.store.get('ablated').length === 1")
+    settle(page)
+
+
+# Layout
+
+
+@pytest.mark.parametrize("width", [1280, 1440, 1920])
+def test_cutting_an_edge_moves_nothing_under_the_pointer(watch, nano_address, width):
+    page = watch(nano_address, viewport={"width": width, "height": 900}).page
+    settle(page)
+    places = (
+        "() => ['routing', 'wall'].map((name) => explorer.panel(name).element.getBoundingClientRect().top)"
+    )
+    before = page.evaluate(places)
+    put(page, cuts=[[2, 0, 1, 2, None]])
+    put(page, token=20)
+    assert page.evaluate(places) == before
+
+
+# Refused prompts
+
+
+def test_after_a_refused_prompt_the_views_are_dimmed_and_the_first_tokens_offered(watched):
+    page = watched.page
+    page.locator("#prompt").fill("x" * 300)
+    page.locator("#trace").click()
+    page.wait_for_selector("#cut")
+    assert page.locator(".grid.stale").count() == 1
+    page.locator("#cut").click()
+    page.wait_for_function("() => explorer.trace.T === 256")
+    settle(page)
+    assert page.locator(".grid.stale").count() == 0
+    assert page.locator("#prompt").input_value() == "x" * 256
+    assert page.evaluate("() => explorer.store.get('prompt')") == "x" * 256
+    watched.errors.clear()  # the browser logs the refused request
+
+
+# Controls
+
+
+def test_the_layer_that_was_chosen_last_holds(watched):
+    page = watched.page
+    first, last = page.get_by_label("First layer"), page.get_by_label("Last layer")
+    last.select_option("2")
+    first.select_option("4")
+    settle(page)
+    assert (first.input_value(), last.input_value()) == ("4", "4")
+    last.select_option("6")
+    settle(page)
+    assert (first.input_value(), last.input_value()) == ("4", "6")
+
+
+def test_a_slider_and_a_check_box_keep_their_own_keys(watched):
+    page = watched.page
+    page.get_by_label("Threshold").focus()
+    page.keyboard.press("ArrowRight")
+    settle(page)
+    assert page.evaluate("() => explorer.store.get('threshold')") == pytest.approx(0.11)
+    assert page.evaluate("() => explorer.store.get('token')") == 12
+    page.locator("#panel-flow input[type=checkbox]").focus()
+    page.keyboard.press(" ")
+    settle(page)
+    assert page.evaluate("() => explorer.store.get('flow')") == "all"
+    assert page.locator("#panel-stepper .controls button").inner_text() == "▶"
+    page.keyboard.press("ArrowRight")
+    settle(page)
+    assert page.evaluate("() => explorer.store.get('token')") == 13
+
+
+def test_escape_and_a_click_elsewhere_close_the_export_menu(watched):
+    page = watched.page
+    menu, button = page.locator("#panel-wall .menu"), page.get_by_label("Export Routing wall")
+    put(page, big="wall")
+    button.click()
+    page.keyboard.press("Escape")
+    assert menu.is_hidden()
+    assert page.evaluate("() => explorer.store.get('big')") == "wall"
+    button.click()
+    page.locator("#model").click()
+    assert menu.is_hidden()
+    button.click()
+    assert menu.is_visible()
+    button.click()
+    assert menu.is_hidden()
+    page.keyboard.press("Escape")
+    settle(page)
+    assert page.evaluate("() => explorer.store.get('big')") == ""
+
+
+# What the flow and the wall say
+
+
+def test_the_python_of_the_flow_counts_the_arcs_of_the_picture(watched):
+    page = watched.page
+    arcs = page.evaluate("() => explorer.panel('flow').drawn.table().rows.length")
+    *lines, last = page.evaluate("() => explorer.panel('flow').drawn.python()").splitlines()
+    names: dict = {}
+    exec("\n".join(lines), names)
+    assert len(eval(last, names)[0]) == arcs
+
+
+def test_a_flow_without_arcs_names_no_widest_one(watched):
+    page = watched.page
+    put(page, threshold=0.99)
+    svg = page.evaluate("() => explorer.panel('flow').svg()")
+    assert "no arcs" in svg
+    assert "widest" not in svg
+
+
+@pytest.mark.parametrize(("streams", "threshold"), [(3, 0.1), (16, 0.05)])
+def test_with_many_streams_the_threshold_starts_lower(watch, streams, threshold):
+    with serving(Session(tiny_model(streams=streams), byte_tokenizer(), prompts=(PROMPT,))) as address:
+        page = watch(address).page
+        settle(page)
+        assert page.evaluate("() => explorer.store.get('threshold')") == threshold
+        caption = page.evaluate("() => explorer.panel('wall').view.caption(explorer.trace)")
+        assert f"exceed {threshold:.2f}" in caption

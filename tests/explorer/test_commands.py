@@ -156,3 +156,7 @@ def test_the_example_session_is_what_its_python_says():
     names: dict = {"srmlab": srmlab}
     exec(session.python, names)
     assert torch.equal(names["model"].unembedding, session.model.unembedding)
+
+
+def test_an_empty_prompt_of_a_report_is_refused_before_anything_is_opened(capsys, tmp_path):
+    assert "is empty" in refused(capsys, "report", str(tmp_path / "none"), "--prompt", "a", "--prompt", "")

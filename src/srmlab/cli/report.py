@@ -52,16 +52,18 @@ class Command:
         run, preset = subject(self.run_path, self.preset, self.pretrained)
         if run is None and self.out is None:
             raise UserError("say where to write with --out, or give a run: srmlab report runs/nano")
+        if "" in self.prompt:
+            raise UserError('--prompt "" is empty: write at least one token, or leave it out')
         for path in self.view:
             register_view(path)
         session = opened(run, preset, self.dictionary)
         out = self.out or place_for(Path(run or "."), "report.html")
-        prompts = self.prompt or session.prompts
+        prompts = [session.encode(prompt) for prompt in self.prompt or session.prompts]
         with Display() as display:
             task = display.task("reading", len(prompts), "prompts")
             traces = []
             for prompt in prompts:
-                traces.append(session.trace(session.encode(prompt)))
+                traces.append(session.trace(prompt))
                 task.update(len(traces))
             path = write_report(session, out, run=run, traces=traces, results=self.results)
         print(f"{path}   {path.stat().st_size / 1e6:.1f} MB, open it in a browser")

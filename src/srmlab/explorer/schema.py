@@ -48,6 +48,7 @@ class Prompt(Strict):
 
 
 class TraceRequest(Prompt):
+    cut: Annotated[bool, Field(description="read only as many tokens as fit")] = False
     intervention: Intervened = Intervention()
     checkpoint: Annotated[str, Field(max_length=200)] = ""
 
@@ -120,6 +121,7 @@ class Bars(BaseModel):
 
 class Tokens(BaseModel):
     tokens: list[int]
+    added: int
     strings: list[str]
     text: str
 

@@ -30,7 +30,7 @@ from srmlab.explorer import schema
 from srmlab.explorer.background import Job, Jobs
 from srmlab.explorer.frontend import TYPES, static_files
 from srmlab.explorer.guard import LOOPBACK, Guard
-from srmlab.explorer.session import Session
+from srmlab.explorer.session import Session, TooLong
 from srmlab.explorer.tracing import display_strings
 from srmlab.explorer.worker import Busy, Gone, Worker
 
@@ -91,7 +91,7 @@ def _add_questions(app: FastAPI, session: Session, worker: Worker) -> None:
     )
     async def trace(body: schema.TraceRequest, request: Request) -> Response:
         def work() -> bytes:
-            tokens = read(session, body)
+            tokens = read(session, body, body.cut)
             return session.trace(tokens, body.intervention, body.checkpoint).to_bytes()
 
         return Response(await ask(request, work), media_type="application/octet-stream")
@@ -107,8 +107,9 @@ def _add_questions(app: FastAPI, session: Session, worker: Worker) -> None:
     @app.post("/api/generate")
     async def generate(body: schema.GenerateRequest, request: Request) -> schema.Tokens:
         def work() -> schema.Tokens:
+            prompt = read(session, body)
             tokens = session.generate(
-                read(session, body),
+                prompt,
                 body.count,
                 body.temperature,
                 body.top_k,
@@ -117,7 +118,8 @@ def _add_questions(app: FastAPI, session: Session, worker: Worker) -> None:
             )
             strings = display_strings(session.tokenizer, tokens)
             known = [token for token in tokens if token < session.tokenizer.vocab_size]
-            return schema.Tokens(tokens=tokens, strings=strings, text=session.tokenizer.decode(known))
+            text = session.tokenizer.decode(known)
+            return schema.Tokens(tokens=tokens, added=len(tokens) - len(prompt), strings=strings, text=text)
 
         return await ask(request, work)
 
@@ -156,11 +158,11 @@ def _add_jobs(app: FastAPI, session: Session, jobs: Jobs, worker: Worker) -> Non
         return state(jobs.stop(id))
 
 
-def read(session: Session, body: schema.Prompt) -> list[int]:
+def read(session: Session, body: schema.Prompt, cut: bool = False) -> list[int]:
     """The token ids a request is about."""
     if body.tokens is not None:
         return session.check_tokens(body.tokens)
-    return session.encode(body.prompt or "")
+    return session.encode(body.prompt or "", cut)
 
 
 def _add_page(app: FastAPI) -> None:
@@ -182,6 +184,10 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(UserError)
     async def bad_input(_: Request, error: UserError) -> JSONResponse:
         return line(422, str(error))
+
+    @app.exception_handler(TooLong)
+    async def too_long(_: Request, error: TooLong) -> JSONResponse:
+        return line(422, str(error), **{"Token-Limit": str(error.limit)})
 
     @app.exception_handler(RequestValidationError)
     async def bad_request(_: Request, error: RequestValidationError) -> JSONResponse:

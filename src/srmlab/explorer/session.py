@@ -37,6 +37,14 @@ KEPT_BASELINES = 8
 BARS = 8  # likeliest tokens shown before and after
 
 
+class TooLong(UserError):
+    """A prompt of more tokens than are shown."""
+
+    def __init__(self, count: int, limit: int) -> None:
+        super().__init__(f"the prompt has {count} tokens, at most {limit} are shown: shorten it")
+        self.limit = limit
+
+
 @dataclass(frozen=True)
 class Subject:
     """One set of weights: the model as trained, or one of its checkpoints."""
@@ -112,17 +120,17 @@ class Session:
         found.append(f"{self.model.depth} {self.model.level_name}{word}")
         return found + ([f"{heads} heads"] if heads else [])
 
-    def encode(self, prompt: str) -> list[int]:
-        return self.check_tokens(self.tokenizer.encode(prompt))
+    def encode(self, prompt: str, cut: bool = False) -> list[int]:
+        """The prompt's tokens; with `cut` only the first that can be shown."""
+        tokens = self.tokenizer.encode(prompt)
+        return self.check_tokens(tokens[: self.max_tokens] if cut else tokens)
 
     def check_tokens(self, tokens: Sequence[int]) -> list[int]:
         """The ids as a list, or one line about why the model cannot read them."""
         if not tokens:
             raise UserError("the prompt is empty: write at least one token")
         if len(tokens) > self.max_tokens:
-            raise UserError(
-                f"the prompt has {len(tokens)} tokens, at most {self.max_tokens} are shown: shorten it"
-            )
+            raise TooLong(len(tokens), self.max_tokens)
         vocabulary = self.model.config.vocab_size
         if not all(0 <= token < vocabulary for token in tokens):
             raise UserError(f"a token id is not in 0…{vocabulary - 1}")

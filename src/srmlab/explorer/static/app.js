@@ -6,6 +6,7 @@ import { cancelled } from "./client.js";
 import { themeRoot } from "./color.js";
 import { h } from "./dom.js";
 import { MODES } from "./intervention.js";
+import { THRESHOLD, thresholdOf } from "./measures.js";
 import { Panel, Tooltip } from "./panel.js";
 import { Store } from "./store.js";
 import { Trace } from "./trace.js";
@@ -97,6 +98,8 @@ export class App {
   // --- the trace ----------
 
   show(trace) {
+    if (!this.trace && this.store.get("threshold") === THRESHOLD)
+      this.store.set({ threshold: thresholdOf(trace) });
     this.trace = trace;
     this.arrange();
     this.sweep = null;
@@ -251,6 +254,7 @@ export class App {
     if (!bytes) return false;
     this.store.set(changes);
     this.show(new Trace(bytes));
+    this.grid.classList.remove("stale");
     return true;
   }
 

@@ -5,8 +5,12 @@ export class Client {
     this.running = new Map();
   }
 
-  async ask(kind, path, body, method = body === undefined ? "GET" : "POST") {
+  cancel(kind) {
     this.running.get(kind)?.abort();
+  }
+
+  async ask(kind, path, body, method = body === undefined ? "GET" : "POST") {
+    this.cancel(kind);
     const controller = new AbortController();
     this.running.set(kind, controller);
     try {
@@ -16,7 +20,10 @@ export class Client {
         headers: body === undefined ? {} : { "content-type": "application/json" },
         body: body === undefined ? undefined : JSON.stringify(body),
       });
-      if (!response.ok) throw new Error((await response.json()).error);
+      if (!response.ok) {
+        const limit = response.headers.get("token-limit"); // of a prompt that is too long
+        throw Object.assign(new Error((await response.json()).error), { limit });
+      }
       return response.headers.get("content-type").startsWith("application/json")
         ? await response.json()
         : await response.arrayBuffer();

@@ -21,6 +21,7 @@ export function bindKeys(app, { help, focusPrompt, toggleTheme, ablate }) {
   document.addEventListener("keydown", (event) => {
     if (
       event.target.closest?.("input[type=text], input[type=number], textarea, select, dialog") ||
+      isOwnKey(event) ||
       event.ctrlKey ||
       event.metaKey ||
       event.altKey ||
@@ -64,4 +65,9 @@ export function bindKeys(app, { help, focusPrompt, toggleTheme, ablate }) {
     event.preventDefault();
     action();
   });
+}
+
+// A key that a slider or a check box answers itself.
+function isOwnKey({ target, key }) {
+  return (target.type === "range" && key.startsWith("Arrow")) || (target.type === "checkbox" && key === " ");
 }

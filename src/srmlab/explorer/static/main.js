@@ -10,9 +10,11 @@ import { fromHash, START, toHash } from "./store.js";
 
 const $ = (id) => document.getElementById(id);
 const client = new Client();
+const UNDONE = ["prompt", "ids", "ablated", "cuts", "holds", "first", "last"];
 
-function say(text, bad = false) {
-  $("status").textContent = text;
+function say(text, bad = false, ...offers) {
+  $("status").replaceChildren(text, ...offers);
+  $("status").title = text;
   $("status").classList.toggle("bad", bad);
 }
 
@@ -86,7 +88,7 @@ async function start() {
     own,
     onerror(error) {
       if (!app) problems.push(error.message); // while the views are mounted
-      say(error.message, true);
+      say(error.message, true, ...(error.limit ? [offerCut(error.limit)] : []));
     },
   });
   window.explorer = app; // for the curious, and for the tests
@@ -104,63 +106,89 @@ async function start() {
     say("tracing …");
     const began = performance.now();
     if (await app.load(request, changes)) say(`traced in ${Math.round(performance.now() - began)} ms`);
+    else app.grid.classList.toggle("stale", isEdited()); // they are about another prompt than the line
+    markEdited();
   };
-  const trace = () => {
+  const trace = (more = {}) => {
     const prompt = $("prompt").value;
     // past the end: the last token
-    return run({ prompt }, { prompt, token: info.max_tokens, rangeEnd: null, brush: [] });
+    return run({ prompt, ...more }, { prompt, token: info.max_tokens, rangeEnd: null, brush: [] });
   };
+  const offerCut = (limit) =>
+    h(
+      "button",
+      {
+        type: "button",
+        id: "cut",
+        onclick: async () => {
+          await trace({ cut: true });
+          $("prompt").value = app.trace.manifest.prompt;
+          store.set({ prompt: app.trace.manifest.prompt });
+          markEdited();
+        },
+      },
+      `trace the first ${limit}`,
+    );
   // What a link says, and the start for what it does not name.
-  const open = (hash) => {
+  let opening = false;
+  const open = async (hash) => {
     const next = { ...START, ...fromHash(hash) };
     next.prompt ||= info.prompts[0];
     $("prompt").value = next.prompt;
-    return run(next.ids.length ? { tokens: next.ids } : { prompt: next.prompt }, next);
+    opening = true;
+    await run(next.ids.length ? { tokens: next.ids } : { prompt: next.prompt }, next);
+    requestAnimationFrame(() => {
+      opening = false; // after the store has said what changed
+    });
   };
 
-  let generating = false;
-  const generate = async () => {
-    if (generating) {
-      generating = false;
-      return;
-    }
-    generating = true;
+  // What the line says, if it was changed since; else the trace's tokens, which its text may not give again.
+  const isEdited = () => $("prompt").value !== store.get("prompt");
+  const markEdited = () => $("prompt").classList.toggle("edited", isEdited());
+  const given = () => (isEdited() ? { prompt: $("prompt").value } : { tokens: app.tokens() });
+  let last = null; // { from, made }: what the last generation continued, and the tokens it made of it
+
+  const generate = async (from = given()) => {
+    if (app.isAsking("generate")) return client.cancel("generate");
     $("generate").textContent = "Stop";
-    const count = Math.max(1, Math.min(64, Number($("count").value) || 8));
-    const room = Math.max(0, info.max_tokens - app.trace.T);
-    if (!room) say(`the prompt has reached the limit of ${info.max_tokens} tokens`, true);
-    for (let i = 0; i < Math.min(count, room) && generating; i++) {
-      const made = await app.ask("generate", "/api/generate", {
-        tokens: app.tokens(),
-        count: 1,
-        temperature: Math.max(0, Number($("temperature").value) || 0),
-        seed: app.trace.T,
-        ...($("intervened").checked && app.isIntervening() ? { intervention: app.intervention() } : {}),
-      });
-      if (
-        !made ||
-        !(await app.load(
-          { tokens: made.tokens },
-          { prompt: made.text, token: made.tokens.length - 1, rangeEnd: null, brush: [] },
-        ))
-      )
-        break;
-      $("prompt").value = made.text;
-      say(`${i + 1} of ${count} tokens`);
-    }
-    generating = false;
+    say("generating …");
+    const began = performance.now();
+    const made = await app.ask("generate", "/api/generate", {
+      ...from,
+      count: Math.max(1, Math.min(64, Number($("count").value) || 8)),
+      temperature: Math.max(0, Number($("temperature").value) || 0),
+      seed: seed(),
+      ...($("intervened").checked && app.isIntervening() ? { intervention: app.intervention() } : {}),
+    });
     $("generate").textContent = "Generate";
+    if (made === undefined) say("stopped");
+    if (!made) return;
+    if (!made.added) return say(`the prompt has reached the limit of ${info.max_tokens} tokens`, true);
+    const changes = { prompt: made.text, token: made.tokens.length - 1, rangeEnd: null, brush: [] };
+    if (!(await app.load({ tokens: made.tokens }, changes))) return;
+    last = { from, made: String(made.tokens) };
+    $("prompt").value = made.text;
+    markEdited();
+    say(`${made.added} tokens in ${Math.round(performance.now() - began)} ms`);
+  };
+  const seed = () => Math.max(0, Math.floor(Number($("seed").value)) || 0);
+  // The same again by the next seed, in place of what was made last.
+  const reroll = () => {
+    $("seed").value = String(seed() + 1);
+    return generate(last && !isEdited() && last.made === String(app.tokens()) ? last.from : given());
   };
 
   const toggleTheme = () => store.set({ theme: isDark() ? "light" : "dark" });
-  $("trace").addEventListener("click", trace);
-  $("generate").addEventListener("click", generate);
+  $("trace").addEventListener("click", () => trace());
+  $("generate").addEventListener("click", () => generate());
+  $("reroll").addEventListener("click", reroll);
   $("theme").addEventListener("click", toggleTheme);
   $("help").addEventListener("click", showHelp);
   $("results").hidden = !info.results.length;
   $("results").addEventListener("click", () =>
     showResults(info.results).catch((error) => say(error.message, true)),
   );
+  $("prompt").addEventListener("input", markEdited);
   $("prompt").addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
     event.preventDefault();
@@ -173,11 +201,13 @@ async function start() {
     ablate: (stream) => app.canIntervene() && toggleAblation(store, stream),
   });
 
-  store.subscribe((_, now) => {
+  store.subscribe((changed, now) => {
     if (!app.trace) return;
-    $("under").hidden = !app.isIntervening();
+    $("under").style.visibility = app.isIntervening() ? "visible" : "hidden"; // its room stays
     const hash = toHash(now);
-    history.replaceState(null, "", hash ? `#${hash}` : location.pathname);
+    // a new prompt or intervention is a step that the browser's back undoes
+    const isStep = !opening && UNDONE.some((key) => changed.has(key));
+    history[isStep ? "pushState" : "replaceState"](null, "", hash ? `#${hash}` : location.pathname);
     const range = now.rangeEnd === null ? "" : `–${now.rangeEnd}`;
     $("selection").textContent =
       `token ${now.token}${range} “${short(app.trace.strings[now.token], 14)}” · ` +

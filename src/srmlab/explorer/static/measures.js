@@ -1,6 +1,11 @@
 // Numbers the views read off a trace. Pure functions; what is costly is kept in the trace's memory.
 
-export const THRESHOLD = 0.1; // where the slider starts, and what captions count edges with
+export const THRESHOLD = 0.1; // where the slider starts, with up to eight streams
+
+// With more streams a weight is smaller: the threshold is 0.8 of an even share at most. Captions use it.
+export function thresholdOf(trace) {
+  return Math.min(THRESHOLD, Math.floor(80 / trace.S) / 100 || 0.01);
+}
 
 // The mean, the place of the largest, without values that are not finite.
 export function mean(values) {

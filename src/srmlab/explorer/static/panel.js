@@ -69,9 +69,7 @@ export class Panel {
               class: "icon",
               title: "Export",
               "aria-label": `Export ${view.title}`,
-              onclick: () => {
-                this.menu.hidden = !this.menu.hidden;
-              },
+              onclick: () => this.toggleMenu(),
             },
             "↓",
           ),
@@ -97,6 +95,22 @@ export class Panel {
       },
       { rootMargin: "200px" },
     ).observe(this.element);
+  }
+
+  // Open until something is chosen, Escape is pressed, or anything else is clicked.
+  toggleMenu() {
+    this.menu.hidden = !this.menu.hidden;
+    if (this.menu.hidden) return;
+    const actions = this.menu.parentElement;
+    const close = (event) => {
+      const isEscape = event.type === "keydown" && event.key === "Escape";
+      const isOutside = event.type === "pointerdown" && !event.composedPath().includes(actions);
+      if (!this.menu.hidden && !isEscape && !isOutside) return;
+      if (!this.menu.hidden && isEscape) event.stopPropagation(); // the maximised panel stays
+      this.menu.hidden = true;
+      for (const type of ["keydown", "pointerdown"]) document.removeEventListener(type, close, true);
+    };
+    for (const type of ["keydown", "pointerdown"]) document.addEventListener(type, close, true);
   }
 
   get big() {

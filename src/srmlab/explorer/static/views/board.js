@@ -22,13 +22,15 @@ export const board = {
   mount(panel, ctx) {
     const { store } = ctx;
     const grid = h("div", { class: "board", role: "group", "aria-label": "Ablations" });
+    // what was chosen last holds; the other end gives way
+    const setRange = (first, last) => store.set({ first, last });
     const first = h("select", {
       "aria-label": "First layer",
-      onchange: () => store.set({ first: Number(first.value) }),
+      onchange: () => setRange(Number(first.value), Math.max(Number(first.value), ctx.layerRange()[1])),
     });
     const last = h("select", {
       "aria-label": "Last layer",
-      onchange: () => store.set({ last: Number(last.value) }),
+      onchange: () => setRange(Math.min(Number(last.value), ctx.layerRange()[0]), Number(last.value)),
     });
     const clear = h(
       "button",

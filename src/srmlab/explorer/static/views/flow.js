@@ -3,7 +3,7 @@
 
 import { headColor, ink, streamColor } from "../color.js";
 import { h, number } from "../dom.js";
-import { THRESHOLD, tokenSpan, wallMaps } from "../measures.js";
+import { thresholdOf, tokenSpan, wallMaps } from "../measures.js";
 import { SvgPen } from "../pen.js";
 
 const MOST = 1500; // arcs drawn; past that the strongest
@@ -18,13 +18,13 @@ export const flow = {
   uses: ["token", "rangeEnd", "threshold", "layer", "head", "stream", "flow"],
 
   caption(trace) {
-    const maps = wallMaps(trace, "frequency", THRESHOLD, 0, trace.T - 1);
+    const maps = wallMaps(trace, "frequency", thresholdOf(trace), 0, trace.T - 1);
     const size = maps.length / trace.L;
     const counts = Array.from(
       { length: trace.L },
       (_, l) => maps.subarray(l * size, (l + 1) * size).filter((share) => share > 0.5).length,
     );
-    return `Edges above ${number(THRESHOLD)} at more than half of the tokens, by layer: ${counts.join(" ")}.`;
+    return `Edges above ${number(thresholdOf(trace))} at more than half of the tokens, by layer: ${counts.join(" ")}.`;
   },
 
   mount(panel, ctx) {
@@ -169,9 +169,9 @@ export const flow = {
           pen.text(`H${head}`, x + 18, height - 9, { color: theme.dim, size: 10 });
           x += 46;
         }
+        const arcs = list.length ? `${list.length} arcs, widest ${number(list.at(-1)[4])}` : "no arcs";
         pen.text(
-          `weight > ${number(store.get("threshold"))}, ${list.length} arcs, widest ` +
-            `${number(strongest)}; self-edges not drawn`,
+          `weight > ${number(store.get("threshold"))}, ${arcs}; self-edges not drawn`,
           x + 4,
           height - 9,
           { color: theme.dim, size: 10 },
@@ -187,6 +187,7 @@ export const flow = {
           ctx.preamble(),
           "",
           `weights = trace.weights[:, ${a}:${b + 1}].mean(1)     # [layer, head, target, source]`,
+          `weights[..., range(${ctx.trace.S}), range(${ctx.trace.S})] = 0  # self-edges are not drawn`,
           `(weights > ${store.get("threshold")}).nonzero()`,
         ].join("\n");
       },

@@ -14,7 +14,7 @@ export const lens = {
   needs: ["lens_ids", "lens_logprob", "lens_target"],
   shows: "The logit lens: the most likely token if the state were decoded after each layer.",
   reading:
-    "Colour = its log-probability; “streams” decodes each stream alone (the others at their mean, where streams add up).",
+    "Colour = its log-probability; “streams” decodes each alone (where they add up, the others at their mean).",
   uses: ["token", "layer", "stream", "lens"],
   stretches: true,
 

@@ -4,7 +4,7 @@
 import { scale } from "../color.js";
 import { choice, h, number, percent } from "../dom.js";
 import { colorbar } from "../heatmap.js";
-import { argmax, hubScores, mean, THRESHOLD, tokenSpan, wallMaps } from "../measures.js";
+import { argmax, hubScores, mean, thresholdOf, tokenSpan, wallMaps } from "../measures.js";
 
 export const wall = {
   name: "wall",
@@ -16,12 +16,12 @@ export const wall = {
   uses: ["wall", "scope", "threshold", "layer", "head", "stream", "source", "token", "rangeEnd", "hover"],
 
   caption(trace) {
-    const { hub, self } = hubScores(trace, THRESHOLD);
+    const { hub, self } = hubScores(trace, thresholdOf(trace));
     const [most, least] = [argmax(hub), argmax(hub.map((value) => -value))];
-    const all = mean(wallMaps(trace, "frequency", THRESHOLD, 0, trace.T - 1));
+    const all = mean(wallMaps(trace, "frequency", thresholdOf(trace), 0, trace.T - 1));
     return (
       `S${most} is the strongest hub: ${percent(hub[most])} of its edges to other streams exceed ` +
-      `${number(THRESHOLD)} (S${least}, the weakest: ${percent(hub[least])}). Of self-edges ` +
+      `${number(thresholdOf(trace))} (S${least}, the weakest: ${percent(hub[least])}). Of self-edges ` +
       `${percent(mean(self))} do, of all edges ${percent(all)}.`
     );
   },
