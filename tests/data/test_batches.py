@@ -118,6 +118,24 @@ def test_evaluation_takes_the_windows_in_order_up_to_a_limit():
     assert sum(batch.targets.numel() for batch in limited) == 45
 
 
+def test_spread_windows_lie_evenly_over_the_text():
+    text = counting(1000)
+    head = evaluation_batches(text, context=9, batch_size=4, limit_tokens=90)
+    spread = evaluation_batches(text, context=9, batch_size=4, limit_tokens=90, spread=True)
+    assert head.places.tolist() == list(range(10))
+    assert spread.places.tolist() == [5, 16, 27, 38, 49, 61, 72, 83, 94, 105]  # of 111
+    assert [len(batch.tokens) for batch in spread] == [4, 4, 2]
+    firsts = [int(row[0]) for batch in spread for row in batch.tokens]
+    assert firsts == [9 * place for place in spread.places]
+
+
+@pytest.mark.parametrize("limit", [None, 10_000])
+def test_spread_over_a_text_that_is_read_whole_is_all_of_it(limit):
+    text = counting(100)
+    spread = evaluation_batches(text, context=9, batch_size=4, limit_tokens=limit, spread=True)
+    assert spread.places.tolist() == list(range(11))
+
+
 def test_positions_know_their_document():
     end = 0
     inputs = torch.tensor([[5, 6, end, 7, end, end, 8], [end, 1, 2, 3, 4, 5, 6]])

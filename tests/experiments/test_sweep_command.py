@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,34 @@ def test_a_sweep_from_its_runs_to_its_table(words, tmp_path, capsys, monkeypatch
     assert "4 runs, 0 of them left" in capsys.readouterr().out
 
 
+def test_a_tuned_cell_finds_its_rate_before_it_gets_its_seeds(words, tmp_path, capsys, monkeypatch):
+    def cells(scale):
+        return [replace(cell, tuned=True) for cell in tiny_cells(scale)]
+
+    tuned = replace(TINY, name="tuned", cells=cells, test_depth=0)
+    monkeypatch.setitem(catalogue.EXPERIMENTS, "tuned", tuned)
+    options = ("--out", tmp_path, "--data", words, "--seeds", 2, "--only", "none")
+    assert sweep("tuned", *options, "--dry-run") == 0
+    assert "3 runs, the first of them, 3 of them left" in capsys.readouterr().out
+    assert sweep("tuned", *options) == 0
+    (found,) = json.loads((tmp_path / "tuned-mini" / "result.json").read_text())["cells"]
+    assert [run["seed"] for run in found["runs"]] == [0, 1]
+    rates = {float(rate): loss for rate, loss in found["rates"].items()}
+    assert len(rates) >= 3
+    assert found["training"]["lr"] == min(rates, key=lambda rate: rates[rate])
+    assert found["runs"][0]["val_loss"] == min(rates.values())
+    runs = len([*(tmp_path / "runs").rglob("metrics.jsonl")])
+    assert runs == len(rates) + 1  # the second seed at the best rate alone
+
+
+def test_a_run_that_diverges_is_an_outcome(words, tmp_path):
+    wild = replace(tiny_cells("mini")[0], training=TRAINING.replace(lr=1e30))
+    (job,) = make_jobs(TINY, [wild], 1, tmp_path, words)
+    write_plan(tmp_path / "plan.json", [job])
+    assert run_job(str(tmp_path / "plan.json"), 0) == 0
+    assert job.done
+
+
 def test_the_seeds_differ_and_a_job_is_the_same_in_any_process(words, tmp_path):
     jobs = make_jobs(TINY, TINY.cells("mini")[:1], 2, tmp_path / "here", words)
     write_plan(tmp_path / "plan.json", jobs)
@@ -191,11 +220,12 @@ def test_the_list(capsys):
         (["tiny", "--seeds", "-1"], "--seeds -1: must be at least 1"),
         (["tiny", "--steps", "0"], "--steps 0: must be at least 1"),
         (["tiny", "--data", "/nowhere"], "/nowhere"),
+        (["tiny", "--data", "WORDS", "--only", "nothing"], "tiny has attention, none"),
         (["show", "tiny", "--out", "/nowhere"], "nothing is done of it"),
     ],
 )
-def test_bad_input_is_one_line(arguments, complaint, capsys):
-    assert sweep(*arguments) == 2
+def test_bad_input_is_one_line(arguments, complaint, words, capsys):
+    assert sweep(*[words if word == "WORDS" else word for word in arguments]) == 2
     said = capsys.readouterr().err
     assert complaint in said
     assert len(said.strip().splitlines()) == 1

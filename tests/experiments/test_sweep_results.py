@@ -2,16 +2,20 @@
 
 import json
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from srmlab.errors import UserError
-from srmlab.experiments import Cell, CellResult, Experiment, SweepResult, collect
-from srmlab.experiments.results import STUDENT, Run, holds, read_run, thinned
+from srmlab.experiments import Cell, CellResult, Experiment, SweepResult, collect, experiment
+from srmlab.experiments.results import Run
+from srmlab.experiments.runs import read_run, read_search, thinned
 from srmlab.models import preset
 from srmlab.training.config import TrainConfig
 
+PUBLISHED = Path(__file__).parents[2] / "results"
 TRAINING = TrainConfig(steps=10, batch_size=2, context=8, warmup=0)
 CELL = Cell(name="a", model=preset("srm-nano"), training=TRAINING, x=1.0)
 EXPERIMENT = Experiment(
@@ -35,35 +39,28 @@ def result(*cells: CellResult) -> SweepResult:
     return SweepResult("tiny", "mini", 6, about, {"srmlab": "0"}, list(cells))
 
 
-def test_noise_is_pooled_within_cells():
-    found = result(cell("a", 1.0, 1.2), cell("b", 3.0, 3.1, 3.2), cell("c", 9.0))
-    by_hand = math.sqrt((2 * 0.1**2 + 2 * 0.1**2) / 3)  # sums of squares over 1 + 2 degrees of freedom
-    assert found.noise == pytest.approx(by_hand)
-    assert math.isnan(result(cell("a", 1.0)).noise)
+def test_differences_are_paired_by_seed():
+    """What a seed does to both cells does not count as noise."""
+    found = result(cell("a", 1.0, 2.0, 3.0), cell("b", 1.1, 2.1, 3.2))
+    assert found.compare("a", "b") == (
+        "a 2.000 against b 2.133: -0.133 [-0.277, +0.010] over 3 seeds, "
+        "at equal parameters and tokens and FLOP."
+    )
+    unpaired = replace(found["b"], runs=[replace(run, seed=run.seed + 2) for run in found["b"].runs])
+    assert "no two seeds in common" in result(found["a"], unpaired).compare("a", "b")
 
 
-def test_a_difference_is_clear_past_students_bound():
-    near = result(cell("a", 1.00, 1.10), cell("b", 1.30, 1.40))  # 4.2 standard errors; 2 degrees ask 4.3
-    far = result(cell("a", 1.00, 1.10), cell("b", 2.10, 2.20))
-    assert "lower by 0.300 ± 0.071, within the noise of the seeds" in near.compare("a", "b")
-    assert "lower by 1.100 ± 0.071, clear" in far.compare("a", "b")
-    assert "higher by 1.100" in far.compare("b", "a")
-    assert "noise is not known" in result(cell("a", 1.0), cell("b", 2.0)).compare("a", "b")
+def test_a_comparison_says_what_is_equal():
+    big = replace(cell("b", 2.0), parameters=2000, training_flops_per_token=51)
+    found = result(cell("a", 1.0), big)
+    assert found.equalities("a", "b") == "equal tokens, 0.5 × the parameters, 0.196 × the FLOP"
+    assert found.equalities("b", "a") == "equal tokens, 2 × the parameters, 5.1 × the FLOP"
 
 
-def test_the_bounds_are_students():
-    from scipy.stats import t
-
-    assert pytest.approx([t.ppf(0.975, df) for df in range(1, len(STUDENT) + 1)], abs=0.005) == STUDENT
-
-
-def test_a_cell_of_one_seed_is_judged_by_the_noise_of_all():
-    """Three calm seeds say nothing about another cell's noise."""
-    calm, wild, lone = cell("calm", 1.0, 1.01, 1.02), cell("wild", 3.0, 4.0, 5.0), cell("lone", 1.5)
-    assert result(calm, lone).order("calm", "lone") == "lower"
-    assert result(calm, wild, lone).order("calm", "lone") == "within the noise"
-    assert result(calm, wild, lone).order("lone", "nowhere") is None
-    assert result(lone, cell("other", 1.0)).order("lone", "other") is None
+def test_the_table_says_where_a_rate_comes_from():
+    assert cell("a", 1.0).rate == "0.001, given"
+    assert replace(cell("a", 1.0), rates={5e-4: 2.0, 1e-3: 1.0, 2e-3: 3.0}).rate == "0.001"
+    assert replace(cell("a", 1.0), rates={1e-3: 1.0, 2e-3: 3.0}).rate == "0.001, edge"
 
 
 def test_a_missing_cell_says_nothing():
@@ -76,12 +73,9 @@ def test_the_other_sentences():
     found = result(cell("a", 3.0, 3.0, x=1), cell("b", 2.2, x=4), cell("c", 2.0, 2.0, x=8))
     assert found.share("a", "b", "c") == "b has 80% of the 1.000 gained from a to c."
     assert found.share("c", "b", "a") == ""  # nothing is gained
-    assert holds("it is so", True) == "“it is so” holds here."
-    assert holds("it is so", None) == "“it is so” cannot be told from these runs."
     assert found.ranking("a", "b", "c") == "c 2.000 < b 2.200 < a 3.000."
     assert found.spread("a", "b").startswith("From 2.200 (b) to 3.000 (a), a spread of 0.800")
-    assert (found.best("s"), found.best("none")) == ("c", "")
-    assert found.best_of("s") == "s: best 2.000 at 8 (1: 3.000, 4: 2.200, 8: 2.000)."
+    assert found.best_of("s") == "s: best 2.000 at 8, at the edge of the grid (1: 3.000, 4: 2.200, 8: 2.000)."
     deep = result(cell("a", 3.0, depths={d: 3 + abs(d - 9) / 10 for d in range(1, 17)}))
     assert deep.depth_line("a") == "a: 3.500 at 4 layers, 3.100 at the trained 8, 3.700 at 16; least at 9."
 
@@ -91,9 +85,28 @@ def test_what_is_saved_is_read_back(tmp_path):
     found.save(tmp_path, EXPERIMENT)
     assert SweepResult.load(tmp_path) == found
     text = (tmp_path / "table.md").read_text()
-    assert "| a | 1,000 | 1e-05M | 1:00 | 1.200 | 1.100 ± 0.141 | 2 |" in text
+    assert "| a | 1,000 | 0.00016M | 0.0016M | 0.001, given | 1:00 | 1.200 | 1.100 ± 0.141 | 2 |" in text
     assert "The paper: a." in text
-    assert "- a 1.100 against b 2.050: lower by 0.950" in text
+    assert "- a 1.100 against b 2.050: -0.950 [-1.585, -0.315] over 2 seeds" in text
+    assert "do not meet the rules of evidence** (rates were not searched; validation read the head" in text
+
+
+def test_a_search_is_read_back_with_the_rates_that_diverged(tmp_path):
+    searched = replace(cell("a", 1.0), rates={1e-3: 1.0, 2e-3: math.inf})
+    result(searched).save(tmp_path, EXPERIMENT)
+    assert "Infinity" not in (tmp_path / "result.json").read_text()
+    assert SweepResult.load(tmp_path)["a"].rates == {1e-3: 1.0, 2e-3: math.inf}
+
+
+@pytest.mark.parametrize("folder", sorted(PUBLISHED.glob("*/result.json")), ids=lambda path: path.parent.name)
+def test_the_published_tables_say_what_the_rules_allow(folder):
+    found = SweepResult.load(folder.parent)
+    made = experiment(found.experiment)
+    assert (folder.parent / "table.md").read_text() == found.markdown(made)
+    if found.breaches(made):
+        assert not any(
+            f"” {word}: " in line for line in found.verdict(made) for word in ("holds", "does not hold")
+        )
 
 
 def test_a_damaged_result_is_one_line(tmp_path):
@@ -104,11 +117,11 @@ def test_a_damaged_result_is_one_line(tmp_path):
         SweepResult.load(tmp_path / "nowhere")
 
 
-def write_metrics(folder, losses, val_at: int | None) -> None:
+def write_metrics(folder, losses, val_at: int | None, val: float = 2.5) -> None:
     folder.mkdir(parents=True)
     rows = [{"step": s, "loss": loss, "tokens_per_second": 8.0} for s, loss in enumerate(losses, start=1)]
     if val_at is not None:
-        rows.append({"step": val_at, "val_loss": 2.5})
+        rows.append({"step": val_at, "val_loss": val})
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
@@ -136,6 +149,24 @@ def test_collecting_leaves_out_what_is_not_done(tmp_path):
     found = collect(EXPERIMENT, "mini", [CELL], tmp_path, 3, {"source": "words"})
     assert (found.finished, found.planned) == (1, 3)
     assert found["a"].parameters == 491_520
+
+
+def test_a_search_goes_on_until_its_best_is_inside(tmp_path):
+    cell = replace(CELL, tuned=True)
+    assert read_search(cell, tmp_path).missing(1e-3) == [5e-4, 1e-3, 2e-3]
+    for rate, loss in ((5e-4, 3.0), (1e-3, 2.5), (2e-3, 2.0)):
+        write_metrics(cell.at(rate).run_folder(tmp_path, 0), [3.0] * 10, val_at=10, val=loss)
+    assert read_search(cell, tmp_path).missing(1e-3) == [4e-3]  # the best is at the upper edge
+    write_metrics(cell.at(4e-3).run_folder(tmp_path, 0), [3.0] * 10, val_at=None)
+    with open(cell.at(4e-3).run_folder(tmp_path, 0) / "metrics.jsonl", "a") as file:
+        file.write(json.dumps({"step": 11, "loss": math.nan, "event": "nonfinite"}) + "\n")
+    search = read_search(cell, tmp_path)
+    assert search.missing(1e-3) == []
+    assert (search.best, search.interior) == (2e-3, True)
+    found = collect(EXPERIMENT, "mini", [cell], tmp_path, 3, {"source": "words"})["a"]
+    assert (found.training["lr"], found.mean) == (2e-3, 2.0)
+    assert found.rates == {5e-4: 3.0, 1e-3: 2.5, 2e-3: 2.0, 4e-3: math.inf}
+    assert "rates" not in " ".join(found.breaches)
 
 
 def test_a_curve_keeps_its_ends():

@@ -18,6 +18,8 @@ import srmlab.training.step_display
 from srmlab.data import Batch, evaluation_batches, open_tokens
 from srmlab.errors import UserError
 from srmlab.models import build
+from srmlab.storage import load
+from srmlab.storage.metrics_file import iter_metrics
 from srmlab.training import evaluate, train
 from srmlab.training.evaluation import token_losses
 from srmlab.training.metrics import scalars
@@ -71,6 +73,20 @@ def test_the_examples_in_the_documentation_run(module):
     results = doctest.testmod(module)
     assert results.attempted > 0
     assert results.failed == 0
+
+
+def test_validation_may_be_spread_over_the_text_and_trains_the_same(data, tmp_path):
+    losses = {}
+    for windows in ("first", "spread"):
+        config = small_config(steps=5, eval_windows=windows)
+        train(config, MODEL, data, tmp_path / windows)
+        rows = [*iter_metrics(tmp_path / windows / "metrics.jsonl")]
+        losses[windows] = [row["loss"] for row in rows if "loss" in row], rows[-1]["val_loss"]
+    assert losses["first"][0] == losses["spread"][0]
+    model = load(tmp_path / "spread")
+    text = evaluation_batches(open_tokens(data).val, MODEL.context, 4, 128, spread=True)
+    assert losses["spread"][1] == pytest.approx(evaluate(model, text).loss.mean, abs=1e-5)
+    assert losses["spread"][1] != losses["first"][1]
 
 
 def test_without_a_terminal_there_are_plain_lines(capsys):

@@ -24,7 +24,8 @@ MINI_SOURCE, MINI_TOKENIZER = "sotu", "bpe:512"
 
 @dataclass
 class Command:
-    """Run an experiment: every cell with every seed, then one table, one figure and a verdict in words.
+    """Run an experiment: every cell with every seed, then one table, one figure and a verdict in words. At
+    mini and small scale every cell first searches its own best learning rate.
 
     `srmlab sweep list` names the experiments; `srmlab sweep show NAME` shows what is done so far. Finished
     runs are never repeated: after a stop the same command continues, and with more --seeds it adds to them.
@@ -32,6 +33,7 @@ class Command:
     Example:
         srmlab sweep list
         srmlab sweep language-models --seeds 3
+        srmlab sweep connection --scale small --data data/enwik8 --only "learned, 8 streams"
         srmlab sweep show language-models
         srmlab sweep step-ordering --scale paper --data data/openwebtext --on slurm --slurm gpus_per_node=1
 
@@ -39,14 +41,16 @@ class Command:
 
     what: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="list | NAME | show NAME")]]
     """An experiment, or a word about them."""
-    scale: Literal["mini", "paper"] = "mini"
-    """mini: minutes a run on one core. paper: the paper's sizes, for GPUs."""
+    scale: Literal["mini", "small", "paper"] = "mini"
+    """mini: minutes a run on one core. small: about an hour. paper: the paper's sizes, for GPUs."""
     seeds: int = 0
-    """Runs of each cell; by default 3 at mini and 1 at paper scale."""
+    """Runs of each cell; by default 3 at mini and small and 1 at paper scale."""
+    only: tuple[str, ...] = ()
+    """Only the cells of these names; --dry-run lists them."""
     out: Path = Path("runs/sweeps")
     """Where runs go, and the table: OUT/NAME-SCALE."""
     data: Path | None = None
-    """Folder of `srmlab prepare`; at mini scale the State of the Union speeches are prepared if not given."""
+    """Folder of `srmlab prepare`; if not given, the State of the Union speeches (not at paper scale)."""
     results: Path | None = None
     """Write the table and the figure here, to RESULTS/NAME-SCALE, rather than beside the runs."""
     workers: int = 0
@@ -82,7 +86,7 @@ class Command:
                 raise UserError(f"--{name} {getattr(self, name)}: must be at least 1")
         if self.steps is not None and self.steps < 1:
             raise UserError(f"--steps {self.steps}: must be at least 1")
-        self.seeds = self.seeds or (3 if self.scale == "mini" else 1)
+        self.seeds = self.seeds or (1 if self.scale == "paper" else 3)
 
     def list(self) -> None:
         from rich.console import Console
@@ -109,17 +113,21 @@ class Command:
 
         data = self.open_data()
         cells = self.cells(experiment, data)
-        jobs = make_jobs(experiment, cells, self.seeds, self.out, data.path)
-        if self.dry_run:
-            self.tell_plan(cells, jobs)
-            return
         plan = self.out / "plans" / f"{self.folder_name(experiment)}.json"
-        write_plan(plan, jobs)
-        if self.on == "machine":
-            self.finish(self.run_here(plan, jobs), jobs)
-        else:
-            self.submit(plan)
-        self.tell(experiment, self.collect(experiment, cells, data))
+        while True:  # the search for rates decides which runs come next
+            jobs = make_jobs(experiment, cells, self.seeds, self.out, data.path)
+            if self.dry_run:
+                self.tell_plan(cells, jobs)
+                return
+            write_plan(plan, jobs)
+            if self.on == "machine":
+                self.finish(self.run_here(plan, jobs), jobs)
+            else:
+                self.submit(plan)
+            following = make_jobs(experiment, cells, self.seeds, self.out, data.path)
+            if self.on == "slurm" or all(job.done for job in following):
+                break
+        self.tell(experiment, self.collect(experiment, self.all_cells(experiment, data), data))
 
     def run_here(self, plan: Path, jobs: list[Job]) -> Outcome:
         from srmlab.experiments.dispatch import on_this_machine, workers_here
@@ -161,8 +169,16 @@ class Command:
             prepare(PrepareConfig(source=MINI_SOURCE, out=folder, tokenizer=MINI_TOKENIZER))
         return open_tokens(folder)
 
-    def cells(self, experiment: Experiment, data: TokenData) -> list[Cell]:
+    def all_cells(self, experiment: Experiment, data: TokenData) -> list[Cell]:
         return experiment.plan(self.scale, vocab_size=data.vocab_size, steps=self.steps)
+
+    def cells(self, experiment: Experiment, data: TokenData) -> list[Cell]:
+        """Those that are to be run."""
+        cells = self.all_cells(experiment, data)
+        for name in self.only:
+            if name not in (known := [cell.name for cell in cells]):
+                raise UserError(f"--only {name!r}: {experiment.name} has {', '.join(known)}")
+        return [cell for cell in cells if not self.only or cell.name in self.only]
 
     def folder_name(self, experiment: Experiment) -> str:
         rehearsal = f"-{self.steps}-steps" if self.steps else ""
@@ -172,12 +188,14 @@ class Command:
         from srmlab.models import build
         from srmlab.training.peak import measure_peak
 
+        runs = [self.seeds + (2 if cell.tuned else 0) for cell in cells]  # two more rates, if not more
         flops = [
             cell.training.steps
             * cell.training.tokens_per_step(cell.model.context)
             * build(cell.model, device="meta").flops_per_token(cell.model.context).training
             for cell in cells
         ]
+        total = float(sum(cost * times for cost, times in zip(flops, runs, strict=True)))
         import torch
 
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -186,18 +204,20 @@ class Command:
         answer = {
             "runs": len(jobs),
             "left": left,
-            "flops": float(sum(flops)) * self.seeds,
-            "hours_at_peak": sum(flops) * self.seeds / peak / 3600,
+            "flops": total,
+            "hours_at_peak": total / peak / 3600,
         }
         if self.json:
             print(json.dumps(answer, indent=2))
             return
         for cell, cost in zip(cells, flops, strict=True):
-            print(f"{cell.name:<32}{cell.training.steps:>7} steps  {cost:.2e} FLOP  × {self.seeds} seeds")
-        print(f"{len(jobs)} runs, {left} of them left: {answer['flops']:.2e} FLOP in all,")
-        print(
-            f"{duration(sum(flops) * self.seeds / peak)} at this machine's {peak / 1e9:,.0f} GFLOP/s, or more"
-        )
+            rates = ", and 2 more rates or more" if cell.tuned else ""
+            print(
+                f"{cell.name:<32}{cell.training.steps:>7} steps  {cost:.2e} FLOP  × {self.seeds} seeds{rates}"
+            )
+        first = ", the first of them" if any(cell.tuned for cell in cells) else ""
+        print(f"{len(jobs)} runs{first}, {left} of them left: {total:.2e} FLOP in all,")
+        print(f"{duration(total / peak)} at this machine's {peak / 1e9:,.0f} GFLOP/s, or more")
 
     # --- showing ------------------------------------------------------------------------------------------
 
@@ -206,7 +226,7 @@ class Command:
 
         if (self.out / "data" / "manifest.json").is_file() or self.data is not None:
             data = self.open_data()
-            result = self.collect(experiment, self.cells(experiment, data), data)
+            result = self.collect(experiment, self.all_cells(experiment, data), data)
             if result.cells:
                 self.tell(experiment, result)
                 return

@@ -141,17 +141,27 @@ class EvaluationBatches:
     tokens: Tokens
     context: int
     batch_size: int
-    windows: int  # how many, from the first
+    windows: int  # how many
     marks: tuple[int, ...] | None = None
     document_mask: bool = False
+    spread: bool = False  # evenly over the text rather than from its beginning
+
+    @property
+    def places(self) -> np.ndarray:
+        """The numbers of the windows; `spread` ones are the middles of equal parts of the text."""
+        if not self.spread:
+            return np.arange(self.windows)
+        every = num_windows(self.tokens, self.context)
+        return (2 * np.arange(self.windows) + 1) * every // (2 * self.windows)
 
     def __len__(self) -> int:
         """How many batches; the last may be smaller."""
         return -(-self.windows // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
+        places = self.places
         for first in range(0, self.windows, self.batch_size):
-            windows = np.arange(first, min(first + self.batch_size, self.windows))
+            windows = places[first : first + self.batch_size]
             yield _read_windows(self.tokens, self.context, windows, self.marks, self.document_mask)
 
 
@@ -162,8 +172,12 @@ def evaluation_batches(
     limit_tokens: int | None = None,
     marks: tuple[int, ...] | None = None,
     document_mask: bool = False,
+    spread: bool = False,
 ) -> EvaluationBatches:
     """All windows in the order of the text, up to `limit_tokens` targets; the last batch may be smaller.
+
+    With `spread`, the windows read lie evenly over all of the text: the head of a text in order of date, or
+    of subject, is not a sample of it.
 
     With `marks`, only answers are targets, as `answers_only` says; with `document_mask`, attention stays
     within documents.
@@ -176,7 +190,7 @@ def evaluation_batches(
         if limit_tokens < context:
             raise DataError(f"limit_tokens {limit_tokens} is less than one window: give {context} or more")
         count = min(count, limit_tokens // context)
-    return EvaluationBatches(tokens, context, batch_size, count, marks, document_mask)
+    return EvaluationBatches(tokens, context, batch_size, count, marks, document_mask, spread)
 
 
 def document_ids(inputs: torch.Tensor, end_of_text: int) -> torch.Tensor:

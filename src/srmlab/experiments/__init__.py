@@ -7,13 +7,16 @@ A cell's run is an ordinary run directory: `srmlab analyze`, `srmlab explore` an
 """
 
 from srmlab.experiments.catalogue import EXPERIMENTS, experiment
+from srmlab.experiments.evidence import Claim
 from srmlab.experiments.experiment import Cell, Experiment, Scale
-from srmlab.experiments.results import CellResult, SweepResult, collect
+from srmlab.experiments.results import CellResult, SweepResult
+from srmlab.experiments.runs import collect
 
 __all__ = [
     "EXPERIMENTS",
     "Cell",
     "CellResult",
+    "Claim",
     "Experiment",
     "Scale",
     "SweepResult",

@@ -3,168 +3,145 @@
     >>> [cell.name for cell in experiment("step-ordering").cells("mini")][:3]
     ['ABC', 'ABCA', 'ABCABC']
 
-Each has two scales. "paper" is the paper's own setting, for GPUs and OpenWebText. "mini" keeps the shape
-(eight layers, gradient through the last four, at least eight streams) and shrinks every dimension until a
-run takes a few minutes on one core.
+Each has three scales. "paper" is the paper's own setting, for GPUs and OpenWebText, at the paper's rates.
+"mini" and "small" (miniatures.py) are for a CPU; there every cell searches its own best rate.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 from srmlab.errors import UserError, nearest
+from srmlab.experiments import miniatures
+from srmlab.experiments.evidence import Claim, alike, below, every, not_above, paired, some
 from srmlab.experiments.experiment import Cell, Experiment, Scale
-from srmlab.experiments.results import SweepResult, holds
-from srmlab.models import GPT2Config, HRMConfig, ModelConfig, SRMConfig, build, preset
+from srmlab.experiments.miniatures import count, sized
+from srmlab.experiments.results import SweepResult
+from srmlab.models import ModelConfig, SRMConfig, preset
 from srmlab.models.srm import srm_base
 from srmlab.training.config import TrainConfig
 from srmlab.training.recipes import recipe
 
-MINI: dict[str, Any] = {"vocab_size": 512, "context": 128}
-MINI_RATE = 4e-3  # the best of RATES for HRM and SRM-med, as the experiment learning-rates found
-RATES = (1e-4, 1e-3, 4e-3, 1.6e-2)
-
-
-# --- the models in miniature ------------------------------------------------------------------------------
-
-
-def mini_med() -> SRMConfig:
-    """SRM-med in miniature: eight streams, ABC."""
-    return SRMConfig(
-        **MINI,
-        embedding_dim=64,
-        streams=8,
-        stream_dim=16,
-        mlp_dim=64,
-        token_heads=1,
-        stream_heads=2,
-        head_dim=16,
-    )
-
-
-def mini_base() -> SRMConfig:
-    """SRM-base in miniature: as wide in all, twice as many narrow streams, six steps and a post-step."""
-    return mini_med().replace(streams=16, stream_dim=8, mlp_dim=48, head_dim=8, order="ABCABC", post_steps=1)
-
-
-def mini_large() -> SRMConfig:
-    """SRM-large in miniature: three times the parameters, six step functions."""
-    return mini_med().replace(streams=16, stream_heads=4, step_functions=6, order="ABCDEF")
-
-
-def mini_hrm() -> HRMConfig:
-    """HRM with SRM-med's parameters."""
-    return HRMConfig(**MINI, dim=48, heads=3, head_dim=16, mlp_dim=192, low_blocks=2, high_blocks=2)
-
-
-def mini_trm() -> HRMConfig:
-    """TRM, wider: its one net has half of HRM's blocks."""
-    return mini_hrm().replace(
-        dim=64, heads=4, mlp_dim=256, low_cycles=6, shared_net=True, gradient="last-cycle"
-    )
-
-
-def mini_gpt2() -> GPT2Config:
-    """GPT-2 with SRM-med's parameters."""
-    return GPT2Config(**MINI, dim=48, blocks=4, heads=3, mlp_dim=192, dropout=0.0)
-
-
-def mini_training(lr: float = MINI_RATE, warmup: float = 0.02, steps: int = 600) -> TrainConfig:
-    """600 steps of 512 tokens, at a constant rate after a warm-up, as in the paper."""
-    return TrainConfig(
-        steps=steps,
-        batch_size=4,
-        lr=lr,
-        warmup=round(warmup * steps),
-        eval_every=steps,
-        eval_tokens=32_768,
-        checkpoint_every=200,
-        keep_checkpoints=1,
-        device="cpu",
-    )
+MARGIN = (
+    0.02  # nats: 2 % of perplexity, and what the paper calls "no noticeable effect" in its table of orders
+)
+GPT2, FLOP = "gpt2, init by width", "transformer, SRM's FLOP"
+Findings = list[Claim | str]
 
 
 def sweep_model(scale: Scale) -> SRMConfig:
     """The SRM that one thing is changed in."""
-    if scale == "mini":
-        return mini_med()
-    return srm_base().replace(post_steps=0)
+    return srm_base().replace(post_steps=0) if scale == "paper" else miniatures.srm_med(scale)
 
 
 def sweep_training(scale: Scale) -> TrainConfig:
-    return mini_training() if scale == "mini" else recipe("srm-sweep")
+    return recipe("srm-sweep") if scale == "paper" else miniatures.training(scale)
+
+
+def cells_of(
+    scale: Scale, models: dict[str, ModelConfig], paper: dict[str, float] | None = None
+) -> list[Cell]:
+    """One cell a model, trained alike."""
+    return [
+        Cell(
+            name=name,
+            model=model,
+            training=sweep_training(scale),
+            paper=(paper or {}).get(name),
+            tuned=scale != "paper",
+        )
+        for name, model in models.items()
+    ]
 
 
 def changed(scale: Scale, **cells: dict) -> list[Cell]:
     """The sweep's model with some fields changed, by cell."""
-    model, training = sweep_model(scale), sweep_training(scale)
-    return [
-        Cell(name=name, model=model.replace(**fields), training=training) for name, fields in cells.items()
-    ]
-
-
-def below(result: SweepResult, a: str, b: str) -> bool | None:
-    """Whether a's loss is clearly below b's; None if the noise hides it."""
-    order = result.order(a, b)
-    return None if order in (None, "within the noise") else order == "lower"
+    return cells_of(scale, {name: sweep_model(scale).replace(**fields) for name, fields in cells.items()})
 
 
 # --- the paper's ------------------------------------------------------------------------------------------
 
+PRINTED = {"gpt2": 3.20, "hrm": 4.93, "srm-base": 3.18, "srm-med": 3.08, "srm-large": 2.96}
+
 
 def language_models(scale: Scale) -> list[Cell]:
     if scale == "paper":
-        printed = {"gpt2": 3.20, "hrm": 4.93, "srm-base": 3.18, "srm-med": 3.08, "srm-large": 2.96}
         return [
             Cell(name=name, model=preset(name), training=recipe(name), paper=loss)
-            for name, loss in printed.items()
+            for name, loss in PRINTED.items()
         ]
-    hrm = mini_hrm()
-    return [
-        Cell(name="gpt2", model=mini_gpt2(), training=mini_training(), paper=3.20),
-        Cell(name="hrm", model=hrm, training=mini_training(MINI_RATE / 10, 0.1), paper=4.93),
-        Cell(name="hrm, same rate", model=hrm, training=mini_training(warmup=0.1)),
-        Cell(name="srm-base", model=mini_base(), training=mini_training(), paper=3.18),
-        Cell(name="srm-med", model=mini_med(), training=mini_training(), paper=3.08),
-        Cell(name="srm-large", model=mini_large(), training=mini_training(warmup=0.1), paper=2.96),
-    ]
+    gpt2, hrm, trm = miniatures.gpt2(scale), miniatures.hrm(scale), miniatures.trm(scale)
+    models: dict[str, ModelConfig] = {
+        "transformer": miniatures.transformer(scale),
+        FLOP: miniatures.large_transformer(scale),
+        "gpt2": gpt2.replace(init="0.02"),
+        GPT2: gpt2,
+        "hrm": hrm,
+        "hrm, x in both": hrm.replace(x_enters="both"),
+        "trm": trm,
+        "trm, x in both": trm.replace(x_enters="both"),
+        "srm-base": miniatures.srm_base(scale),
+        "srm-med": miniatures.srm_med(scale),
+    }
+    if scale == "mini":
+        models["srm-large"] = miniatures.srm_large(scale)
+    return cells_of(scale, models, PRINTED)
 
 
-def judge_language_models(result: SweepResult) -> list[str]:
-    beside_gpt2 = result.order("srm-med", "gpt2")
-    lines = [
-        holds("SRM is on par with GPT-2 or better", beside_gpt2 and beside_gpt2 != "higher"),
-        holds("SRM is far better than HRM", below(result, "srm-med", "hrm")),
-        holds("larger SRMs are better", below(result, "srm-large", "srm-med")),
-        result.compare("srm-med", "gpt2"),
-        result.compare("srm-med", "hrm"),
+def judge_language_models(result: SweepResult) -> Findings:
+    gpt2 = "gpt2" if result.scale == "paper" else GPT2
+    larger = [("srm-med", "srm-base")]
+    if "srm-large" in result:
+        larger.append(("srm-large", "srm-med"))
+    lines: Findings = [
+        result.claim("SRM is on par with GPT-2 or better", not_above, "srm-med", gpt2, MARGIN),
+        result.claim("and so with half the parameters", not_above, "srm-base", gpt2, MARGIN),
+        result.claim("SRM is better than HRM", below, "srm-med", "hrm", MARGIN),
+        every(
+            "larger SRMs are better",
+            [result.claim("", below, a, b, MARGIN, of=len(larger)) for a, b in larger],
+        ),
     ]
-    if "hrm, same rate" in result:
-        lines.append(result.compare("srm-med", "hrm, same rate"))
-        lines.append(result.compare("hrm", "hrm, same rate"))
-    lines.append(result.compare("srm-large", "srm-med"))
-    lines.append(result.ranking("srm-base", "srm-med", "srm-large"))
-    return lines
+    if result.scale != "paper":
+        lines += [
+            result.claim("… than HRM whose H sees x", below, "srm-med", "hrm, x in both", MARGIN),
+            result.claim(
+                "SRM is on par with a transformer of today", not_above, "srm-med", "transformer", MARGIN
+            ),
+            result.claim("… that has its FLOP", not_above, "srm-med", FLOP, MARGIN),
+        ]
+    pairs = [(GPT2, "gpt2"), ("hrm, x in both", "hrm"), ("trm, x in both", "trm"), ("transformer", GPT2)]
+    return lines + [result.compare(a, b) for a, b in pairs] + [result.ranking(*names(result))]
+
+
+def names(result: SweepResult) -> list[str]:
+    return [cell.name for cell in result.cells]
 
 
 def backprop_depth(scale: Scale) -> list[Cell]:
-    model, training = sweep_model(scale), sweep_training(scale)
-    return [
-        Cell(name=f"l = {l}", model=model.replace(gradient_depth=l), training=training, x=l)
-        for l in range(1, model.depth + 1)
-    ]
+    depths = range(1, sweep_model(scale).depth + 1)
+    cells = changed(scale, **{f"l = {l}": {"gradient_depth": l} for l in depths})
+    return [replace(cell, x=l) for cell, l in zip(cells, depths, strict=True)]
 
 
-def judge_backprop_depth(result: SweepResult) -> list[str]:
-    past_four = None
-    if below(result, "l = 4", "l = 1"):
-        past_four = result["l = 4"].mean - result["l = 8"].mean < result["l = 1"].mean - result["l = 4"].mean
+def judge_backprop_depth(result: SweepResult) -> Findings:
     return [
-        holds("returns diminish past four layers", past_four),
+        diminishing(result, "returns diminish past four layers", "l = 1", "l = 4", "l = 8"),
         result.compare("l = 4", "l = 1"),
         result.compare("l = 8", "l = 4"),
         result.share("l = 1", "l = 4", "l = 8"),
     ]
+
+
+def diminishing(result: SweepResult, text: str, first: str, middle: str, last: str) -> Claim:
+    """Whether more is gained up to the middle than after it: its loss is below the mean of the ends'."""
+    cells, found = (first, middle, last), None
+    if all(name in result for name in cells):
+        a, b, c = (result[name].by_seed for name in cells)
+        ends = {seed: (a[seed] + c[seed]) / 2 for seed in a.keys() & c.keys()}
+        found = paired(b, ends)
+    numbers = f"{middle} against the mean of {first} and {last}: {found or 'no two seeds in common'}"
+    return result.decide(text, below(found, MARGIN), cells, f"{numbers}; margin {MARGIN:g}")
 
 
 def pre_post_steps(scale: Scale) -> list[Cell]:
@@ -172,13 +149,10 @@ def pre_post_steps(scale: Scale) -> list[Cell]:
     return changed(scale, **{name: {"pre_steps": a, "post_steps": b} for name, (a, b) in pairs.items()})
 
 
-def judge_pre_post_steps(result: SweepResult) -> list[str]:
-    after = result.order("post", "none")
+def judge_pre_post_steps(result: SweepResult) -> Findings:
     return [
-        holds("pre-steps harm", below(result, "none", "pre")),
-        holds("post-steps do no harm", after and after != "higher"),
-        result.compare("pre", "none"),
-        result.compare("post", "none"),
+        result.claim("pre-steps harm", below, "none", "pre", MARGIN),
+        result.claim("post-steps do no harm", not_above, "post", "none", MARGIN),
         result.compare("both", "none"),
     ]
 
@@ -190,25 +164,18 @@ ORDERS = {
 
 
 def step_ordering(scale: Scale) -> list[Cell]:
-    model, training = sweep_model(scale), sweep_training(scale)
-    return [
-        Cell(name=order, model=model.replace(order=order), training=training, paper=loss)
-        for order, loss in ORDERS.items()
-    ]
+    cells = changed(scale, **{order: {"order": order} for order in ORDERS})
+    return [replace(cell, paper=ORDERS[cell.name]) for cell in cells]
 
 
-def judge_step_ordering(result: SweepResult) -> list[str]:
-    fixed = [order for order in ORDERS if order != "random:6" and order in result]
-    found = {result.order(order, "ABC") for order in fixed if order != "ABC"}
+def judge_step_ordering(result: SweepResult) -> Findings:
+    fixed = [order for order in ORDERS if order not in ("ABC", "random:6")]
+    claims = [result.claim("", alike, order, "ABC", MARGIN, of=len(fixed)) for order in fixed]
     return [
-        holds(
-            "the order has no noticeable effect",
-            None if None in found or not found else found == {"within the noise"},
-        ),
-        holds("random orders are slightly worse", below(result, "ABCABC", "random:6")),
-        result.spread(*fixed),
+        every("the order has no noticeable effect", claims),
+        result.claim("random orders are slightly worse", below, "ABCABC", "random:6", MARGIN),
+        result.spread("ABC", *fixed),
         result.compare("ABCABC", "ABC"),
-        result.compare("random:6", "ABCABC"),
     ]
 
 
@@ -216,116 +183,155 @@ STREAM_SETS = {"parameter": "fixed parameter", "width": "fixed width", "stream":
 
 
 def stream_size(scale: Scale) -> list[Cell]:
-    if scale == "paper":
-        counts, training = (1, 2, 4, 8, 16, 32, 64), recipe("srm-sweep")
-    else:
-        counts, training = (1, 2, 4, 8, 16, 32), mini_training(steps=300)
+    counts = (1, 2, 4, 8, 16, 32, 64) if scale == "paper" else (1, 2, 4, 8, 16, 32)
     return [
         Cell(
             name=f"{label}, {s}",
-            model=preset(f"srm-sweep-{kind}-{s}") if scale == "paper" else mini_stream_size(kind, s),
-            training=training,
+            model=preset(f"srm-sweep-{kind}-{s}")
+            if scale == "paper"
+            else miniatures.of_streams(scale, kind, s),
+            training=sweep_training(scale),
             x=s,
             series=label,
+            tuned=scale != "paper",
         )
         for kind, label in STREAM_SETS.items()
         for s in counts
     ]
 
 
-def mini_stream_size(kind: str, s: int) -> ModelConfig:
-    """The paper's sweep with every width divided by 16: 4096, MLP, heads, embedding and stream."""
-    width = kind == "width"
-    return SRMConfig(
-        **MINI,
-        embedding_dim=32,
-        streams=s,
-        stream_dim=8 if kind == "stream" else 256 // s,
-        mlp_dim=1536 // s if width else 48,
-        token_heads=64 // s if width else 2,
-        stream_heads=4,
-        head_dim=4,
-        tied=False,
-    )
-
-
-def judge_stream_size(result: SweepResult) -> list[str]:
-    lines = []
-    for label in ("fixed parameter", "fixed width"):
-        jump = below(result, f"{label}, 8", f"{label}, 4")
-        lines.append(holds(f"eight streams are far better than four, {label}", jump))
-        lines.append(result.compare(f"{label}, 8", f"{label}, 4"))
-    for label in STREAM_SETS.values():
-        lines.append(result.trend(label, [cell.name for cell in result.cells if cell.series == label]))
-    return lines
+def judge_stream_size(result: SweepResult) -> Findings:
+    lines: Findings = [
+        result.claim(
+            f"eight streams are better than four, {label}", below, f"{label}, 8", f"{label}, 4", MARGIN
+        )
+        for label in ("fixed parameter", "fixed width")
+    ]
+    return lines + [result.best_of(label) for label in STREAM_SETS.values()]
 
 
 # --- beyond the paper -------------------------------------------------------------------------------------
 
+CONNECTIONS = {"attention": "learned"} | {
+    kind: kind for kind in ("gate", "translation", "mixing", "addition", "none")
+}
+
 
 def connection(scale: Scale) -> list[Cell]:
-    """The learned connection against HRM's addition and against none, whose MLPs are widened until the
-    parameters are the same.
+    """The learned connection taken apart, the others' MLPs widened until the parameters are the same; at
+    scale small for three numbers of streams.
     """
-    model, training = sweep_model(scale), sweep_training(scale)
-    kinds = {"attention": "learned", "addition": "addition", "none": "none"}
+    whole = sweep_model(scale)
+    counts = (2, 8, 16) if scale == "small" else (whole.streams,)
+    models: dict[str, ModelConfig] = {}
+    for s in counts:
+        model = whole if s == whole.streams else miniatures.streams_as(whole, s)
+        for kind, name in CONNECTIONS.items():
+            other = model if kind == "attention" else sized(model.replace(connection=kind), count(model))
+            models[named(name, s, scale)] = other
+    return cells_of(scale, models)
+
+
+def named(name: str, streams: int, scale: Scale) -> str:
+    return f"{name}, {streams} streams" if scale == "small" else name
+
+
+def judge_connection(result: SweepResult) -> Findings:
+    lines: Findings = []
+    parts = {"gate": "the gate alone", "translation": "translation alone", "mixing": "a mixing matrix"}
+    for s in (2, 8, 16) if result.scale == "small" else (8,):
+        learned, end = named("learned", s, result.scale), f", {s} streams" if result.scale == "small" else ""
+        lines.append(
+            result.claim(
+                f"a learned connection is better than addition{end}",
+                below, learned, named("addition", s, result.scale), MARGIN,
+            )
+        )  # fmt: skip
+        for kind, words in (parts | {"none": "no connection"}).items():
+            other = named(kind, s, result.scale)
+            if other in result:
+                lines.append(
+                    result.claim(f"… than {words}{end}", below, learned, other, MARGIN, of=len(parts) + 1)
+                )
+        lines.append(result.compare(named("addition", s, result.scale), named("none", s, result.scale)))
+    return lines
+
+
+def hrm_x(scale: Scale) -> list[Cell]:
+    """HRM and TRM where x enters L alone or both nets, HRM without H, and SRM beside them."""
+    if scale == "paper":
+        hrm, trm, single, srm = (preset(name) for name in ("hrm", "trm", "hrm-single", "srm-med"))
+    else:
+        hrm, trm = miniatures.hrm(scale), miniatures.trm(scale)
+        single, srm = miniatures.single_hrm(scale), miniatures.srm_med(scale)
+    return cells_of(
+        scale,
+        {
+            "hrm": hrm,
+            "hrm, x in both": hrm.replace(x_enters="both"),
+            "hrm without H": single,
+            "trm": trm,
+            "trm, x in both": trm.replace(x_enters="both"),
+            "srm-med": srm,
+        },
+    )
+
+
+def judge_hrm_x(result: SweepResult) -> Findings:
     return [
-        Cell(name=name, model=model if kind == "attention" else as_large(model, kind), training=training)
-        for kind, name in kinds.items()
+        result.claim("HRM is better if H sees x", below, "hrm, x in both", "hrm", MARGIN),
+        result.claim("TRM is better if H sees x", below, "trm, x in both", "trm", MARGIN),
+        result.claim("H is of use at all", below, "hrm, x in both", "hrm without H", MARGIN),
+        result.claim("SRM is better than HRM whose H sees x", below, "srm-med", "hrm, x in both", MARGIN),
+        result.compare("srm-med", "hrm"),
     ]
 
 
-def as_large(model: SRMConfig, connection: str) -> SRMConfig:
-    """The model with another connection, and its parameters in the MLPs."""
-    bare = model.replace(connection=connection)
-    missing = build(model, device="meta").num_parameters() - build(bare, device="meta").num_parameters()
-    steps = model.step_functions + model.pre_steps + model.post_steps
-    return bare.replace(mlp_dim=model.mlp_dim + round(missing / (2 * model.width * steps)))
+UPDATES = ("norm(c + x)", "norm(c) + x", "c + norm(x)", "norm(c) + norm(x)", "c + x")
 
 
-def judge_connection(result: SweepResult) -> list[str]:
-    return [
-        holds("a learned connection is better than addition", below(result, "learned", "addition")),
-        result.compare("learned", "addition"),
-        result.compare("addition", "none"),
-        result.compare("learned", "none"),
-    ]
+def update_norms(scale: Scale) -> list[Cell]:
+    return changed(scale, **{update: {"update": update} for update in UPDATES})
 
 
-def judge_test_depth(result: SweepResult) -> list[str]:
+def judge_update_norms(result: SweepResult) -> Findings:
+    first, *others = UPDATES
+    claims = [result.claim("", alike, other, first, MARGIN, of=len(others)) for other in others]
+    compared = [result.compare(other, first) for other in others]
+    return [some("the model is sensitive to the norms of its update", claims), *compared]
+
+
+def judge_test_depth(result: SweepResult) -> Findings:
     return [line for cell in result.cells if (line := result.depth_line(cell.name))]
 
 
 def optimizers(scale: Scale) -> list[Cell]:
-    model, training = sweep_model(scale), sweep_training(scale)
-    forms = {
-        "adam-atan2, HRM's form": training,
-        "adam-atan2, published form": training.replace(optimizer="adam-atan2-published"),
-        "published form, rate ÷ 1.27": training.replace(
-            optimizer="adam-atan2-published", lr=training.lr / 1.27
-        ),
-        "adamw": training.replace(optimizer="adamw"),
-    }
-    return [Cell(name=name, model=model, training=form) for name, form in forms.items()]
+    (cell,) = cells_of(scale, {"adam-atan2, HRM's form": sweep_model(scale)})
+    published = cell.training.replace(optimizer="adam-atan2-published")
+    return [
+        cell,
+        replace(cell, name="adam-atan2, published form", training=published),
+        replace(cell, name="adamw", training=cell.training.replace(optimizer="adamw")),
+    ]
 
 
-def judge_optimizers(result: SweepResult) -> list[str]:
-    first, *others = [cell.name for cell in result.cells]
-    return [result.compare(first, other) for other in others]
+def judge_optimizers(result: SweepResult) -> Findings:
+    first = "adam-atan2, HRM's form"
+    return [
+        result.claim("Adam-atan2 is better than AdamW", below, first, "adamw", MARGIN),
+        result.claim("its two forms are alike", alike, "adam-atan2, published form", first, MARGIN),
+    ]
 
 
 def learning_rates(scale: Scale) -> list[Cell]:
+    """The whole grid for every model. Its runs are shared with the searches of the other experiments."""
     if scale == "paper":
         models = {name: (preset(name), recipe(name)) for name in ("gpt2", "hrm", "trm", "srm-med")}
-        rates = (1e-4, 3e-4, 1e-3)
+        rates: tuple[float, ...] = (1e-4, 3e-4, 1e-3)
     else:
-        models = {
-            "gpt2": (mini_gpt2(), mini_training()),
-            "hrm": (mini_hrm(), mini_training(warmup=0.1)),
-            "trm": (mini_trm(), mini_training(warmup=0.1)),
-            "srm-med": (mini_med(), mini_training()),
-        }
-        rates = RATES
+        wanted = ("transformer", GPT2, "hrm", "hrm, x in both", "trm", "trm, x in both", "srm-med")
+        models = {c.name: (c.model, c.training) for c in language_models(scale) if c.name in wanted}
+        rates = tuple(miniatures.RATE * 2**power for power in range(-3, 3))  # 5e-4 … 1.6e-2
     return [
         Cell(name=f"{name}, {lr:g}", model=model, training=training.replace(lr=lr), x=lr, series=name)
         for name, (model, training) in models.items()
@@ -333,9 +339,9 @@ def learning_rates(scale: Scale) -> list[Cell]:
     ]
 
 
-def judge_learning_rates(result: SweepResult) -> list[str]:
-    best_hrm, best_srm = result.best("hrm"), result.best("srm-med")
-    lines = [holds("HRM is behind SRM, each at its best rate", below(result, best_srm, best_hrm))]
+def judge_learning_rates(result: SweepResult) -> Findings:
+    """What the grid shows; models at their best rates are compared in language-models."""
+    lines: Findings = [result.best_of(series) for series in dict.fromkeys(c.series for c in result.cells)]
     low, raised, srm = "hrm, 0.0001", "hrm, 0.001", "srm-med, 0.001"
     if all(name in result for name in (low, raised, srm)):
         gap, rate = result[low].mean - result[srm].mean, result[low].mean - result[raised].mean
@@ -343,9 +349,7 @@ def judge_learning_rates(result: SweepResult) -> list[str]:
             f"Of the {gap:.3f} between {low} and {srm}, the rates of the paper, {rate / gap:.0%} goes when "
             "HRM has the others' rate."
         )
-    lines += [result.best_of(series) for series in dict.fromkeys(cell.series for cell in result.cells)]
-    lines.append(result.compare(best_hrm, low))
-    return lines + [result.compare(best_srm, result.best(other)) for other in ("hrm", "gpt2")]
+    return lines
 
 
 EXPERIMENTS = {
@@ -353,10 +357,12 @@ EXPERIMENTS = {
     for made in (
         Experiment(
             name="language-models",
-            question="How good is SRM beside GPT-2 and HRM?",
-            claim="SRM is on par with GPT-2 and far better than HRM; larger SRMs are better.",
+            question="How good is SRM beside transformers and HRM?",
+            claim="SRM is on par with GPT-2, also at half the parameters, and far better than HRM; larger "
+            "SRMs are better.",
             cells=language_models,
             verdict=judge_language_models,
+            margin=MARGIN,
         ),
         Experiment(
             name="backprop-depth",
@@ -365,6 +371,7 @@ EXPERIMENTS = {
             cells=backprop_depth,
             verdict=judge_backprop_depth,
             axis="layers in the gradient (l)",
+            margin=MARGIN,
         ),
         Experiment(
             name="pre-post-steps",
@@ -372,6 +379,7 @@ EXPERIMENTS = {
             claim="Pre-steps harm; post-steps do no harm or help.",
             cells=pre_post_steps,
             verdict=judge_pre_post_steps,
+            margin=MARGIN,
         ),
         Experiment(
             name="step-ordering",
@@ -379,6 +387,7 @@ EXPERIMENTS = {
             claim="The order has no noticeable effect; random orders are slightly worse.",
             cells=step_ordering,
             verdict=judge_step_ordering,
+            margin=MARGIN,
         ),
         Experiment(
             name="stream-size",
@@ -388,13 +397,31 @@ EXPERIMENTS = {
             cells=stream_size,
             verdict=judge_stream_size,
             axis="streams",
+            margin=MARGIN,
         ),
         Experiment(
             name="connection",
-            question="Is the learned connection better than HRM's addition, at equal parameters?",
+            question="What of the learned connection is needed, at equal parameters: gate, translation?",
             claim="Addition under-uses the streams: a learned translation is what HRM lacks.",
             cells=connection,
             verdict=judge_connection,
+            margin=MARGIN,
+        ),
+        Experiment(
+            name="hrm-x",
+            question="Is HRM's gap its connection, or that its high net never sees the tokens?",
+            claim="",
+            cells=hrm_x,
+            verdict=judge_hrm_x,
+            margin=MARGIN,
+        ),
+        Experiment(
+            name="update-norms",
+            question="Where must the norm of the update stand?",
+            claim="The model is sensitive to the norms of its update.",
+            cells=update_norms,
+            verdict=judge_update_norms,
+            margin=MARGIN,
         ),
         Experiment(
             name="test-depth",
@@ -411,10 +438,11 @@ EXPERIMENTS = {
             claim="",
             cells=optimizers,
             verdict=judge_optimizers,
+            margin=MARGIN,
         ),
         Experiment(
             name="learning-rates",
-            question="Is HRM's gap real, or is it its learning rate?",
+            question="How does each model depend on its learning rate?",
             claim="HRM was trained at 1e-4 where every other model had 1e-3, and came out far behind.",
             cells=learning_rates,
             verdict=judge_learning_rates,

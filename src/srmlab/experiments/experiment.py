@@ -1,6 +1,7 @@
 """What an experiment is: a question, a grid of cells, and a verdict on what came out.
 
-A cell is one model trained in one way; it is run with several seeds. Two experiments that share a cell share
+A cell is one model trained in one way; it is run with several seeds. A tuned cell is trained at the best rate
+of a grid of its own (rates.py). Two experiments that share a cell share
 its runs: a run's folder is named by what is trained, not by who asked for it.
 """
 
@@ -17,9 +18,10 @@ from srmlab.models import ModelConfig
 from srmlab.training.config import TrainConfig, identity
 
 if TYPE_CHECKING:
+    from srmlab.experiments.evidence import Claim
     from srmlab.experiments.results import SweepResult
 
-Scale = Literal["mini", "paper"]
+Scale = Literal["mini", "small", "paper"]
 
 # options that came later: where they are off, runs from before keep their names
 LATER = {"answers_only": False}
@@ -33,16 +35,23 @@ class Cell:
     paper: float | None = None  # the training loss the paper prints for it
     x: float | None = None  # its place on the figure's axis
     series: str = ""  # its line or colour in the figure
+    tuned: bool = False  # its rate is where the search begins, rather than the one it is trained at
 
     def seeded(self, seed: int) -> Cell:
         """The same cell with other initial weights, other random orders and another order of the data."""
         return replace(self, model=self.model.seeded(seed), training=self.training.replace(seed=seed))
+
+    def at(self, rate: float) -> Cell:
+        """The cell at one rate of its grid."""
+        return replace(self, training=self.training.replace(lr=rate), tuned=False)
 
     @property
     def folder(self) -> str:
         """A name for what is trained: the same for the same thing."""
         unseeded = self.seeded(0)
         training = {name: v for name, v in identity(unseeded.training).items() if LATER.get(name, ...) != v}
+        if self.training.eval_windows != "first":
+            training["eval_windows"] = self.training.eval_windows  # another validation loss of the same run
         content = json.dumps([unseeded.model.to_dict(), training], sort_keys=True)
         return f"{self.model.architecture}-{hashlib.sha256(content.encode()).hexdigest()[:10]}"
 
@@ -56,9 +65,10 @@ class Experiment:
     question: str
     claim: str  # the paper's, or none of its
     cells: Callable[[Scale], list[Cell]]
-    verdict: Callable[[SweepResult], list[str]]
+    verdict: Callable[[SweepResult], list[Claim | str]]
     axis: str = ""  # what x is; without it the figure ranks the cells
     test_depth: int = 0  # also measure the loss at depths up to this
+    margin: float | None = None  # differences (nats) within it count as none; named before any run
 
     def plan(self, scale: Scale, *, vocab_size: int | None = None, steps: int | None = None) -> list[Cell]:
         """The cells at a scale; for another vocabulary, or for a rehearsal of a few steps."""

@@ -16,7 +16,8 @@ from typing import Any
 
 from srmlab.errors import UserError
 from srmlab.experiments.experiment import Cell, Experiment
-from srmlab.experiments.results import depths_file, read_run
+from srmlab.experiments.rates import FIRST_SEED
+from srmlab.experiments.runs import depths_file, diverged, read_run, read_search
 from srmlab.files import write_file
 from srmlab.models import config_from_dict
 from srmlab.training.config import TrainConfig
@@ -39,25 +40,42 @@ class Job:
 
     @property
     def done(self) -> bool:
-        cell = self.cell()
-        return read_run(Path(self.run), cell, cell.training.seed, self.test_depth) is not None
+        """Whether there is nothing left to do: it has finished, or its loss was not finite."""
+        cell, run = self.cell(), Path(self.run)
+        return read_run(run, cell, cell.training.seed, self.test_depth) is not None or diverged(run)
 
 
 def make_jobs(experiment: Experiment, cells: list[Cell], seeds: int, out: Path, data: Path) -> list[Job]:
-    """Seed by seed, so that every cell has a run before any has two; cells that are the same share theirs."""
+    """What can be done now, seed by seed, so that every cell has a run before any has two; cells that are the
+    same share theirs. Of a tuned cell, first the rates that its search lacks, then the seeds at the best.
+    """
     jobs: dict[str, Job] = {}
+
+    def add(cell: Cell, seed: int, test_depth: int, rate: str = "") -> None:
+        seeded, run = cell.seeded(seed), str(cell.run_folder(out, seed).absolute())
+        jobs.setdefault(
+            run,
+            Job(
+                label=f"{cell.name}{rate}, seed {seed}",
+                run=run,
+                data=str(data.absolute()),
+                model=seeded.model.to_dict(),
+                training=seeded.training.to_dict(),
+                test_depth=test_depth,
+            ),
+        )
+
+    ready: list[Cell] = []
+    for cell in cells:
+        search = read_search(cell, out) if cell.tuned else None
+        missing = search.missing(cell.training.lr) if search else []
+        for rate in missing:
+            add(cell.at(rate), FIRST_SEED, 0, f", rate {rate:g}")
+        if not missing:
+            ready.append(cell.at(search.best) if search else cell)
     for seed in range(seeds):
-        for cell in cells:
-            seeded, run = cell.seeded(seed), str(cell.run_folder(out, seed).absolute())
-            if run not in jobs:
-                jobs[run] = Job(
-                    label=f"{cell.name}, seed {seed}",
-                    run=run,
-                    data=str(data.absolute()),
-                    model=seeded.model.to_dict(),
-                    training=seeded.training.to_dict(),
-                    test_depth=experiment.test_depth,
-                )
+        for cell in ready:
+            add(cell, seed, experiment.test_depth)
     return list(jobs.values())
 
 
@@ -75,12 +93,17 @@ def read_plan(path: str | Path) -> list[Job]:
 
 def run_job(plan: str, number: int) -> int:
     """Train and measure what job `number` still lacks; the exit code of a shell."""
+    from srmlab.training.nonfinite import NonfiniteLoss
     from srmlab.training.start import train
 
     job = read_plan(plan)[number]
     cell, run = job.cell(), Path(job.run)
     if read_run(run, cell, cell.training.seed) is None:
-        result = train(cell.training, cell.model, job.data, run, resume=True)
+        try:
+            result = train(cell.training, cell.model, job.data, run, resume=True)
+        except NonfiniteLoss as error:  # as an outcome: too high a rate is what a search looks for
+            print(error, file=sys.stderr)
+            return 0
         if result.signal:
             return result.exit_code
     if job.test_depth and not depths_file(run).is_file():
@@ -97,7 +120,7 @@ def measure_depths(run: Path, data: str, max_depth: int) -> None:
     model = load(run)
     tokens = open_tokens(data).val
     context = model.config.context
-    batches = list(evaluation_batches(tokens, context, 8, DEPTH_WINDOWS * context))
+    batches = list(evaluation_batches(tokens, context, 8, DEPTH_WINDOWS * context, spread=True))
     found = depth(model, batches, max_depth=max_depth)
     losses = {int(d): float(loss) for d, loss in zip(found.depths, found.loss, strict=True)}
     write_file(depths_file(run), json.dumps(losses) + "\n")

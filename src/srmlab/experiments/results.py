@@ -1,38 +1,32 @@
-"""What came out of an experiment: every run's losses, one table over the seeds, and sentences that compare.
+"""What came out of an experiment: every run's losses, one table over the seeds, and claims that are decided
+by numbers (evidence.py) or left undecided.
 
-Losses are in nats per token. A cell's figure is its mean over seeds; what seeds alone do is the standard
-deviation within cells, pooled over the two that are compared or, where one has a single seed, over all. A
-difference is clear if seeds alone would make one as large less than once in twenty times (Student's t).
+Losses are in nats per token, on validation text. A claim that compares cells is undecided, whatever the
+numbers, where the comparison breaks a rule: rates that were not searched or are best at the edge of the grid,
+or a validation that read only the head of the text.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-import srmlab
 from srmlab.errors import UserError
-from srmlab.experiments.experiment import Cell, Experiment, Scale
+from srmlab.experiments.evidence import LEVEL, Claim, Difference, Verdict, paired
+from srmlab.experiments.experiment import Experiment, Scale
+from srmlab.experiments.rates import Search
 from srmlab.files import write_file
-from srmlab.models import build
 from srmlab.progress import duration
-from srmlab.storage.metrics_file import iter_metrics
 
 FORMAT = 1
-LAST_STEPS = (
-    200  # the paper's "training loss" is the mean of the last so many, here at most a fifth of the run
-)
-CURVE_POINTS = 60
-# Standard errors that chance passes once in twenty times, by degrees of freedom from 1; the last also beyond.
-STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
-
-Order = Literal["lower", "higher", "within the noise"]
+UNSEARCHED = "rates were not searched"
+EQUAL = 1.03  # sizes within 3 % of each other are called equal
 
 
 @dataclass(frozen=True)
@@ -57,10 +51,15 @@ class CellResult:
     model: dict[str, Any]
     training: dict[str, Any]
     runs: list[Run]
+    rates: dict[float, float] = field(default_factory=dict)  # rate → the first seed's loss, if searched
 
     @property
     def losses(self) -> np.ndarray:
         return np.array([run.val_loss for run in self.runs])
+
+    @property
+    def by_seed(self) -> dict[int, float]:
+        return {run.seed: run.val_loss for run in self.runs}
 
     @property
     def mean(self) -> float:
@@ -70,6 +69,30 @@ class CellResult:
     def std(self) -> float:
         """Over seeds; nan for one."""
         return float(self.losses.std(ddof=1)) if len(self.runs) > 1 else math.nan
+
+    @property
+    def flops(self) -> int:
+        """Of the whole run."""
+        return self.tokens * self.training_flops_per_token
+
+    @property
+    def rate(self) -> str:
+        known = f"{self.training['lr']:g}" if "lr" in self.training else "?"
+        if not self.rates:
+            return f"{known}, given"
+        return known if Search(self.rates).interior else f"{known}, edge"
+
+    @property
+    def breaches(self) -> list[str]:
+        """The rules of evidence that its runs do not keep."""
+        found = []
+        if not self.rates:
+            found.append(UNSEARCHED)
+        elif not Search(self.rates).interior:
+            found.append(f"the best rate of {self.name} is at the edge of its grid")
+        if self.training.get("eval_windows", "first") != "spread":
+            found.append("validation read the head of the text")
+        return found
 
 
 @dataclass(frozen=True)
@@ -96,45 +119,68 @@ class SweepResult:
         """What every run has seen: within an experiment the same."""
         return self.cells[0].tokens if self.cells else 0
 
-    @property
-    def noise(self) -> float:
-        """The standard deviation over seeds, pooled over all cells; nan if none has two."""
-        return pooled(self.cells)[0]
+    def breaches(self, experiment: Experiment) -> list[str]:
+        """The rules that some cell does not keep; where rates are the question they need no search."""
+        found = dict.fromkeys(breach for cell in self.cells for breach in cell.breaches)
+        return [
+            breach for breach in found if not (experiment.axis == "learning rate" and breach == UNSEARCHED)
+        ]
 
-    def order(self, a: str, b: str) -> Order | None:
-        """How a's loss lies to b's; None if a cell is missing or no cell has two seeds."""
+    # --- claims -------------------------------------------------------------------------------------------
+
+    def difference(self, a: str, b: str, level: float = LEVEL) -> Difference | None:
+        """a's loss less b's, paired by seed; None if a cell or a second pair is missing."""
         if a not in self or b not in self:
             return None
-        gain, error, needed = self.difference(a, b)
-        if math.isnan(error):
-            return None
-        if abs(gain) <= needed * error:
-            return "within the noise"
-        return "lower" if gain > 0 else "higher"
+        return paired(self[a].by_seed, self[b].by_seed, level)
 
-    def difference(self, a: str, b: str) -> tuple[float, float, float]:
-        """How much lower a's loss is than b's, its standard error, and how many of those it takes to be
-        clear.
+    def claim(
+        self,
+        text: str,
+        test: Callable[[Difference | None, float], Verdict],
+        a: str,
+        b: str,
+        margin: float,
+        of: int = 1,
+    ) -> Claim:
+        """`test` of a against b, and the number that decides it. One of several claims that are made
+        together (`of` them) has a wider interval, Bonferroni's, so that all hold at once.
         """
-        first, second = self[a], self[b]
-        own = min(len(first.runs), len(second.runs)) > 1
-        noise, freedom = pooled([first, second] if own else self.cells)
-        error = noise * math.sqrt(1 / len(first.runs) + 1 / len(second.runs))
-        return second.mean - first.mean, error, STUDENT[min(max(freedom, 1), len(STUDENT)) - 1]
+        level = 1 - (1 - LEVEL) / of
+        numbers = f"{self.compare(a, b, level).removesuffix('.')}; margin {margin:g}"
+        return self.decide(text, test(self.difference(a, b, level), margin), (a, b), numbers)
+
+    def decide(self, text: str, verdict: Verdict, cells: Iterable[str], numbers: str) -> Claim:
+        """The claim with that verdict, if the cells have been run and keep the rules."""
+        names = list(cells)
+        if missing := [name for name in names if name not in self]:
+            return Claim(text, "undecided", f"{missing[0]} has not been run")
+        if broken := list(dict.fromkeys(breach for name in names for breach in self[name].breaches)):
+            return Claim(text, "undecided", f"{', '.join(broken)} ({numbers})")
+        return Claim(text, verdict, numbers)
 
     # --- sentences; empty where a cell is missing ---------------------------------------------------------
 
-    def compare(self, a: str, b: str) -> str:
-        """Is a's loss lower than b's?"""
+    def compare(self, a: str, b: str, level: float = LEVEL) -> str:
+        """a's loss against b's, and what is equal between them."""
         if a not in self or b not in self:
             return ""
-        gain, error, _ = self.difference(a, b)
-        what = f"{a} {self[a].mean:.3f} against {b} {self[b].mean:.3f}: "
-        size = f"{'lower' if gain > 0 else 'higher'} by {abs(gain):.3f}"
-        if math.isnan(error):
-            return f"{what}{size} (one seed: the noise is not known)."
-        clear = "within the noise of the seeds" if self.order(a, b) == "within the noise" else "clear"
-        return f"{what}{size} ± {error:.3f}, {clear}."
+        found = self.difference(a, b, level)
+        size = found or f"{self[a].mean - self[b].mean:+.3f} (no two seeds in common: no interval)"
+        percent = "" if level == LEVEL or found is None else f" ({level:.1%} interval)"
+        losses = f"{a} {self[a].mean:.3f} against {b} {self[b].mean:.3f}"
+        return f"{losses}: {size}{percent}, at {self.equalities(a, b)}."
+
+    def equalities(self, a: str, b: str) -> str:
+        """Which of parameters, tokens and FLOP two cells have in common, and how the others compare."""
+        sizes = {
+            "parameters": self[a].parameters / self[b].parameters,
+            "tokens": self[a].tokens / self[b].tokens,
+            "FLOP": self[a].flops / self[b].flops,
+        }
+        equal = [name for name, ratio in sizes.items() if 1 / EQUAL <= ratio <= EQUAL]
+        other = [f"{ratio:.3g} × the {name}" for name, ratio in sizes.items() if name not in equal]
+        return ", ".join([*([f"equal {' and '.join(equal)}"] if equal else []), *other])
 
     def ranking(self, *names: str) -> str:
         known = sorted((self[name].mean, name) for name in names if name in self)
@@ -145,15 +191,17 @@ class SweepResult:
         if len(known) < 2:
             return ""
         (low, best), (high, worst) = known[0], known[-1]
-        seeds = "" if math.isnan(self.noise) else f"; seeds alone spread by {self.noise:.3f}"
-        return f"From {low:.3f} ({best}) to {high:.3f} ({worst}), a spread of {high - low:.3f}{seeds}."
+        return f"From {low:.3f} ({best}) to {high:.3f} ({worst}), a spread of {high - low:.3f}."
 
     def share(self, first: str, middle: str, last: str) -> str:
         """How much of the way from `first` down to `last` is done at `middle`, if that way is clear."""
-        if middle not in self or self.order(last, first) != "lower":
+        whole = self.difference(last, first)
+        if middle not in self or whole is None or whole.high >= 0:
             return ""
-        whole, part = self[first].mean - self[last].mean, self[first].mean - self[middle].mean
-        return f"{middle} has {part / whole:.0%} of the {whole:.3f} gained from {first} to {last}."
+        part = self[first].mean - self[middle].mean
+        return (
+            f"{middle} has {part / -whole.mean:.0%} of the {-whole.mean:.3f} gained from {first} to {last}."
+        )
 
     def trend(self, label: str, names: Iterable[str]) -> str:
         known = [self[name] for name in names if name in self]
@@ -161,12 +209,8 @@ class SweepResult:
             return ""
         best = min(known, key=lambda cell: cell.mean)
         values = ", ".join(f"{cell.x:g}: {cell.mean:.3f}" for cell in known)
-        return f"{label}: best {best.mean:.3f} at {best.x:g} ({values})."
-
-    def best(self, series: str) -> str:
-        """The name of the series' best cell; empty if there is none."""
-        cells = [cell for cell in self.cells if cell.series == series]
-        return min(cells, key=lambda cell: cell.mean).name if cells else ""
+        edge = ", at the edge of the grid" if best in (known[0], known[-1]) else ""
+        return f"{label}: best {best.mean:.3f} at {best.x:g}{edge} ({values})."
 
     def best_of(self, series: str) -> str:
         return self.trend(series, [cell.name for cell in self.cells if cell.series == series])
@@ -191,28 +235,16 @@ class SweepResult:
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Headings and rows, as text, the best first unless the cells lie on an axis. The columns training,
-        validation and paper are losses.
+        validation and paper are losses; tokens, FLOP and time are those of a whole run.
         """
-        heads = ["", "parameters", "FLOP", "time", "training", "validation", "seeds", "paper"]
-        rows = []
+        heads = ["", "parameters", "tokens", "FLOP", "rate", "time", "training", "validation", "seeds"]
         ranked = all(cell.x is None for cell in self.cells)
-        for cell in sorted(self.cells, key=lambda cell: cell.mean) if ranked else self.cells:
-            training = float(np.mean([run.loss for run in cell.runs]))
-            spread = "" if math.isnan(cell.std) else f" ± {cell.std:.3f}"
-            rows.append(
-                [
-                    cell.name,
-                    f"{cell.parameters:,}",
-                    short(cell.training_flops_per_token),
-                    duration(float(np.mean([run.seconds for run in cell.runs]))),
-                    f"{training:.3f}",
-                    f"{cell.mean:.3f}{spread}",
-                    str(len(cell.runs)),
-                    "" if cell.paper is None else f"{cell.paper:.2f}",
-                ]
-            )
-        if all(cell.paper is None for cell in self.cells):
-            heads, rows = heads[:-1], [row[:-1] for row in rows]
+        cells = sorted(self.cells, key=lambda cell: cell.mean) if ranked else self.cells
+        rows = [table_row(cell) for cell in cells]
+        if any(cell.paper is not None for cell in cells):
+            heads = [*heads, "paper"]
+            printed = ["" if cell.paper is None else f"{cell.paper:.2f}" for cell in cells]
+            rows = [[*row, paper] for row, paper in zip(rows, printed, strict=True)]
         return heads, rows
 
     def markdown(self, experiment: Experiment) -> str:
@@ -222,25 +254,37 @@ class SweepResult:
             lines += [f"The paper: {experiment.claim}", ""]
         lines += [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
         lines += [f"| {' | '.join(row)} |" for row in rows]
-        lines += ["", "What came out:", "", *(f"- {line}" for line in self.verdict(experiment))]
+        lines += ["", "What came out:", "", *(f"- {line}" for line in self.verdict(experiment)), ""]
+        if broken := self.breaches(experiment):
+            lines += [
+                f"**These runs do not meet the rules of evidence** ({'; '.join(broken)}): they are a "
+                "record of what was run, and decide nothing.",
+                "",
+            ]
         lines += [
-            "",
             f"{self.finished} of {self.planned} runs, each on {self.tokens:,} tokens of "
             f"{self.data['source']} ({self.data['vocab_size']} token ids). Training, validation and paper "
             "are losses in nats per token (the paper's on OpenWebText), ± the standard deviation over seeds; "
-            "FLOP is the arithmetic of training on one token, the time that of one run.",
+            "tokens, FLOP and time are those of one whole run. Differences are paired by seed, with a 95 % "
+            f"interval{margin_words(experiment.margin)}.",
             "",
             f"Made by `srmlab sweep {self.experiment} --scale {self.scale}`.",
         ]
         return "\n".join(lines) + "\n"
 
     def verdict(self, experiment: Experiment) -> list[str]:
-        return [line for line in experiment.verdict(self) if line] or ["Not enough runs for a verdict yet."]
+        said = [str(line) for line in experiment.verdict(self)]
+        return [line for line in said if line] or ["Not enough runs for a verdict yet."]
 
     # --- on disk ------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        return {"format": FORMAT, **asdict(self)}
+        content = {"format": FORMAT, **asdict(self)}
+        for cell in content["cells"]:  # JSON has no infinity
+            cell["rates"] = {
+                str(rate): loss if math.isfinite(loss) else None for rate, loss in cell["rates"].items()
+            }
+        return content
 
     def save(self, folder: Path, experiment: Experiment) -> None:
         """result.json and table.md."""
@@ -254,36 +298,52 @@ class SweepResult:
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
             if content.pop("format") != FORMAT:
-                raise UserError(f"{file} is of another format: make it anew with `srmlab sweep`")
-            cells = [
-                CellResult(**(cell | {"runs": list(map(_run, cell["runs"]))})) for cell in content["cells"]
-            ]
-            return cls(**(content | {"cells": cells}))
+                raise UserError(f"{file} has another format: write it again with `srmlab sweep`")
+            return cls(**(content | {"cells": [_cell(cell) for cell in content["cells"]]}))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{file} cannot be read ({error}): make it anew with `srmlab sweep`") from None
+            raise UserError(f"{file} cannot be read ({error}): write it again with `srmlab sweep`") from None
 
 
-def holds(claim: str, true: bool | None) -> str:
-    """A claim of the paper, and whether it holds here."""
-    said = {True: "holds here", False: "does not hold here", None: "cannot be told from these runs"}
-    return f"“{claim}” {said[true]}."
+def table_row(cell: CellResult) -> list[str]:
+    spread = "" if math.isnan(cell.std) else f" ± {cell.std:.3f}"
+    return [
+        cell.name,
+        f"{cell.parameters:,}",
+        short(cell.tokens),
+        short(cell.flops),
+        cell.rate,
+        duration(float(np.mean([run.seconds for run in cell.runs]))),
+        f"{float(np.mean([run.loss for run in cell.runs])):.3f}",
+        f"{cell.mean:.3f}{spread}",
+        str(len(cell.runs)),
+    ]
 
 
-def pooled(cells: list[CellResult]) -> tuple[float, int]:
-    """The standard deviation over seeds within cells (nan if none has two), and its degrees of freedom."""
-    several = [cell for cell in cells if len(cell.runs) > 1]
-    freedom = sum(len(cell.runs) - 1 for cell in several)
-    squares = sum((len(cell.runs) - 1) * cell.std**2 for cell in several)
-    return (math.sqrt(squares / freedom) if freedom else math.nan), freedom
+def margin_words(margin: float | None) -> str:
+    return (
+        ""
+        if margin is None
+        else f"; within ±{margin:g} nats, the margin named beforehand, they count as none"
+    )
 
 
 def short(number: float) -> str:
     """
-    >>> short(4_890_000), short(1.23e9)
-    ('4.9M', '1.2G')
+    >>> short(307_200), short(4_890_000), short(1.23e9), short(2.6e13)
+    ('0.31M', '4.9M', '1.2G', '26T')
     """
-    size, unit = (1e9, "G") if number >= 1e9 else (1e6, "M")
-    return f"{number / size:.2g}{unit}" if number < 100 * size else f"{number / size:.0f}{unit}"
+    units = {"M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+    unit = next((unit for unit, size in reversed(units.items()) if number >= size), "M")
+    value = number / units[unit]
+    return f"{value:.0f}{unit}" if value >= 100 else f"{value:.2g}{unit}"
+
+
+def _cell(content: dict[str, Any]) -> CellResult:
+    rates = {
+        float(rate): math.inf if loss is None else float(loss)
+        for rate, loss in content.get("rates", {}).items()
+    }
+    return CellResult(**(content | {"runs": [_run(run) for run in content["runs"]], "rates": rates}))
 
 
 def _run(content: dict[str, Any]) -> Run:
@@ -291,76 +351,3 @@ def _run(content: dict[str, Any]) -> Run:
     curve = [(int(step), float(loss)) for step, loss in content["curve"]]
     read = None if depths is None else {int(d): float(loss) for d, loss in depths.items()}
     return Run(**(content | {"curve": curve, "depths": read}))
-
-
-def collect(
-    experiment: Experiment, scale: Scale, cells: list[Cell], out: Path, seeds: int, data: dict[str, Any]
-) -> SweepResult:
-    """Everything that has finished so far."""
-    found = []
-    for cell in cells:
-        runs = [
-            read_run(cell.run_folder(out, seed), cell, seed, experiment.test_depth) for seed in range(seeds)
-        ]
-        finished = [run for run in runs if run is not None]
-        if not finished:
-            continue
-        model = build(cell.model, device="meta")
-        found.append(
-            CellResult(
-                name=cell.name,
-                series=cell.series,
-                x=cell.x,
-                paper=cell.paper,
-                parameters=model.num_parameters(),
-                training_flops_per_token=model.flops_per_token(cell.model.context).training,
-                tokens=cell.training.steps * cell.training.tokens_per_step(cell.model.context),
-                model=cell.model.to_dict(),
-                training=cell.training.to_dict(),
-                runs=finished,
-            )
-        )
-    versions = {"srmlab": srmlab.__version__}
-    return SweepResult(experiment.name, scale, len(cells) * seeds, data, versions, found)
-
-
-def read_run(folder: Path, cell: Cell, seed: int, test_depth: int = 0) -> Run | None:
-    """A run's record, if it has finished and, where asked for, been measured at other depths."""
-    metrics = folder / "metrics.jsonl"
-    if not metrics.is_file():
-        return None
-    losses: list[float] = []
-    val_loss, seconds = None, 0.0
-    for row in iter_metrics(metrics):
-        if "loss" in row and "event" not in row:
-            losses.append(row["loss"])
-            seconds += cell.training.tokens_per_step(cell.model.context) / row["tokens_per_second"]
-        if row["step"] == cell.training.steps:
-            val_loss = row.get("val_loss", val_loss)
-    depths = read_depths(folder)
-    if val_loss is None or (test_depth and depths is None):
-        return None
-    last = losses[-min(LAST_STEPS, max(1, len(losses) // 5)) :]
-    return Run(seed, float(np.mean(last)), val_loss, seconds, thinned(losses), depths if test_depth else None)
-
-
-def thinned(losses: list[float]) -> list[tuple[int, float]]:
-    """The curve at about 60 steps, evenly spaced on a log axis; each the mean of the steps around it."""
-    steps = np.unique(np.geomspace(1, len(losses), CURVE_POINTS).round().astype(int))
-    values = np.array(losses)
-    return [
-        (int(step), round(float(values[max(0, step - 1 - step // 20) : step + step // 20].mean()), 4))
-        for step in steps
-    ]
-
-
-def depths_file(folder: Path) -> Path:
-    return folder / "depths.json"
-
-
-def read_depths(folder: Path) -> dict[int, float] | None:
-    try:
-        content = json.loads(depths_file(folder).read_text(encoding="utf-8"))
-    except OSError:
-        return None
-    return {int(depth): float(loss) for depth, loss in content.items()}

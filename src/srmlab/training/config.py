@@ -23,6 +23,7 @@ from srmlab.training.schedule import Schedule
 
 OptimizerName = Literal["adam-atan2", "adam-atan2-published", "adamw"]
 OnNonfinite = Literal["stop", "skip", "rewind"]
+EvalWindows = Literal["first", "spread"]
 Strategy = Literal["auto", "single", "ddp", "fsdp"]
 
 
@@ -78,6 +79,8 @@ class Execution:
     """Steps between validation losses."""
     eval_tokens: int = count(1_000_000)
     """Validation tokens, at most."""
+    eval_windows: EvalWindows = "first"
+    """Where these are: at the head of the validation text, or spread evenly over it."""
     checkpoint_every: int = count(250)
     """Steps between checkpoints; at most this much is ever lost."""
     keep_checkpoints: int = count(2)

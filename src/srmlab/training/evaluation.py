@@ -106,6 +106,7 @@ def validation_loss(
     limit_tokens: int,
     document_mask: bool = False,
     marks: tuple[int, ...] | None = None,
+    spread: bool = False,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> float | None:
     """The mean loss over all processes, batch by batch in turn; None if interrupted.
@@ -113,7 +114,7 @@ def validation_loss(
     Every process makes the same number of calls, as a sharded model needs: one that has run out gets a batch
     that does not count.
     """
-    batches = evaluation_batches(tokens, context, batch_size, limit_tokens, marks, document_mask)
+    batches = evaluation_batches(tokens, context, batch_size, limit_tokens, marks, document_mask, spread)
     total = count = 0.0
     with model.evaluating():
         for turn in zip_longest(*[iter(batches)] * world.size):

@@ -287,6 +287,7 @@ class Trainer:
                 limit_tokens=max(config.eval_tokens, self.context),
                 document_mask=config.document_mask,
                 marks=self.marks,
+                spread=config.eval_windows == "spread",
                 interrupted=interrupted,
             )
             if loss is None:

@@ -50,7 +50,10 @@ def check_answers(data: TokenData, context: int, config: TrainConfig) -> None:
     marks, limit = data.tokenizer.answer_marks, max(config.eval_tokens, context)
     for split, tokens, tokens_read in (("training", data.train, None), ("validation", data.val, limit)):
         if can_evaluate(tokens, context):
-            batches = evaluation_batches(tokens, context, config.batch_size, tokens_read, marks)
+            spread = config.eval_windows == "spread"
+            batches = evaluation_batches(
+                tokens, context, config.batch_size, tokens_read, marks, spread=spread
+            )
             if not any(bool(batch.counted.any()) for batch in batches):
                 raise UserError(
                     f"answers_only: no {split} window of {context} tokens holds a question, {ANSWER!r} and "

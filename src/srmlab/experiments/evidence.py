@@ -1,0 +1,131 @@
+"""What counts as evidence: differences paired by seed, an interval, a margin named beforehand, a verdict.
+
+The cells of an experiment share the order of the data by seed, so what a seed does to one it also does to the
+other: losses are subtracted seed by seed, and the interval is Student's over those differences. Nothing is
+assumed about how much either cell varies alone.
+
+    >>> found = paired({0: 3.50, 1: 3.54, 2: 3.52}, {0: 3.60, 1: 3.65, 2: 3.61})
+    >>> print(found)
+    -0.100 [-0.125, -0.075] over 3 seeds
+    >>> below(found, margin=0.02), alike(found, margin=0.02), not_above(found, margin=0.02)
+    ('holds', 'does not hold', 'holds')
+
+A verdict is one of three. "Undecided" is what an interval says that reaches both ways; it is never read as
+"no effect", which has to be shown: the whole interval within ± the margin.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+import numpy as np
+
+Verdict = Literal["holds", "does not hold", "undecided"]
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A mean over pairs and its interval."""
+
+    mean: float
+    half: float  # half the interval's width
+    pairs: int
+
+    @property
+    def low(self) -> float:
+        return self.mean - self.half
+
+    @property
+    def high(self) -> float:
+        return self.mean + self.half
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.3f} [{self.low:+.3f}, {self.high:+.3f}] over {self.pairs} seeds"
+
+
+@dataclass(frozen=True)
+class Claim:
+    text: str
+    verdict: Verdict
+    because: str  # the number that decides it
+
+    def __str__(self) -> str:
+        return f"“{self.text}” {'is ' if self.verdict == 'undecided' else ''}{self.verdict}: {self.because}."
+
+
+def paired(a: Mapping[int, float], b: Mapping[int, float], level: float = LEVEL) -> Difference | None:
+    """a − b over the seeds that both have; None for fewer than two."""
+    seeds = sorted(a.keys() & b.keys())
+    if len(seeds) < 2:
+        return None
+    differences = np.array([a[seed] - b[seed] for seed in seeds])
+    error = float(differences.std(ddof=1)) / math.sqrt(len(seeds))
+    return Difference(float(differences.mean()), student(len(seeds) - 1, level) * error, len(seeds))
+
+
+def below(difference: Difference | None, margin: float) -> Verdict:
+    """Is a lower than b? Not so if it is higher, or if they are alike to within the margin."""
+    if difference is None:
+        return "undecided"
+    if difference.high < 0:
+        return "holds"
+    return "does not hold" if difference.low > 0 or alike(difference, margin) == "holds" else "undecided"
+
+
+def alike(difference: Difference | None, margin: float) -> Verdict:
+    """Is there no effect? So if the interval is within ± margin; not so if it is to one side of 0 and not."""
+    if difference is None:
+        return "undecided"
+    if -margin < difference.low and difference.high < margin:
+        return "holds"
+    return "does not hold" if difference.low > 0 or difference.high < 0 else "undecided"
+
+
+def not_above(difference: Difference | None, margin: float) -> Verdict:
+    """Is a no higher than b, but for the margin?"""
+    if difference is None:
+        return "undecided"
+    if difference.high < margin:
+        return "holds"
+    return "does not hold" if difference.low > 0 else "undecided"
+
+
+def every(text: str, claims: Iterable[Claim]) -> Claim:
+    """All of them together: it fails with one that fails. The number that decides is the one named."""
+    parts = list(claims)
+    for verdict in ("does not hold", "undecided"):
+        if failing := [part for part in parts if part.verdict == verdict]:
+            return Claim(text, verdict, failing[0].because)
+    if not parts:
+        return Claim(text, "undecided", "not enough runs")
+    return Claim(text, "holds", "; ".join(part.because for part in parts))
+
+
+def some(text: str, alike_claims: Iterable[Claim]) -> Claim:
+    """That there is an effect somewhere: the opposite of all being alike."""
+    opposite: dict[Verdict, Verdict] = {
+        "holds": "does not hold",
+        "does not hold": "holds",
+        "undecided": "undecided",
+    }
+    all_alike = every(text, alike_claims)
+    return Claim(text, opposite[all_alike.verdict], all_alike.because)
+
+
+@cache
+def student(freedom: int, level: float = LEVEL) -> float:
+    """The half-width of Student's interval, in standard errors.
+
+    >>> round(student(2), 3), round(student(9), 3)
+    (4.303, 2.262)
+    """
+    # With t = sqrt(f)·tan(a) the density is cos(a)^(f−1) up to a constant: smooth, on a finite range.
+    angles = np.linspace(0, math.pi / 2, 20_001)
+    density = np.cos(angles) ** (freedom - 1)
+    mass = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
+    return math.sqrt(freedom) * math.tan(float(np.interp(level, mass / mass[-1], angles)))
