@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from srmlab.data.tokenizers import END_OF_TEXT, Tokenizer
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel, ModelConfig, SRMConfig, build, config_from_dict
-from srmlab.models.decoding import DecodingCache
+from srmlab.models.cache import DecodingCache
 
 try:
     from transformers import (

@@ -18,19 +18,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from srmlab.models.decoding import DecodingCache, KeyValues
+from srmlab.models.cache import DecodingCache, Past
+from srmlab.models.exit import Exit
 from srmlab.models.sites import SILENT, Tap
 
 
 class Pass:
     def __init__(
-        self, tap: Tap = SILENT, cache: DecodingCache | None = None, documents: Tensor | None = None
+        self,
+        tap: Tap = SILENT,
+        cache: DecodingCache | None = None,
+        documents: Tensor | None = None,
+        exit: Exit | None = None,
     ) -> None:
         self.tap = tap
+        self.cache, self.exit = cache, exit
         self.start = 0 if cache is None else cache.length  # the position of the first token
         self.rotary: tuple[Tensor, Tensor] | None = None  # cos and sin of the tokens' positions
         self.mask = None if documents is None else document_mask(documents)
-        self.slots: Iterator[KeyValues] | None = None if cache is None else cache.calls()
+        self.slots: Iterator[Past] | None = None if cache is None else cache.calls()
 
     def __call__(self, name: str, value: Tensor) -> Tensor:
         return self.tap(name, value)
@@ -46,7 +52,7 @@ class Pass:
         """Whether nobody listens at any site."""
         return self.tap is SILENT
 
-    def past(self) -> KeyValues | None:
+    def past(self) -> Past | None:
         """What this call of attention has cached of earlier tokens; every call has its own, in order."""
         return None if self.slots is None else next(self.slots)
 

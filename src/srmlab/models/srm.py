@@ -27,9 +27,11 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from srmlab.errors import UserError
 from srmlab.models.attention import Rotary
 from srmlab.models.config import LATER, NANO, ModelConfig, Sizes
 from srmlab.models.connection import CONNECTIONS, Connection
+from srmlab.models.exit import until_settled
 from srmlab.models.fields import ConfigError, require
 from srmlab.models.forward import Pass, gradient
 from srmlab.models.layer import Layer
@@ -341,10 +343,18 @@ class SRM(LanguageModel[SRMConfig]):
         for i, step in enumerate(self.pre):
             x = here.call(f"pre.{i}", step, x, None)
 
-        z, y = self.first_state(x, here), x
-        for t, order in enumerate(self.draw_orders()):
+        orders = self.draw_orders()
+
+        def layer(t: int, z: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
             with gradient(t >= config.depth - config.gradient_depth):
-                z, y = here.call(f"layers.{t}", self.layer, z, x, order)
+                return here.call(f"layers.{t}", self.layer, z, x, orders[t])
+
+        z, y = self.first_state(x, here), x
+        if here.exit is not None:
+            z, y = until_settled(layer, z, x, config.depth, here)
+        else:
+            for t in range(config.depth):
+                z, y = layer(t, z, x)
 
         for i, step in enumerate(self.post):
             z = here.call(f"post.{i}", step, z, y if config.post_input == "state+update" else None)
@@ -409,6 +419,13 @@ class SRM(LanguageModel[SRMConfig]):
         return self.config.depth - self.config.gradient_depth or None
 
     recurrent = True
+
+    def check_exit(self) -> None:
+        if len(set(self.evaluation_orders)) > 1:
+            raise UserError(
+                f"exit with order = {self.config.order!r}: a layer that is not computed cannot take the keys "
+                "and values of one that calls other steps; use a model with a fixed order"
+            )
 
     def finish(self, point: Point, values: Mapping[str, Tensor], documents: Tensor | None = None) -> Tensor:
         """Through the post-steps. A step keeps to its stream, so to keep one stream and run them is to run
