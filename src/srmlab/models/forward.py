@@ -30,9 +30,11 @@ class Pass:
         cache: DecodingCache | None = None,
         documents: Tensor | None = None,
         exit: Exit | None = None,
+        config: Any = None,
     ) -> None:
         self.tap = tap
         self.cache, self.exit = cache, exit
+        self.config = config  # of another depth than the model's, if the pass has one
         self.start = 0 if cache is None else cache.length  # the position of the first token
         self.rotary: tuple[Tensor, Tensor] | None = None  # cos and sin of the tokens' positions
         self.mask = None if documents is None else document_mask(documents)

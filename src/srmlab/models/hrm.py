@@ -229,7 +229,7 @@ class HRM(LanguageModel[HRMConfig]):
         self.ready()
 
     def hidden(self, tokens: Tensor, here: Pass) -> Tensor:
-        config = self.config
+        config: HRMConfig = here.config or self.config
         x = self.embedding(tokens) * (math.sqrt(config.dim) if config.embedding_scale else 1.0)
         x = here("input.embedding", x)
         here.rotary = self.rotary(here.start, tokens.shape[1], like=x)
@@ -250,7 +250,7 @@ class HRM(LanguageModel[HRMConfig]):
 
     def cycle(self, h: int, z_low: Tensor, z_high: Tensor, x: Tensor, here: Pass) -> tuple[Tensor, Tensor]:
         """One high cycle: the low net several times, then the high net."""
-        config = self.config
+        config: HRMConfig = here.config or self.config
         last_cycle = h == config.high_cycles - 1
         for l in range(config.low_cycles):
             last_call = l == config.low_cycles - 1

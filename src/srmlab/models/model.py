@@ -265,10 +265,15 @@ class LanguageModel(Instrumented, Generic[Config]):
         cache: DecodingCache | None = None,
         documents: Tensor | None = None,
         exit: float | Exit | None = None,
+        depth: int | None = None,
+        gradient_depth: int | None = None,
         tap: Tap | None = None,
     ) -> Tensor:
         """The embedding [B, T, E] that the unembedding turns into logits."""
-        here = Pass(self.tap() if tap is None else tap, cache, documents, Exit.of(exit))
+        config = None if depth is None else self.config.at_depth(depth, gradient_depth)
+        here = Pass(self.tap() if tap is None else tap, cache, documents, Exit.of(exit), config)
+        if config is not None and not here.silent:
+            raise UserError("hooks need every site, and another depth has others; hook model.at_depth(…)")
         if here.exit is not None:
             self.check_exit()
             if not here.silent:
@@ -287,17 +292,22 @@ class LanguageModel(Instrumented, Generic[Config]):
         cache: DecodingCache | None = None,
         documents: Tensor | None = None,
         exit: float | Exit | None = None,
+        depth: int | None = None,
+        gradient_depth: int | None = None,
     ) -> Tensor:
         """Logits [B, T, V], or with `targets` [B, T] their mean cross-entropy (−100 does not count).
 
         `documents` [B, T] gives each token's document; attention then stays inside documents.
-        With `exit`, the recursion stops where the state changes by less than this share of it.
+        With `exit`, the recursion stops where the state changes by less than this share of it. With `depth`
+        it is the pass of `at_depth(depth, gradient_depth)`.
         """
-        if torch.compiler.is_compiling() and (self.listening or exit is not None):
-            return uncompiled(self.forward, tokens, targets, cache=cache, documents=documents, exit=exit)
+        how: dict[str, Any] = {"cache": cache, "documents": documents, "exit": exit}
+        how |= {"depth": depth, "gradient_depth": gradient_depth}
+        if torch.compiler.is_compiling() and (self.listening or exit is not None or depth is not None):
+            return uncompiled(self.forward, tokens, targets, **how)
         self.check_tokens(tokens, cache, documents, targets)
         tap = self.tap()
-        hidden = self.output_embedding(tokens, cache=cache, documents=documents, exit=exit, tap=tap)
+        hidden = self.output_embedding(tokens, **how, tap=tap)
         if targets is None:
             return tap("logits", hidden @ self.unembedding.T)
         if tap.wants("logits"):

@@ -336,14 +336,14 @@ class SRM(LanguageModel[SRMConfig]):
         self.ready()
 
     def hidden(self, tokens: Tensor, here: Pass) -> Tensor:
-        config = self.config
+        config: SRMConfig = here.config or self.config
         x = here.streams("input.streams", self.input_function(tokens))
         here.rotary = self.rotary(here.start, tokens.shape[1], like=x)
         here.fold_streams(config.streams)
         for i, step in enumerate(self.pre):
             x = here.call(f"pre.{i}", step, x, None)
 
-        orders = self.draw_orders()
+        orders = self.draw_orders(config.depth)
 
         def layer(t: int, z: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
             with gradient(t >= config.depth - config.gradient_depth):
@@ -369,12 +369,14 @@ class SRM(LanguageModel[SRMConfig]):
         z = self.z0[:, None, None, :]
         return z if here is None or here.silent else z.expand_as(x)
 
-    def draw_orders(self) -> tuple[LayerOrder, ...]:
+    def draw_orders(self, depth: int | None = None) -> tuple[LayerOrder, ...]:
         """The step order of every layer for one pass."""
-        order = self.config.step_order
+        order, depth = self.config.step_order, depth or self.config.depth
         if order.random and self.training:
-            return order.draw(self.config.depth, self.order_generator)
-        return self.evaluation_orders
+            return order.draw(depth, self.order_generator)
+        if depth == self.config.depth:
+            return self.evaluation_orders
+        return order.draw(depth, torch.Generator(device="cpu").manual_seed(self.config.order_seed))
 
     @property
     def embedding(self) -> nn.Embedding:  # pyright: ignore[reportIncompatibleVariableOverride]
