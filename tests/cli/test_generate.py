@@ -157,3 +157,24 @@ def test_streamed_pieces_add_up_to_the_decoded_text():
 
 def test_an_id_the_tokenizer_does_not_use_shows_as_its_number():
     assert Stream(byte_tokenizer()).all([65, 300, 256, 66]) == "A<300>B"
+
+
+def test_early_exit_says_how_many_layers_it_used(capsys):
+    code, out, err = run(
+        capsys, "--pretrained", "--prompt", "My", "--max-new-tokens", 8, "--seed", 0, "--exit", 0.2
+    )
+    assert code == 0
+    used, of = err.split(" of 8 layers per token")
+    assert 1 <= float(used) < 8
+    assert of == "\n"
+    _, answer, _ = run(
+        capsys, "--pretrained", "--prompt", "My", "--max-new-tokens", 8, "--seed", 0, "--exit", 0.2, "--json"
+    )
+    assert json.loads(answer)["text"] == out.removeprefix("My").rstrip("\n")
+    assert json.loads(answer)["mean_levels"] == pytest.approx(float(used), abs=0.005)
+
+
+def test_early_exit_of_a_model_without_recursion_is_refused_in_one_line(capsys, folder):
+    code, _, err = run(capsys, folder, "--max-new-tokens", 8, "--exit", 0.1)
+    assert code == 2
+    assert err == "srmlab generate: gpt2 has no early exit; leave exit out\n"

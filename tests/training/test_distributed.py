@@ -32,6 +32,7 @@ def runs(data, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("worlds")
     train(small_config(), MODEL, data, folder / "single", show=False)
     train(small_config(), RANDOM_ORDER, data, folder / "single-random", show=False)
+    train(small_config(depth_schedule="draw:1/1"), MODEL, data, folder / "single-drawn", show=False)
     train(small_config(), None, data, folder / "single-tuned", init_from=folder / "single", show=False)
     sums = TaskCorpus.parse("task:addition:1-2:2000")
     prepare(PrepareConfig(sums.name, folder / "sums", "byte"), source=sums)
@@ -47,6 +48,7 @@ def runs(data, tmp_path_factory) -> Path:
 
 PAIRS = [
     *(("ddp", "single"), ("fsdp", "single"), ("random", "single-random")),
+    *(("drawn-ddp", "single-drawn"), ("drawn-fsdp", "single-drawn")),
     *(("tuned-ddp", "single-tuned"), ("tuned-fsdp", "single-tuned")),
 ]
 

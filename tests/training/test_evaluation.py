@@ -57,6 +57,17 @@ def test_an_evaluation_is_the_mean_over_windows_with_its_standard_error(config, 
     assert result.bits_per_byte.standard_error > 0
 
 
+def test_an_evaluation_with_early_exit_is_that_of_the_depth_it_stops_at(data):
+    model = build(MODEL.replace(depth=6)).eval()
+    batches = evaluation_batches(open_tokens(data).val, 16, batch_size=10, limit_tokens=160)
+    early = evaluate(model, batches, exit=0.65)
+    assert early.mean_levels in (2, 3, 4, 5)  # one batch has one depth
+    assert early.loss.mean == pytest.approx(
+        evaluate(model.at_depth(int(early.mean_levels)), batches).loss.mean
+    )
+    assert evaluate(model, batches).mean_levels is None
+
+
 @pytest.mark.parametrize(
     "module",
     [

@@ -41,9 +41,12 @@ def test_a_stop_after_each_of_39_steps_changes_nothing(model, data, tmp_path, mo
     [
         (GPT2, {}),
         (TRM, {"optimizer": "adamw", "schedule": "cosine"}),
+        (MODEL, {"depth_schedule": "grow:1/1"}),
+        (RANDOM_ORDER, {"depth_schedule": "draw:1/1", "accumulate": 2}),
+        (TRM, {"depth_schedule": "draw:1"}),
         (MODEL, {"accumulate": 2, "clip": 0.5, "document_mask": True, "optimizer": "adam-atan2-published"}),
     ],
-    ids=["GPT-2 with dropout", "TRM with AdamW", "everything on"],
+    ids=["GPT-2 with dropout", "TRM with AdamW", "growing", "drawn", "drawn cycles", "everything on"],
 )
 def test_other_models_and_settings_resume_bitwise_too(model, changes, data, tmp_path, monkeypatch):
     config = small_config(steps=8, **changes)

@@ -54,7 +54,10 @@ def test_a_config_saved_by_an_earlier_version_keeps_its_identity():
     saved = json.loads((srmlab.pretrained.folder() / "run.json").read_text())["training"]
     names = "steps batch_size context seed document_mask optimizer lr warmup schedule lr_end weight_decay"
     expected = {name: saved[name] for name in (*names.split(), "betas", "clip", "dtype")}
-    assert identity(TrainConfig.from_dict(saved)) == expected | {"answers_only": False}
+    assert identity(TrainConfig.from_dict(saved)) == expected | {
+        "answers_only": False,
+        "depth_schedule": "constant",
+    }
 
 
 def test_changes_are_named_with_both_values():

@@ -1,6 +1,7 @@
 """A chain of training runs for several processes, started by torchrun: python world_runs.py DATA FOLDER.
 
-FOLDER then holds the runs `ddp`, `fsdp`, `random` (DDP, random order), `answers` and `answers-fsdp` (loss on
+FOLDER then holds the runs `ddp`, `fsdp`, `random` (DDP, random order), `drawn-ddp` and
+`drawn-fsdp` (a depth drawn for every step), `answers` and `answers-fsdp` (loss on
 the answers of FOLDER/sums), `tuned-ddp` and `tuned-fsdp` (begun with the weights of FOLDER/single) and
 `chain`, which must exist, begun by one process, and is continued here with DDP and then with FSDP2, each
 stopped by a signal to one process.
@@ -38,6 +39,8 @@ def main() -> None:
         "ddp": (small_config(strategy="ddp"), MODEL),
         "fsdp": (small_config(strategy="fsdp", accumulate=2), MODEL),
         "random": (small_config(strategy="ddp"), RANDOM_ORDER),
+        "drawn-ddp": (small_config(strategy="ddp", depth_schedule="draw:1/1"), MODEL),
+        "drawn-fsdp": (small_config(strategy="fsdp", depth_schedule="draw:1/1"), MODEL),
     }
     for name, (config, model) in configs.items():
         train(config, model, data, folder / name, show=False)

@@ -40,6 +40,8 @@ class Command:
     """Attention does not cross documents (always so if the run was trained so)."""
     answers_only: bool = False
     """Count only what follows "=" in a document (always so if the run was trained so)."""
+    exit: float | None = None
+    """Stop the recursion of a batch where the state changes by less than this share of it, such as 0.05."""
     device: str = "auto"
     json: bool = False
     """Print JSON, for a program to read."""
@@ -67,13 +69,15 @@ class Command:
         batches = text.batches(self.batch_size, self.limit_tokens)
         with Display(show=not self.json) as display:
             task = display.task("evaluating", len(batches), "batches")
-            result = evaluate(text.model, batches, tokenizer=text.tokenizer, progress=task.update)
+            result = evaluate(
+                text.model, batches, tokenizer=text.tokenizer, exit=self.exit, progress=task.update
+            )
         answers = text.marks is not None
         read = text.data if not answers else None  # what references are counted on
         return (
             {"model": str(path), "data": str(text.data.path if text.data else text.source)}
             | result.to_dict()
-            | {"answers_only": answers}
+            | {"answers_only": answers, "exit": self.exit, "levels": text.model.depth}
             | {"references": asdict(reference_losses(read.train, read.val)) if read else None}
         )
 
@@ -89,6 +93,8 @@ def lines(answer: dict[str, Any]) -> list[str]:
     if references:
         rows = ("bigram", "unigram", "uniform")
         shown += [f"{name + ' loss':<15} {references[name]:>9.4f}" for name in rows]
+    if answer["exit"] is not None:
+        shown.append(f"{'depth':<15} {answer['mean_levels']:>9.4f} of {answer['levels']} levels")
     return [
         *shown,
         f"{answer['tokens']:,} tokens{' of answers' if answer['answers_only'] else ''} of {answer['data']}; "

@@ -32,6 +32,7 @@ class Command:
         srmlab generate --pretrained --prompt "My fellow citizens"
         srmlab generate runs/nano --prompt "My fellow citizens" --max-new-tokens 100
         srmlab generate exports/nano --temperature 0 --json
+        srmlab generate --pretrained --exit 0.05
         srmlab generate srm-nano --tokens 1 2 3
     """
 
@@ -57,6 +58,8 @@ class Command:
     """The same seed writes the same text; without it each call differs."""
     overflow: Literal["refuse", "slide"] = "refuse"
     """Past the model's context: refuse, or forget the first half and go on."""
+    exit: float | None = None
+    """Stop the recursion of a token where its state changes by less than this share of it, such as 0.05."""
     tokenizer: str | None = None
     """gpt2, byte or a saved tokenizer's folder, where the model has none of its own."""
     json: bool = False
@@ -65,8 +68,10 @@ class Command:
     def run(self) -> None:
         import torch
 
+        from srmlab.models import Exit
         from srmlab.training.run_text import chosen
 
+        exit = Exit.of(self.exit)
         path = chosen(self.model, self.pretrained)
         fresh = not path.exists()
         model, tokenizer = build_preset(str(path)) if fresh else open_folder(path)
@@ -95,6 +100,7 @@ class Command:
                 seed=seed,
                 stop_token=tokenizer.end_of_text if tokenizer else None,
                 overflow=self.overflow,
+                exit=exit,
                 on_token=show,
             )
         except ValueError as error:  # a prompt or a setting that cannot work
@@ -108,9 +114,14 @@ class Command:
                 "new_tokens": written,
                 "text": text,
             }
+            if exit is not None:
+                answer |= {"exit": exit.tolerance, "mean_levels": exit.mean_levels, "levels": model.depth}
             print(json.dumps(answer, ensure_ascii=False))
         else:
             print(stream.close())
+            if exit is not None:
+                used = f"{exit.mean_levels:.2f} of {model.depth} {model.level_name}"
+                print(f"{used} per token", file=sys.stderr)
 
     def prompt_tokens(self, model: LanguageModel, tokenizer: Tokenizer | None) -> list[int]:
         if self.tokens and self.prompt:

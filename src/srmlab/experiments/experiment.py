@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Scale = Literal["mini", "small", "paper"]
 
 # options that came later: where they are off, runs from before keep their names
-LATER = {"answers_only": False}
+LATER = {"answers_only": False, "depth_schedule": "constant"}
 
 
 @dataclass(frozen=True, kw_only=True)

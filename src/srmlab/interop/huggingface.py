@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from srmlab.data.tokenizers import END_OF_TEXT, Tokenizer
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel, ModelConfig, SRMConfig, build, config_from_dict
-from srmlab.models.decoding import DecodingCache
+from srmlab.models.cache import DecodingCache
 from srmlab.training.recompute import recompute_activations
 
 try:
@@ -233,9 +233,13 @@ class SRMForCausalLM(PreTrainedModel, GenerationMixin):
         tokens = self._tokens(input_ids, inputs_embeds)
         cache = self._cache(past_key_values, use_cache)
         past = None if cache is None else cache.past
-        real = None if attention_mask is None else real_tokens(attention_mask, *tokens.shape, past)
+        real = (
+            None
+            if attention_mask is None
+            else real_tokens(attention_mask, len(tokens), tokens.shape[1], past)
+        )
         if position_ids is not None:
-            check_positions(position_ids, real, *tokens.shape, past)
+            check_positions(position_ids, real, len(tokens), tokens.shape[1], past)
         if cache is not None:
             cache.rows = len(tokens)
         wanted = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from srmlab.models.attention import Rotary, causal_attention
+from srmlab.models.cache import DecodingCache
 from srmlab.models.config import ModelConfig, Sizes
 from srmlab.models.connection import Connection, connection
-from srmlab.models.decoding import DecodingCache, generate
+from srmlab.models.decoding import generate
+from srmlab.models.exit import Exit
 from srmlab.models.fields import ConfigError
 from srmlab.models.forward import Pass
 
@@ -38,6 +40,7 @@ __all__ = [
     "Connection",
     "DecodingCache",
     "Exchange",
+    "Exit",
     "Flops",
     "GPT2Config",
     "HRMConfig",

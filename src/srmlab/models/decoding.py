@@ -1,96 +1,28 @@
-"""Writing text: a key-value cache for every attention call of a forward pass, and sampling from the logits.
+"""Writing text: tokens sampled one after the other, with a cache of keys and values (see `cache`).
 
-In a recurrent model one set of weights attends many times in a pass (SRM-base: 8 layers × 6 steps, and the
-post-step). Each call has its own keys and values, so the cache is a list with one `KeyValues` per call, in
-the order of the calls, holding all streams; the first pass makes it as long as it needs. Nothing else needs
-remembering: the states z are rebuilt for the new tokens only.
-
-    >>> import torch, srmlab
-    >>> model = srmlab.build(srmlab.preset("srm-nano")).eval()
-    >>> srmlab.generate(model, torch.tensor([[1, 2, 3]]), max_new_tokens=5, seed=0).shape
-    torch.Size([1, 8])
+>>> import torch, srmlab
+>>> model = srmlab.build(srmlab.preset("srm-nano")).eval()
+>>> srmlab.generate(model, torch.tensor([[1, 2, 3]]), max_new_tokens=5, seed=0).shape
+torch.Size([1, 8])
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
 from srmlab.errors import UserError
+from srmlab.models.cache import DecodingCache
+from srmlab.models.exit import Exit
 
 if TYPE_CHECKING:
     from srmlab.models.model import LanguageModel
 
 
 COLDEST = 1e-5  # below it only the most likely token has any chance
-
-
-class KeyValues:
-    """The keys and values of one attention call, [N, H, capacity, K], filled from the front."""
-
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self.length = 0
-        self.keys: Tensor | None = None
-        self.values: Tensor | None = None
-
-    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Add the keys and values [N, H, T, K] of new tokens; all keys and values so far."""
-        if self.keys is None or self.values is None:
-            N, H, _, K = k.shape
-            self.keys = k.new_empty(N, H, self.capacity, K)
-            self.values = v.new_empty(N, H, self.capacity, K)
-        end = self.length + k.shape[2]
-        self.keys[:, :, self.length : end] = k
-        self.values[:, :, self.length : end] = v
-        self.length = end
-        return self.keys[:, :, :end], self.values[:, :, :end]
-
-
-class DecodingCache:
-    """What a model remembers of the tokens it has read: one `KeyValues` per attention call of a pass."""
-
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self.slots: list[KeyValues] = []
-        self.real: Tensor | None = None  # [B, length] which tokens are not padding; None if all are
-
-    @property
-    def length(self) -> int:
-        """How many tokens have been read."""
-        return self.slots[0].length if self.slots else 0
-
-    def __iter__(self) -> Iterator[KeyValues]:
-        return iter(self.slots)
-
-    def calls(self) -> Iterator[KeyValues]:
-        """A slot for every attention call of one pass, in their order."""
-        for i in itertools.count():
-            if i == len(self.slots):
-                self.slots.append(KeyValues(self.capacity))
-            yield self.slots[i]
-
-    def with_padding(self, tokens: Tensor, real: Tensor | None) -> Tensor | None:
-        """Remember which of these `tokens` [B, T] are real; which of all are, [B, length + T]."""
-        if real is None and self.real is None:
-            return None
-        before = (
-            tokens.new_ones(len(tokens), self.length, dtype=torch.bool) if self.real is None else self.real
-        )
-        now = torch.ones_like(tokens, dtype=torch.bool) if real is None else real
-        self.real = torch.cat((before, now), dim=1)
-        return self.real
-
-    def room_for(self, tokens: int) -> None:
-        if self.length + tokens > self.capacity:
-            raise UserError(
-                f"{self.length} cached + {tokens} new tokens exceed the context of {self.capacity}; "
-                'shorten the prompt, or generate with overflow="slide"'
-            )
 
 
 def sample(
@@ -124,6 +56,7 @@ def generate(
     stop_token: int | None = None,
     overflow: Literal["refuse", "slide"] = "refuse",
     use_cache: bool = True,
+    exit: float | Exit | None = None,
     on_token: Callable[[Tensor], None] | None = None,
 ) -> Tensor:
     """Continue each row of `tokens` [B, T] by up to `max_new_tokens`; returns prompt and continuation.
@@ -131,9 +64,13 @@ def generate(
     A row that has produced `stop_token` is filled with it until all rows have. Past the model's context,
     "refuse" raises before the first token is made; "slide" reads the last half of the context anew and goes
     on from there. `use_cache=False` recomputes the whole pass for every token: slow, the same result.
-    `on_token` sees each new column [B].
+    `exit` stops the recursion where the state changes by less than this share of it (see `exit`): faster, not
+    the same result. An `Exit` also counts the levels used. `on_token` sees each new column [B].
     """
     check_sampling(tokens, max_new_tokens, temperature, top_k, top_p, model.config.vocab_size)
+    if exit is not None and not use_cache:
+        raise UserError("exit needs the cache: without it every token would be read again at another depth")
+    exit = Exit.of(exit)
     context = model.config.context
     check_length(tokens, max_new_tokens, context, overflow)
     generator = torch.Generator(device=tokens.device)
@@ -155,7 +92,7 @@ def generate(
                 cache, unread = model.new_cache(), sequence[:, start:]
             else:
                 unread = sequence[:, -1:]
-            logits = model.next_token_logits(unread, cache)
+            logits = model.next_token_logits(unread, cache, exit=exit)
             chosen = sample(logits, temperature, top_k, top_p, generator)
             if stop_token is not None:
                 chosen = torch.where(finished, stop_token, chosen)

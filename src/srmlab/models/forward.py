@@ -22,7 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from srmlab.models.decoding import DecodingCache, KeyValues
+from srmlab.models.cache import DecodingCache, Past
+from srmlab.models.exit import Exit
 from srmlab.models.sites import SILENT, Tap
 
 
@@ -33,15 +34,19 @@ class Pass:
         cache: DecodingCache | None = None,
         documents: Tensor | None = None,
         real: Tensor | None = None,
+        exit: Exit | None = None,
+        config: Any = None,
     ) -> None:
         self.tap = tap
+        self.cache, self.exit = cache, exit
+        self.config = config  # of another depth than the model's, if the pass has one
         self.start = 0 if cache is None else cache.length  # the column of the first token
         self.real = real  # [B, start + T] False where there is padding; None if there is none
         self.rotary: tuple[Tensor, Tensor] | None = None  # cos and sin of the tokens' positions
         self.mask = None if documents is None else document_mask(documents)
         if real is not None:
             self.mask = padding_mask(real, self.start, self.mask)
-        self.slots: Iterator[KeyValues] | None = None if cache is None else cache.calls()
+        self.slots: Iterator[Past] | None = None if cache is None else cache.calls()
 
     def __call__(self, name: str, value: Tensor) -> Tensor:
         return self.tap(name, value)
@@ -57,7 +62,7 @@ class Pass:
         """Whether nobody listens at any site."""
         return self.tap is SILENT
 
-    def past(self) -> KeyValues | None:
+    def past(self) -> Past | None:
         """What this call of attention has cached of earlier tokens; every call has its own, in order."""
         return None if self.slots is None else next(self.slots)
 

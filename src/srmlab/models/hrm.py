@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from srmlab.models.attention import Rotary, causal_attention
 from srmlab.models.config import LATER, NANO, ModelConfig, Sizes
+from srmlab.models.exit import until_settled
 from srmlab.models.fields import require
 from srmlab.models.forward import Pass, gradient
 from srmlab.models.model import Call, Flops, LanguageModel, Point
@@ -228,23 +229,39 @@ class HRM(LanguageModel[HRMConfig]):
         self.ready()
 
     def hidden(self, tokens: Tensor, here: Pass) -> Tensor:
-        config = self.config
+        config: HRMConfig = here.config or self.config
         x = self.embedding(tokens) * (math.sqrt(config.dim) if config.embedding_scale else 1.0)
         x = here("input.embedding", x)
         here.rotary = self.rotary(here.start, tokens.shape[1], like=x)
+
+        def cycle(h: int, z: Tensor, x: Tensor) -> tuple[Tensor]:
+            z_low, z_high = self.cycle(h, z[0], z[-1], x, here)
+            return (z_low[None] if config.single else torch.stack((z_low, z_high)),)
+
         z_low, z_high = self.low0.expand_as(x), self.high0.expand_as(x)
-        for h in range(config.high_cycles):
-            last_cycle = h == config.high_cycles - 1
-            for l in range(config.low_cycles):
-                last_call = l == config.low_cycles - 1
-                with gradient(last_cycle and (last_call or config.gradient == "last-cycle")):
-                    given = z_low + x if config.single else z_low + z_high + x
-                    z_low = run(self.low, given, here.at(f"cycles.{h}.low.{l}"))
-            if not config.single:
-                with gradient(last_cycle):
-                    given = z_high + z_low + x if config.x_enters == "both" else z_high + z_low
-                    z_high = run(self.high, given, here.at(f"cycles.{h}.high"))
+        if here.exit is not None:
+            z = z_low[None] if config.single else torch.stack((z_low, z_high))
+            (z,) = until_settled(cycle, z, x, config.high_cycles, here)
+            z_low, z_high = z[0], z[-1]
+        else:
+            for h in range(config.high_cycles):
+                z_low, z_high = self.cycle(h, z_low, z_high, x, here)
         return here("output.embedding", z_low if config.single else z_high)
+
+    def cycle(self, h: int, z_low: Tensor, z_high: Tensor, x: Tensor, here: Pass) -> tuple[Tensor, Tensor]:
+        """One high cycle: the low net several times, then the high net."""
+        config: HRMConfig = here.config or self.config
+        last_cycle = h == config.high_cycles - 1
+        for l in range(config.low_cycles):
+            last_call = l == config.low_cycles - 1
+            with gradient(last_cycle and (last_call or config.gradient == "last-cycle")):
+                given = z_low + x if config.single else z_low + z_high + x
+                z_low = run(self.low, given, here.at(f"cycles.{h}.low.{l}"))
+        if not config.single:
+            with gradient(last_cycle):
+                given = z_high + z_low + x if config.x_enters == "both" else z_high + z_low
+                z_high = run(self.high, given, here.at(f"cycles.{h}.high"))
+        return z_low, z_high
 
     @property
     def unembedding(self) -> Tensor:
@@ -271,6 +288,9 @@ class HRM(LanguageModel[HRMConfig]):
         return self.config.high_cycles - 1 or None
 
     recurrent = True
+
+    def check_exit(self) -> None:
+        """Every high cycle makes the same calls."""
 
     @property
     def calls(self) -> tuple[Call, ...]:

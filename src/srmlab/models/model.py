@@ -4,6 +4,7 @@
     model(tokens, targets)        mean cross-entropy in nats, without ever holding all logits
     model(tokens, cache=cache)    logits of further tokens, after those the cache has read
     model(tokens, attention_mask=mask)    rows of unequal length, padded: each has the logits it has alone
+    model(tokens, exit=0.05)      stopping where the recursion has settled (see `exit`)
     model.num_parameters()        unique parameters; tied ones count once
     model.flops_per_token(512)    arithmetic of a forward pass and of a training step
 
@@ -19,8 +20,9 @@ An architecture is a config (a frozen `ModelConfig`) and a class with `@register
     points                        where in depth its state can be read, and how (`read_out`)
 
 and may say more: other streams than one (`streams`, `exchanges`), what its calls contribute (`calls`), that
-it can be run at another depth (`config.at_depth`). Sites and the slots of the decoding cache are found by
-running the computation once on the meta device. `docs/extending.md` builds one from scratch.
+it can be run at another depth (`config.at_depth`) and stop early (`check_exit`). Sites and the slots of the
+decoding cache are found by running the computation once on the meta device. `docs/extending.md` builds one
+from scratch.
 """
 
 from __future__ import annotations
@@ -35,8 +37,9 @@ import torch._dynamo
 from torch import Tensor, nn
 
 from srmlab.errors import UserError
+from srmlab.models.cache import DecodingCache
 from srmlab.models.config import ModelConfig
-from srmlab.models.decoding import DecodingCache
+from srmlab.models.exit import Exit
 from srmlab.models.forward import Pass
 from srmlab.models.loss import chunked_cross_entropy, cross_entropy
 from srmlab.models.sites import SILENT, Instrumented, Recorder, Tap, uncompiled
@@ -144,6 +147,10 @@ class LanguageModel(Instrumented, Generic[Config]):
         return None
 
     recurrent: ClassVar[bool] = False  # whether levels share weights, so that it can run deeper than trained
+
+    def check_exit(self) -> None:
+        """Refuse early exit where it is not defined; one that has it reads `here.exit` in `hidden`."""
+        raise UserError(f"{self.config.architecture} has no early exit; leave exit out")
 
     def at_depth(self, depth: int, gradient_depth: int | None = None) -> Self:
         """A model of another depth on the same weights: nothing is copied, and nothing of this one changes.
@@ -259,13 +266,27 @@ class LanguageModel(Instrumented, Generic[Config]):
         cache: DecodingCache | None = None,
         documents: Tensor | None = None,
         attention_mask: Tensor | None = None,
+        exit: float | Exit | None = None,
+        depth: int | None = None,
+        gradient_depth: int | None = None,
         tap: Tap | None = None,
     ) -> Tensor:
         """The embedding [B, T, E] that the unembedding turns into logits."""
+        config = None if depth is None else self.config.at_depth(depth, gradient_depth)
+        tap = self.tap() if tap is None else tap
+        if config is not None and tap is not SILENT:
+            raise UserError("hooks need every site, and another depth has others; hook model.at_depth(…)")
+        if (wanted := Exit.of(exit)) is not None:
+            self.check_exit()
+            if tap is not SILENT:
+                raise UserError("exit leaves out layers, and hooks need every site; use one or the other")
+            if self.training:
+                raise UserError("exit is for a model in eval(); train at another depth instead")
         real = None if attention_mask is None else attention_mask.to(tokens.device).bool()
         if cache is not None:
+            cache.begin(wanted is not None)
             real = cache.with_padding(tokens, real)
-        return self.hidden(tokens, Pass(self.tap() if tap is None else tap, cache, documents, real))
+        return self.hidden(tokens, Pass(tap, cache, documents, real, wanted, config))
 
     def forward(
         self,
@@ -275,22 +296,25 @@ class LanguageModel(Instrumented, Generic[Config]):
         cache: DecodingCache | None = None,
         documents: Tensor | None = None,
         attention_mask: Tensor | None = None,
+        exit: float | Exit | None = None,
+        depth: int | None = None,
+        gradient_depth: int | None = None,
     ) -> Tensor:
         """Logits [B, T, V], or with `targets` [B, T] their mean cross-entropy (−100 does not count).
 
         `documents` [B, T] gives each token's document; attention then stays inside documents.
         `attention_mask` [B, T] is 0 at padding, which no token looks at and whose logits mean nothing; each
         row is one unbroken run of tokens. A cache remembers it: the mask is always that of `tokens` alone.
+        With `exit`, the recursion stops where the state changes by less than this share of it. With `depth`
+        it is the pass of `at_depth(depth, gradient_depth)`.
         """
-        if torch.compiler.is_compiling() and self.listening:
-            return uncompiled(
-                self.forward, tokens, targets, cache=cache, documents=documents, attention_mask=attention_mask
-            )
+        how: dict[str, Any] = {"cache": cache, "documents": documents, "attention_mask": attention_mask}
+        how |= {"exit": exit, "depth": depth, "gradient_depth": gradient_depth}
+        if torch.compiler.is_compiling() and (self.listening or exit is not None or depth is not None):
+            return uncompiled(self.forward, tokens, targets, **how)
         self.check_tokens(tokens, cache, documents, targets, attention_mask)
         tap = self.tap()
-        hidden = self.output_embedding(
-            tokens, cache=cache, documents=documents, attention_mask=attention_mask, tap=tap
-        )
+        hidden = self.output_embedding(tokens, **how, tap=tap)
         if targets is None:
             return tap("logits", hidden @ self.unembedding.T)
         if tap.wants("logits"):
@@ -298,15 +322,20 @@ class LanguageModel(Instrumented, Generic[Config]):
         return chunked_cross_entropy(hidden, self.unembedding, targets)
 
     def next_token_logits(
-        self, tokens: Tensor, cache: DecodingCache | None = None, attention_mask: Tensor | None = None
+        self,
+        tokens: Tensor,
+        cache: DecodingCache | None = None,
+        attention_mask: Tensor | None = None,
+        *,
+        exit: float | Exit | None = None,
     ) -> Tensor:
         """The logits [B, V] after the last token only; padding is on the left."""
         self.check_tokens(tokens, cache, attention_mask=attention_mask)
         tap = self.tap()
+        how: dict[str, Any] = {"cache": cache, "attention_mask": attention_mask, "exit": exit}
         if tap is not SILENT:  # a listener at "logits" expects every position
-            return self(tokens, cache=cache, attention_mask=attention_mask)[:, -1]
-        hidden = self.output_embedding(tokens, cache=cache, attention_mask=attention_mask, tap=tap)
-        return hidden[:, -1] @ self.unembedding.T
+            return self(tokens, **how)[:, -1]
+        return self.output_embedding(tokens, **how, tap=tap)[:, -1] @ self.unembedding.T
 
     def new_cache(self, capacity: int | None = None) -> DecodingCache:
         """An empty cache for decoding, by default as long as the context."""

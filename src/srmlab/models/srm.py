@@ -27,9 +27,11 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from srmlab.errors import UserError
 from srmlab.models.attention import Rotary
 from srmlab.models.config import LATER, NANO, ModelConfig, Sizes
 from srmlab.models.connection import CONNECTIONS, Connection
+from srmlab.models.exit import until_settled
 from srmlab.models.fields import ConfigError, require
 from srmlab.models.forward import Pass, gradient
 from srmlab.models.layer import Layer
@@ -334,17 +336,25 @@ class SRM(LanguageModel[SRMConfig]):
         self.ready()
 
     def hidden(self, tokens: Tensor, here: Pass) -> Tensor:
-        config = self.config
+        config: SRMConfig = here.config or self.config
         x = here.streams("input.streams", self.input_function(tokens))
         here.rotary = self.rotary(here.start, tokens.shape[1], like=x)
         here.fold_streams(config.streams)
         for i, step in enumerate(self.pre):
             x = here.call(f"pre.{i}", step, x, None)
 
-        z, y = self.first_state(x, here), x
-        for t, order in enumerate(self.draw_orders()):
+        orders = self.draw_orders(config.depth)
+
+        def layer(t: int, z: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
             with gradient(t >= config.depth - config.gradient_depth):
-                z, y = here.call(f"layers.{t}", self.layer, z, x, order)
+                return here.call(f"layers.{t}", self.layer, z, x, orders[t])
+
+        z, y = self.first_state(x, here), x
+        if here.exit is not None:
+            z, y = until_settled(layer, z, x, config.depth, here)
+        else:
+            for t in range(config.depth):
+                z, y = layer(t, z, x)
 
         for i, step in enumerate(self.post):
             z = here.call(f"post.{i}", step, z, y if config.post_input == "state+update" else None)
@@ -359,12 +369,14 @@ class SRM(LanguageModel[SRMConfig]):
         z = self.z0[:, None, None, :]
         return z if here is None or here.silent else z.expand_as(x)
 
-    def draw_orders(self) -> tuple[LayerOrder, ...]:
+    def draw_orders(self, depth: int | None = None) -> tuple[LayerOrder, ...]:
         """The step order of every layer for one pass."""
-        order = self.config.step_order
+        order, depth = self.config.step_order, depth or self.config.depth
         if order.random and self.training:
-            return order.draw(self.config.depth, self.order_generator)
-        return self.evaluation_orders
+            return order.draw(depth, self.order_generator)
+        if depth == self.config.depth:
+            return self.evaluation_orders
+        return order.draw(depth, torch.Generator(device="cpu").manual_seed(self.config.order_seed))
 
     @property
     def embedding(self) -> nn.Embedding:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -409,6 +421,13 @@ class SRM(LanguageModel[SRMConfig]):
         return self.config.depth - self.config.gradient_depth or None
 
     recurrent = True
+
+    def check_exit(self) -> None:
+        if len(set(self.evaluation_orders)) > 1:
+            raise UserError(
+                f"exit with order = {self.config.order!r}: a layer that is not computed cannot take the keys "
+                "and values of one that calls other steps; use a model with a fixed order"
+            )
 
     def finish(self, point: Point, values: Mapping[str, Tensor], documents: Tensor | None = None) -> Tensor:
         """Through the post-steps. A step keeps to its stream, so to keep one stream and run them is to run

@@ -19,6 +19,7 @@ import torch
 
 from srmlab.errors import UserError
 from srmlab.models.fields import bounded, check_fields, count, known_fields, require
+from srmlab.training.depth import CONSTANT, is_schedule
 from srmlab.training.schedule import Schedule
 
 OptimizerName = Literal["adam-atan2", "adam-atan2-published", "adamw"]
@@ -66,6 +67,11 @@ class Computation:
         None, lambda clip: clip > 0, "must be positive; leave it out for no clipping"
     )
     """Largest gradient norm; none by default."""
+    depth_schedule: str = bounded(
+        CONSTANT, is_schedule, 'must be "constant", or such as "grow:2", "draw:2" or "draw:2/1"'
+    )
+    """Levels a step runs: the model's, growing to it (grow:2), or drawn for every step (draw:2); /1: of the
+    gradient, too."""
     dtype: Literal["float32", "bfloat16", "auto"] = "float32"
     """Of the matrix products (autocast); weights and optimizer stay float32. auto: bfloat16 on a GPU."""
 

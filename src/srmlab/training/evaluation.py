@@ -21,7 +21,7 @@ from torch import Tensor
 
 from srmlab.data import Batch, EvaluationBatches, Tokenizer, Tokens, evaluation_batches, num_windows
 from srmlab.errors import UserError
-from srmlab.models import HookPoint, LanguageModel
+from srmlab.models import Exit, HookPoint, LanguageModel
 from srmlab.models.loss import CHUNK, IGNORE
 from srmlab.training.distributed import World
 
@@ -42,6 +42,7 @@ class Evaluation:
     tokens: int
     windows: int
     text_bytes: int | None
+    mean_levels: float | None = None  # layers (or cycles) computed per token, with early exit
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -52,15 +53,20 @@ def evaluate(
     batches: EvaluationBatches,
     *,
     tokenizer: Tokenizer | None = None,
+    exit: float | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Evaluation:
-    """The loss over a text, window by window. `progress` is called with the number of batches done."""
+    """The loss over a text, window by window. `progress` is called with the number of batches done.
+
+    With `exit` each batch stops where its state has settled.
+    """
+    early = Exit.of(exit)
     losses: list[float] = []  # the sum of each window
     counts: list[int] = []  # its targets
     sizes: list[int] = []  # their bytes of text
     with model.evaluating():
         for done, batch in enumerate(batches, start=1):
-            losses += token_losses(model, batch.to(model.device)).double().sum(-1).tolist()
+            losses += token_losses(model, batch.to(model.device), early).double().sum(-1).tolist()
             counts += batch.counted.sum(-1).tolist()
             if tokenizer is not None:
                 rows = zip(batch.targets, batch.counted, strict=True)
@@ -83,12 +89,13 @@ def evaluate(
         tokens=sum(counts),
         windows=len(losses),
         text_bytes=sum(sizes) if sizes else None,
+        mean_levels=None if early is None else early.mean_levels,
     )
 
 
-def token_losses(model: LanguageModel, batch: Batch) -> Tensor:
+def token_losses(model: LanguageModel, batch: Batch, exit: Exit | None = None) -> Tensor:
     """Cross-entropy of every token [B, T] in nats, 0 where none counts; all logits are never held at once."""
-    hidden = model.output_embedding(batch.tokens, documents=batch.documents).flatten(0, 1)
+    hidden = model.output_embedding(batch.tokens, documents=batch.documents, exit=exit).flatten(0, 1)
     rows = zip(hidden.split(CHUNK), batch.targets.flatten().split(CHUNK), strict=True)
     parts = [
         F.cross_entropy((h @ model.unembedding.T).float(), target, reduction="none") for h, target in rows

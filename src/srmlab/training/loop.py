@@ -1,7 +1,7 @@
 """The training loop.
 
     for every step:
-        the rate, the rows of the batch and the seed of dropout are functions of the step
+        the rate, the rows of the batch, the depth and the seed of dropout are functions of the step
         loss and gradient, over micro-batches and processes
         not finite? then no weight is changed, and the policy decides
         one step of the optimizer, one line of metrics
@@ -29,6 +29,7 @@ from srmlab.models import LanguageModel, build
 from srmlab.storage.run_directory import RunDirectory
 from srmlab.storage.weights import load_tensors, model_tensors, read_json
 from srmlab.training.checkpoint import load_checkpoint, prune, random_state, save_checkpoint
+from srmlab.training.depth import TrainingDepth
 from srmlab.training.distributed import World, distribute, gradient_sync, whole
 from srmlab.training.evaluation import can_evaluate, state_norms, validation_loss
 from srmlab.training.initial import refuse_changed
@@ -68,6 +69,13 @@ class Trainer:
             self.config.seed,
             self.marks,
             self.config.document_mask,
+        )
+        self.depth = TrainingDepth(
+            self.config.depth_schedule,
+            plan.model,
+            steps=self.config.steps,
+            seed=self.config.seed,
+            context=self.context,
         )
         self.model: LanguageModel = build(plan.model, device=world.device)
         self.model.train()
@@ -115,8 +123,7 @@ class Trainer:
 
     def run_to_the_end(self) -> TrainResult:
         config = self.config
-        flops = self.model.flops_per_token(self.context).training
-        self.flops_share = flops / (self.peak_flops() * self.world.size)
+        self.peak = self.peak_flops() * self.world.size
         if self.saved_step < 0 and (config.on_nonfinite == "rewind" or self.plan.init_from is not None):
             self.save()
         signal = self.evaluate_if_due()
@@ -156,13 +163,17 @@ class Trainer:
             torch.manual_seed(int(seed) >> 1)
         self.optimizer.zero_grad(set_to_none=True)
         total = torch.zeros((), device=world.device)
+        depth = {}
+        if not self.depth.constant:
+            n, l = self.depth.at(step)
+            depth = {"depth": n, "gradient_depth": l}
         place = (step - 1 + self.data_offset, world.rank, world.size)
         mine = [self.batches.batch(*place, micro, config.accumulate) for micro in range(config.accumulate)]
         for micro, (batch, parts) in enumerate(zip(mine, self.parts(mine), strict=True)):
             batch = batch.to(world.device)
             with gradient_sync(self.call, micro == config.accumulate - 1):
                 with self.autocast():
-                    loss = self.call(batch.tokens, batch.targets, documents=batch.documents)
+                    loss = self.call(batch.tokens, batch.targets, documents=batch.documents, **depth)
                 (loss / parts).backward()
             total += loss.detach() / parts
         grads = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
@@ -201,13 +212,16 @@ class Trainer:
         dtype = self.config.compute_dtype(self.world.device)
         return self.world.share(measure_peak(self.world.device, dtype) if self.world.main else None)
 
-    def speed(self, step: int, seconds: float) -> dict[str, float]:
+    def speed(self, step: int, seconds: float) -> dict[str, Any]:
         tokens = self.config.batch_size * self.context
-        return {
+        depth = self.depth.at(step)
+        flops = self.depth.flops(*depth) * tokens
+        speed = {
             "tokens": step * tokens,
             "tokens_per_second": tokens / seconds,
-            "mfu": self.flops_share * tokens / seconds,
+            "mfu": flops / self.peak / seconds,
         }
+        return speed if self.depth.constant else speed | {"depth": depth[0], "flops": flops}
 
     def write(self, row: dict[str, Any]) -> None:
         if self.log is not None:

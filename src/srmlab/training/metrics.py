@@ -5,6 +5,8 @@ One JSON object a line. After every step:
     step, loss (nats per token), lr, grad_norm, tokens (seen so far), tokens_per_second,
     mfu (model-FLOPs utilisation, 0 … 1)
 
+with a depth schedule also `depth` (levels of this step) and `flops` (its arithmetic, all devices together);
+
 after an evaluation `step, val_loss, state_norms` (mean norm by site, one number a stream), and when
 something was not finite `step, event, policy, windows` (which pieces of the text it was). Numbers are
 written in full, so two logs can be compared bitwise.

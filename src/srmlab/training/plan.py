@@ -21,6 +21,7 @@ from srmlab.errors import UserError
 from srmlab.models import build
 from srmlab.progress import duration
 from srmlab.training.config import TrainConfig
+from srmlab.training.depth import TrainingDepth
 from srmlab.training.distributed import World
 from srmlab.training.evaluation import can_evaluate, check_vocabulary
 from srmlab.training.metrics import check_writers
@@ -42,6 +43,7 @@ def check_plan(plan: RunConfig, data: TokenData, world: World) -> None:
     batches.windows(0, world.rank, world.size, 0, config.accumulate)
     if config.answers_only:
         check_answers(data, context, config)
+    TrainingDepth(config.depth_schedule, model, steps=config.steps, seed=config.seed, context=context)
     check_writers(config)
 
 
@@ -97,7 +99,10 @@ def make_plan(run: RunConfig, data: TokenData, world: World) -> Plan:
     model = build(run.model, device="meta")
     context = config.context or run.model.context
     tokens = config.steps * config.batch_size * context
-    flops = model.flops_per_token(context).training
+    depth = TrainingDepth(
+        config.depth_schedule, run.model, steps=config.steps, seed=config.seed, context=context
+    )
+    flops = round(depth.mean_flops())
     parameters = model.num_parameters()
     peak = config.peak_flops or measure_peak(world.device, config.compute_dtype(world.device))
     return Plan(

@@ -1,0 +1,86 @@
+"""Early exit on the shipped model: decoding speed against what it costs in loss.
+
+Text is read a token at a time, as in decoding, and every token stops on its own. Speed is that of one row;
+layers, loss and KL divergence to the full model are over windows of validation text, decoded side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import torch
+from timing import Row, compare, take_turns
+from torch import Tensor
+
+import srmlab
+from srmlab.models import Exit, LanguageModel
+from srmlab.training.run_text import open_text
+
+TOLERANCES = (0.02, 0.05, 0.075, 0.1, 0.15, 0.2)
+PROMPT = 32
+ALLOWED = 0.01  # nats of loss
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What stopping early changes, per token."""
+
+    layers: float
+    loss: float  # nats above the full model's
+    mean_kl: float  # of the full model's prediction to this one
+    high_kl: float  # its 99th percentile
+    cache: float  # bytes of keys and values, as a share of the full model's
+
+
+def run(rounds: int, windows: int = 32, tolerances: tuple[float, ...] = TOLERANCES) -> Iterator[Row]:
+    text = open_text(srmlab.pretrained.folder())
+    model = text.model.eval()
+    batch = next(iter(islice(text.batches(windows), 1)))
+    costs = {tolerance: cost(model, batch.tokens, batch.targets, tolerance) for tolerance in tolerances}
+    within = [tolerance for tolerance, found in costs.items() if found.loss <= ALLOWED]
+    candidates = {"full": decoder(model, batch.tokens[:1], None)} | {
+        f"exit {tolerance}": decoder(model, batch.tokens[:1], tolerance) for tolerance in tolerances
+    }
+    seconds = take_turns(candidates, rounds)
+    tokens = batch.tokens.shape[1] - PROMPT
+    for tolerance, found in costs.items():
+        yield compare(
+            f"decode, full ÷ exit {tolerance}",
+            seconds,
+            "full",
+            f"exit {tolerance}",
+            asked="≥ 1.5" if tolerance == max(within, default=None) else "",
+            note=f"{found.layers:.2f} of {model.depth} layers, "
+            f"{tokens / min(seconds[f'exit {tolerance}']):.0f} tokens/s, loss {found.loss:+.4f}, "
+            f"KL {found.mean_kl:.4f} (99 % below {found.high_kl:.3f}), cache {found.cache:.2f}",
+        )
+
+
+def decoder(model: LanguageModel, tokens: Tensor, exit: float | None):
+    @torch.inference_mode()
+    def decode() -> None:
+        cache = model.new_cache()
+        model.next_token_logits(tokens[:, :PROMPT], cache, exit=exit)
+        for t in range(PROMPT, tokens.shape[1]):
+            model.next_token_logits(tokens[:, t : t + 1], cache, exit=exit)
+
+    return decode
+
+
+@torch.inference_mode()
+def cost(model: LanguageModel, tokens: Tensor, targets: Tensor, tolerance: float) -> Cost:
+    exit, cache, full_cache = Exit(tolerance), model.new_cache(), model.new_cache()
+    full = model(tokens, cache=full_cache).log_softmax(-1)
+    early = torch.cat([model(column, cache=cache, exit=exit) for column in tokens.split(1, dim=1)], dim=1)
+    early = early.log_softmax(-1)
+    kl = (full.exp() * (full - early)).sum(-1).flatten()
+    chosen = targets[..., None]
+    return Cost(
+        layers=exit.mean_levels,
+        loss=float((full.gather(-1, chosen) - early.gather(-1, chosen)).mean()),
+        mean_kl=float(kl.mean()),
+        high_kl=float(kl.quantile(0.99)),
+        cache=cache.nbytes / full_cache.nbytes,
+    )

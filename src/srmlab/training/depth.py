@@ -1,0 +1,111 @@
+"""Training depth as a pure function of the step: how many levels (layers, high cycles) it runs, and how many
+of them have a gradient.
+
+    constant      the model's own n and l
+    grow:2        from 2 levels to n, in equal stretches of the run; gradient through l of them, at most
+    grow:2/1      the same with the gradient growing beside it, from 1 level to l
+    draw:2        n drawn for every step from 2 … n, all alike
+    draw:2/1      the same, and l drawn from 1 … l (but no more than there are levels)
+
+    >>> [depth_at("grow:2", step, steps=8, seed=0, depth=5, gradient_depth=3) for step in (1, 3, 5, 8)]
+    [(2, None), (3, None), (4, None), (5, None)]
+
+A draw is a function of the seed and the step, so nothing has to be saved for an exact resume, and all
+processes draw the same. All runs share the weights: the levels of a recursion have no weights of their own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from functools import cache
+
+import numpy as np
+
+from srmlab.errors import UserError
+from srmlab.models import LanguageModel, ModelConfig, build
+
+FORM = re.compile(r"(grow|draw):([1-9]\d*)(?:/([1-9]\d*))?")
+CONSTANT = "constant"
+
+
+def is_schedule(text: str) -> bool:
+    return text == CONSTANT or FORM.fullmatch(text) is not None
+
+
+def depth_at(
+    schedule: str, step: int, *, steps: int, seed: int, depth: int, gradient_depth: int
+) -> tuple[int, int | None]:
+    """The depth and gradient depth of step 1 … steps, for a model of that depth and gradient depth. None is
+    the usual gradient depth, as of `at_depth`.
+    """
+    if schedule == CONSTANT:
+        return depth, None
+    match = FORM.fullmatch(schedule)
+    assert match is not None
+    kind, least, least_gradient = match[1], int(match[2]), int(match[3]) if match[3] else None
+    if kind == "grow":
+
+        def pick(low: int, high: int) -> int:
+            return low + min(high - low, (high - low + 1) * (step - 1) // steps)
+    else:
+        random = np.random.default_rng(np.random.SeedSequence([seed, step], spawn_key=(1,)))
+
+        def pick(low: int, high: int) -> int:
+            return int(random.integers(low, high, endpoint=True))
+
+    n = pick(least, depth)
+    return n, None if least_gradient is None else min(n, pick(least_gradient, gradient_depth))
+
+
+class TrainingDepth:
+    """The depth of every step of one run, and its arithmetic."""
+
+    def __init__(self, schedule: str, model: ModelConfig, *, steps: int, seed: int, context: int) -> None:
+        self.schedule, self.model, self.context = schedule, model, context
+        self.steps, self.seed = steps, seed
+        meta: LanguageModel = build(model, device="meta")
+        self.depth, self.gradient_depth = meta.depth, meta.depth - (meta.gradient_from or 0)
+        self.flops = cache(self._flops)
+        if not self.constant:
+            self.check()
+
+    @property
+    def constant(self) -> bool:
+        return self.schedule == CONSTANT
+
+    def at(self, step: int) -> tuple[int, int | None]:
+        return depth_at(
+            self.schedule,
+            step,
+            steps=self.steps,
+            seed=self.seed,
+            depth=self.depth,
+            gradient_depth=self.gradient_depth,
+        )
+
+    def mean_flops(self) -> float:
+        """Training FLOP per token, averaged over the run."""
+        if self.constant:
+            return float(self.flops(self.depth, None))
+        often = Counter(self.at(step) for step in range(1, self.steps + 1))
+        return sum(count * self.flops(*depth) for depth, count in often.items()) / self.steps
+
+    def _flops(self, depth: int, gradient_depth: int | None) -> int:
+        """Training FLOP per token at a depth."""
+        at = self.model if self.constant else self.model.at_depth(depth, gradient_depth)
+        return build(at, device="meta").flops_per_token(self.context).training
+
+    def check(self) -> None:
+        """Refuse what the model cannot do before anything is computed."""
+        match = FORM.fullmatch(self.schedule)
+        assert match is not None
+        for what, least, own in (
+            ("levels", match[2], self.depth),
+            ("levels in the gradient", match[3], self.gradient_depth),
+        ):
+            if least is not None and int(least) > own:
+                raise UserError(
+                    f"depth_schedule = {self.schedule!r}: the model has {own} {what}; start from no more"
+                )
+        self.model.at_depth(int(match[2]), int(match[3]) if match[3] else None)
