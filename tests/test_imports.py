@@ -7,6 +7,7 @@ models ← data ← tasks ← storage ← training ← analysis ← dictionaries
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from pathlib import Path
 
@@ -123,3 +124,13 @@ def test_a_wrong_import_would_be_noticed(tmp_path, monkeypatch):
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from srmlab.training import loop\n"
     )
     test_a_module_imports_only_from_below(wrong)
+
+
+def test_nobody_outside_the_models_asks_which_architecture_it_has():
+    """A model describes itself: points, streams, calls, units … (models/model.py)."""
+    asked = re.compile(
+        r"isinstance\([^)]*\b(SRM|HRM|GPT2|Transformer)(Config)?\b|case (SRM|HRM|GPT2|Transformer)"
+    )
+    for path in MODULES:
+        if room(path) != "models":
+            assert not asked.search(path.read_text(encoding="utf-8")), f"{path.relative_to(ROOT)} asks"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,24 @@ def run(folder: Path, extension: str, *commands: list[object], code: str = RUNNE
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def explore(folder: Path, path: str) -> None:
+    """`srmlab explore` answers with its page, the view of one's own among its files, and stops when asked."""
+    words = ["explore", path, "--port", "0", "--no-browser", "--view", str(HERE / "surprisal.js")]
+    environment = os.environ | {"SRMLAB_IMPORT": str(HERE / "looped.py"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "srmlab", *words]
+    with subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            lines = iter(server.stdout.readline, "")
+            address = next(found[0] for line in lines if (found := re.search(r"http://[\w.:]+", line)))
+            for file in ("", "/views/own.js"):
+                with urllib.request.urlopen(f"{address}{file}", timeout=30) as answer:
+                    assert answer.status == 200
+        finally:
+            server.send_signal(signal.SIGINT)
+            assert server.wait(timeout=30) in (0, 130)
 
 
 @pytest.fixture(scope="module")
@@ -84,11 +104,16 @@ def test_an_architecture_goes_through_every_command(folder):
         ["export", "run", "--to", "hf", "--out", "hf"],
         ["evaluate", "plain", "--data", "data", "--json"],
         ["evaluate", "hf", "--data", "data", "--json"],
+        ["report", "run", "--prompt", "one two three", "--view", HERE / "surprisal.js"],
     )
     assert last.read_bytes() == before  # resumed, bitwise
     assert json.loads(evaluated)["loss"] == json.loads(solved)["loss"]
     assert written.startswith("one two")
     assert {"drift", "logit_lens", "depth"} <= set(json.loads(analyzed)["results"])
+    report = (folder / "run" / "report.html").read_text(encoding="utf-8")
+    assert "Surprisal, large" in report
+    assert "logit lens" in report.lower()
+    explore(folder, "run")
 
 
 def test_an_architecture_that_was_not_imported_is_named(tmp_path):
