@@ -200,6 +200,16 @@ def test_escape_and_a_click_elsewhere_close_the_export_menu(watched):
     assert page.evaluate("() => explorer.store.get('big')") == ""
 
 
+def test_shift_click_selects_tokens_and_no_text(watched):
+    page = watched.page
+    tokens = page.locator("#panel-tokens .token")
+    tokens.nth(2).click()
+    tokens.nth(9).click(modifiers=["Shift"])
+    settle(page)
+    assert page.evaluate("() => explorer.store.get('rangeEnd')") == 9
+    assert page.evaluate("() => String(getSelection())") == ""
+
+
 # What the flow and the wall say
 
 

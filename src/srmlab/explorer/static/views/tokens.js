@@ -72,6 +72,7 @@ export const tokens = {
             class: "token",
             role: "option",
             "data-token": String(t),
+            onmousedown: (event) => event.shiftKey && event.preventDefault(), // no selection over the colours
             onclick: (event) => store.set(event.shiftKey ? { rangeEnd: t } : { token: t, rangeEnd: null }),
             onmousemove: (event) => ctx.tooltip.show(expectation(trace, t, kind()), event),
             onmouseleave: () => ctx.tooltip.show(null),
