@@ -37,6 +37,7 @@ from srmlab.data.tokenizers import END_OF_TEXT, Tokenizer
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel, ModelConfig, SRMConfig, build, config_from_dict
 from srmlab.models.decoding import DecodingCache
+from srmlab.models.sites import HookPoint
 from srmlab.training.recompute import recompute_activations
 
 try:
@@ -238,13 +239,15 @@ class SRMForCausalLM(PreTrainedModel, GenerationMixin):
             check_positions(position_ids, real, *tokens.shape, past)
         if cache is not None:
             cache.rows = len(tokens)
-        wanted = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
-        if self.config.output_attentions if output_attentions is None else output_attentions:
-            raise UserError("attentions are sites here: use model.model.run_with_cache(tokens)")
+        states_wanted = (
+            self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        )
+        patterns_wanted = self.config.output_attentions if output_attentions is None else output_attentions
         last_only = isinstance(logits_to_keep, int) and logits_to_keep == 1 and labels is None
         with (
             embedded_as(self.model.embedding, inputs_embeds),
-            hidden_states(self.model, bool(wanted)) as states,
+            hidden_states(self.model, bool(states_wanted)) as states,
+            attentions(self.model, bool(patterns_wanted)) as patterns,
         ):
             logits = self._read(tokens, past, real, last_only)
         loss = None
@@ -263,7 +266,8 @@ class SRMForCausalLM(PreTrainedModel, GenerationMixin):
             loss=loss,
             logits=logits,  # pyright: ignore[reportArgumentType]
             past_key_values=cache,
-            hidden_states=tuple(states) if wanted else None,  # pyright: ignore[reportArgumentType]
+            hidden_states=tuple(states) if states_wanted else None,  # pyright: ignore[reportArgumentType]
+            attentions=tuple(patterns) if patterns_wanted else None,  # pyright: ignore[reportArgumentType]
         )
         return_dict = self.config.return_dict if return_dict is None else return_dict
         return output if return_dict else output.to_tuple()
@@ -408,6 +412,19 @@ def hidden_states(model: LanguageModel, wanted: bool) -> Iterator[list[Tensor]]:
     with model.hooks([(sorted(sites), lambda value, hook: values.update({hook.name: value}))]):
         yield states
     states += [values[first].flatten(2), *(model.state_at(p, values).flatten(2) for p in model.points)]
+
+
+@contextmanager
+def attentions(model: LanguageModel, wanted: bool) -> Iterator[list[Tensor]]:
+    """The pattern of every attention call, each [B, heads, T, keys] with those of all streams."""
+    patterns: list[Tensor] = []
+    sites = [name for name in model.site_names if name.endswith("attention.weights")] if wanted else []
+
+    def keep(value: Tensor, hook: HookPoint) -> None:  # noqa: ARG001
+        patterns.append(value.flatten(1, -3))
+
+    with model.hooks([(sites, keep)]):
+        yield patterns
 
 
 def without_padding(labels: Tensor, real: Tensor) -> Tensor:
