@@ -293,6 +293,19 @@ def test_hidden_states_are_the_input_and_the_state_at_every_point(ours, theirs, 
     )
 
 
+@each_architecture
+def test_attentions_are_the_pattern_of_every_call_and_leave_padding_out(ours, theirs, tokens):
+    filled, mask = padded(tokens, "left")
+    patterns = theirs(filled, attention_mask=mask, output_attentions=True).attentions
+    assert len(patterns) == ours.attention_calls
+    real = mask[:, None, :, None] * mask[:, None, None, :]
+    for pattern in patterns:
+        assert pattern.shape == (len(filled), theirs.config.num_attention_heads, *filled.shape[1:] * 2)
+        assert (pattern.triu(1) == 0).all()
+        assert (pattern * mask[:, None, :, None] * (1 - real) == 0).all()
+        torch.testing.assert_close(pattern.sum(-1), torch.ones_like(pattern[..., 0]))
+
+
 @every_model
 def test_another_table_of_embeddings_is_used_and_stays_tied(config, theirs, tokens):
     old, new = theirs.get_input_embeddings(), torch.nn.Embedding(VOCAB, theirs.config.hidden_size)
@@ -437,7 +450,6 @@ def test_a_cache_of_the_users_own_serves_two_calls(ours, theirs, tokens):
             ),
             "not the padding that the cached tokens were read with",
         ),
-        (lambda m, t: m(t, output_attentions=True), r"use model.model.run_with_cache\(tokens\)"),
         (lambda m, t: m.generate(t, max_new_tokens=CONTEXT), "lower max_new_tokens"),
         (
             lambda m, t: m.generate(t, max_new_tokens=9, prompt_lookup_num_tokens=2),

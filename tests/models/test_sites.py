@@ -15,16 +15,19 @@ from srmlab.models.sites import SILENT
 NANO = [name for name in PRESETS if name.endswith("nano")]
 
 
+INSIDE = 7  # attention.q|k|v|weights|z and neurons.pre|post of every step or block
+
+
 def expected_count(config) -> int:
     if config.architecture == "srm":
         steps = config.pre_steps + config.post_steps + config.depth * config.calls_per_layer
         has_pattern = config.connection in ("attention", "gate", "translation")
-        return 3 + 4 * steps + (4 if has_pattern else 3) * config.depth
+        return 3 + (4 + INSIDE) * steps + (4 if has_pattern else 3) * config.depth
     if config.architecture == "hrm":
         nets = config.high_cycles * (config.low_cycles + (config.high_blocks > 0))
         blocks = config.high_cycles * (config.low_cycles * config.low_blocks + config.high_blocks)
-        return 3 + 2 * nets + 3 * blocks
-    return 3 + 3 * config.blocks
+        return 3 + 2 * nets + (3 + INSIDE) * blocks
+    return 3 + (3 + INSIDE) * config.blocks
 
 
 def zero(value, hook):  # noqa: ARG001
@@ -108,7 +111,15 @@ def test_values_have_the_papers_axes():
     shapes = {name: tuple(value.shape) for name, value in cache.items()}
     assert shapes.pop("output.embedding") == (B, T, SRM_TINY.embedding_dim)
     assert shapes.pop("logits") == (B, T, SRM_TINY.vocab_size)
+    inside = {
+        "attention.weights": (B, S, SRM_TINY.token_heads, T, T),
+        **{f"attention.{x}": (B, T, S, SRM_TINY.token_heads, SRM_TINY.head_dim) for x in "qkvz"},
+        **{f"neurons.{x}": (B, T, S, SRM_TINY.mlp_dim) for x in ("pre", "post")},
+    }
     for name, shape in shapes.items():
+        if (part := ".".join(name.split(".")[-2:])) in inside:
+            assert shape == inside[part], name
+            continue
         assert shape == ((B, T, H, S, S) if name.endswith("pattern") else (B, T, S, D)), name
 
 

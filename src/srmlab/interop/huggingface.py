@@ -55,6 +55,17 @@ except ImportError as error:
     fix = 'pip install "srmlab[hf]"'
     raise UserError(f"transformers 5 is needed here ({error}): {fix}") from None
 
+from srmlab.interop.reading import (
+    SRMCache,
+    attentions,
+    check_positions,
+    embedded_as,
+    hidden_states,
+    real_tokens,
+    replace_module,
+    without_padding,
+)
+
 STUB_NAME = "modeling_srm"
 STUB = '''\
 """For `trust_remote_code=True`. The model's code is in a package: pip install "srmlab[hf]"."""
@@ -113,77 +124,6 @@ def standard_fields(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-# --- the cache ----------------------------------------------------------------------------------------------
-
-
-class SRMCache(Cache):
-    """What `generate` hands from step to step: a `DecodingCache` (`.past`), which remembers padding too."""
-
-    def __init__(self, model: LanguageModel, capacity: int | None = None) -> None:
-        super().__init__(layers=[])
-        self.model, self.capacity = model, capacity
-        self.past = model.new_cache(capacity)
-        self.rows = -1  # until something has been read
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:  # noqa: ARG002
-        return self.past.length
-
-    def get_max_length(self, layer_idx: int | None = None) -> int:  # noqa: ARG002
-        return self.past.capacity
-
-    @property
-    def batch_size(self) -> int:
-        return self.rows
-
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Row r goes on from what row beam_idx[r] has read."""
-        for slot in self.past:
-            if slot.keys is not None and slot.values is not None:
-                slot.keys = _select_rows(slot.keys, beam_idx)
-                slot.values = _select_rows(slot.values, beam_idx)
-        if self.past.real is not None:
-            self.past.real = self.past.real[beam_idx.to(self.past.real.device)]
-
-    @property
-    def is_croppable(self) -> bool:
-        return False
-
-    def crop(self, tokens_to_remove: int) -> None:  # noqa: ARG002
-        raise UserError("this cache cannot take tokens back: generate without assistant and prompt lookup")
-
-    def reset(self) -> None:
-        self.past, self.rows = self.model.new_cache(self.capacity), -1
-
-
-def _select_rows(x: Tensor, source: Tensor) -> Tensor:
-    """x [N, …] with N = streams × batch: every stream's rows, taken in the order of `source` [batch]."""
-    return x.unflatten(0, (-1, len(source))).index_select(1, source.to(x.device)).flatten(0, 1)
-
-
-def real_tokens(mask: Tensor, batch: int, new: int, past: DecodingCache | None) -> Tensor:
-    """[B, cached + new] True where there is no padding; a mask that cannot be read is refused."""
-    start = 0 if past is None else past.length
-    if list(mask.shape) != [batch, start + new]:
-        raise UserError(
-            f"attention_mask of shape {list(mask.shape)}: need {[batch, start + new]}, one flag per token"
-        )
-    real = mask.bool()
-    begins = real & ~nn.functional.pad(real, (1, -1))  # real, and the column before is not
-    if not bool((begins.sum(-1) == 1).all()):
-        raise UserError(
-            "attention_mask: every row must be one unbroken run of tokens, padded on the left or the right"
-        )
-    if past is not None:
-        if not bool(real[:, -1].all()):
-            raise UserError(
-                'attention_mask: text that goes on is padded on the left; set tokenizer.padding_side = "left"'
-            )
-        known = torch.ones_like(real[:, :start]) if past.real is None else past.real
-        if not torch.equal(real[:, :start], known.to(real.device)):
-            raise UserError("attention_mask: not the padding that the cached tokens were read with")
-    return real
-
-
 # --- the model ----------------------------------------------------------------------------------------------
 
 
@@ -233,22 +173,20 @@ class SRMForCausalLM(PreTrainedModel, GenerationMixin):
         tokens = self._tokens(input_ids, inputs_embeds)
         cache = self._cache(past_key_values, use_cache)
         past = None if cache is None else cache.past
-        real = (
-            None
-            if attention_mask is None
-            else real_tokens(attention_mask, len(tokens), tokens.shape[1], past)
-        )
+        real = None if attention_mask is None else real_tokens(attention_mask, tokens, past)
         if position_ids is not None:
-            check_positions(position_ids, real, len(tokens), tokens.shape[1], past)
+            check_positions(position_ids, real, tokens, past)
         if cache is not None:
             cache.rows = len(tokens)
-        wanted = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
-        if self.config.output_attentions if output_attentions is None else output_attentions:
-            raise UserError("attentions are sites here: use model.model.run_with_cache(tokens)")
+        states_wanted = (
+            self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        )
+        patterns_wanted = self.config.output_attentions if output_attentions is None else output_attentions
         last_only = isinstance(logits_to_keep, int) and logits_to_keep == 1 and labels is None
         with (
             embedded_as(self.model.embedding, inputs_embeds),
-            hidden_states(self.model, bool(wanted)) as states,
+            hidden_states(self.model, bool(states_wanted)) as states,
+            attentions(self.model, bool(patterns_wanted)) as patterns,
         ):
             logits = self._read(tokens, past, real, last_only)
         loss = None
@@ -267,7 +205,8 @@ class SRMForCausalLM(PreTrainedModel, GenerationMixin):
             loss=loss,
             logits=logits,  # pyright: ignore[reportArgumentType]
             past_key_values=cache,
-            hidden_states=tuple(states) if wanted else None,  # pyright: ignore[reportArgumentType]
+            hidden_states=tuple(states) if states_wanted else None,  # pyright: ignore[reportArgumentType]
+            attentions=tuple(patterns) if patterns_wanted else None,  # pyright: ignore[reportArgumentType]
         )
         return_dict = self.config.return_dict if return_dict is None else return_dict
         return output if return_dict else output.to_tuple()
@@ -381,62 +320,6 @@ class SRMForCausalLM(PreTrainedModel, GenerationMixin):
 
     def resize_token_embeddings(self, *_args: Any, **_kwargs: Any):
         raise UserError("the vocabulary is part of the config: build a model with another vocab_size")
-
-
-# --- what a pass needs --------------------------------------------------------------------------------------
-
-
-@contextmanager
-def embedded_as(embedding: nn.Module, values: Tensor | None) -> Iterator[None]:
-    """While open, `embedding` gives these values [B, T, E] for whatever tokens it reads."""
-    if values is None:
-        yield
-        return
-    handle = embedding.register_forward_hook(lambda *_: values)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-@contextmanager
-def hidden_states(model: LanguageModel, wanted: bool) -> Iterator[list[Tensor]]:
-    """The input and the state at every point in depth, each [B, T, S·D]: filled when the block closes."""
-    states: list[Tensor] = []
-    if not wanted:
-        yield states
-        return
-    values: dict[str, Tensor] = {}
-    first = model.site_names[0]
-    sites = {first, *(site for point in model.points for site in point.sites)}
-    with model.hooks([(sorted(sites), lambda value, hook: values.update({hook.name: value}))]):
-        yield states
-    states += [values[first].flatten(2), *(model.state_at(p, values).flatten(2) for p in model.points)]
-
-
-def without_padding(labels: Tensor, real: Tensor) -> Tensor:
-    """Labels [B, T] where a real token comes before them; −100, which does not count, where padding does."""
-    predicted = nn.functional.pad(real, (1, -1), value=True)[:, -labels.shape[1] :].to(labels.device)
-    return labels.masked_fill(~predicted, -100)
-
-
-def check_positions(
-    given: Tensor, real: Tensor | None, batch: int, new: int, past: DecodingCache | None
-) -> None:
-    """Refuse positions that are not those of an unbroken text, from its first token on."""
-    if real is None:
-        start = 0 if past is None else past.length
-        real = torch.ones(batch, start + new, dtype=torch.bool, device=given.device)
-    counted = (real.cumsum(-1) - 1)[:, -new:]
-    if not bool(((counted == given.to(real.device)) | ~real[:, -new:]).all()):
-        raise UserError("position_ids: positions count from each row's first token; leave them out")
-
-
-def replace_module(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if child is old:
-                setattr(parent, name, new)
 
 
 # --- the folder ---------------------------------------------------------------------------------------------

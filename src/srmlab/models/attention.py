@@ -2,9 +2,14 @@
 
 q, k and v are [N, H, T, K], with N = streams × batch folded together: `scaled_dot_product_attention` takes
 the fast path on four axes only.
+
+Sites, computed only when somebody listens: attention.q|k|v (of these tokens, turned by their positions),
+attention.weights (the softmax, which the fast path never holds) and attention.z (each head's output).
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 import torch.nn.functional as F
@@ -44,6 +49,19 @@ class Rotary:
         return cos, sin
 
 
+SITES = tuple(f"attention.{name}" for name in ("q", "k", "v", "weights", "z"))
+
+
+def token_pattern(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+    """softmax(q·kᵀ/√K) over the tokens that may be seen, [N, H, T, keys]; the last query is the last key."""
+    scores = q @ k.mT / math.sqrt(q.shape[-1])
+    if mask is None:
+        T, total = scores.shape[-2:]
+        mask = torch.ones(T, total, dtype=torch.bool, device=q.device).tril(total - T)
+    wide = torch.promote_types(q.dtype, torch.float32)
+    return scores.masked_fill(~mask, -torch.inf).softmax(-1, dtype=wide).to(q.dtype)
+
+
 def causal_attention(qkv: Tensor, heads: int, here: Pass, dropout: float = 0.0) -> Tensor:
     """Attend: qkv [N, T, 3·H·K] → [N, T, H·K]. Cached tokens come before these.
 
@@ -51,19 +69,27 @@ def causal_attention(qkv: Tensor, heads: int, here: Pass, dropout: float = 0.0) 
     may look, replaces the causal mask (to keep documents apart, and to leave padding out).
     """
     N, T, _ = qkv.shape
-    past, mask = here.past(), here.mask
-    if past is None and mask is None and not dropout and kernels.tokens_by_hand(qkv, here.rotary):
+    past, mask, watched = here.past(), here.mask, here.wants(*SITES)
+    plain = past is None and mask is None and not dropout and not watched
+    if plain and kernels.tokens_by_hand(qkv, here.rotary):
         assert here.rotary is not None
         return kernels.causal_attention(qkv, heads, here.rotary)
     q, k, v = qkv.view(N, T, 3, heads, -1).permute(2, 0, 3, 1, 4).unbind(0)  # each [N, H, T, K]
     if here.rotary is not None:
         q, k = rotate(q, *here.rotary), rotate(k, *here.rotary)
+    if watched:
+        q, k, v = (here.heads(f"attention.{name}", x) for name, x in zip("qkv", (q, k, v), strict=True))
     if past is not None:
         k, v = past.append(k, v)
         if mask is None and T > 1 and k.shape[2] > T:
             total = k.shape[2]
             mask = torch.ones(T, total, dtype=torch.bool, device=q.device).tril(total - T)
-    out = F.scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=mask is None and T > 1
-    )
+    if watched and here.wants("attention.weights"):
+        out = F.dropout(here.pattern("attention.weights", token_pattern(q, k, mask)), dropout) @ v
+    else:
+        out = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=mask is None and T > 1
+        )
+    if watched:
+        out = here.heads("attention.z", out)
     return out.transpose(1, 2).reshape(N, T, -1)

@@ -17,6 +17,7 @@ Rotary positions may count columns: attention sees only their differences.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from typing import Any
 
 import torch
@@ -47,12 +48,29 @@ class Pass:
         if real is not None:
             self.mask = padding_mask(real, self.start, self.mask)
         self.slots: Iterator[Past] | None = None if cache is None else cache.calls()
+        self.folded: int | None = None  # how many streams attention finds in its batch
 
     def __call__(self, name: str, value: Tensor) -> Tensor:
         return self.tap(name, value)
 
     def streams(self, name: str, value: Tensor) -> Tensor:
         return self.tap.streams(name, value)
+
+    def heads(self, name: str, value: Tensor) -> Tensor:
+        """A value of attention's heads [N, H, T, K], N = streams × batch; shown as [B, T, S, H, K], or
+        [B, T, H, K] if streams are not folded into the batch.
+        """
+        if self.folded is None:
+            return self(name, value.transpose(1, 2)).transpose(1, 2)
+        shown = value.unflatten(0, (self.folded, -1)).permute(1, 3, 0, 2, 4)
+        return self(name, shown).permute(2, 0, 3, 1, 4).flatten(0, 1)
+
+    def pattern(self, name: str, value: Tensor) -> Tensor:
+        """How much tokens read of tokens [N, H, T, keys]; shown as [B, S, H, T, keys] or [B, H, T, keys]."""
+        if self.folded is None:
+            return self(name, value)
+        shown = value.unflatten(0, (self.folded, -1)).transpose(0, 1)
+        return self(name, shown).transpose(0, 1).flatten(0, 1)
 
     def wants(self, *names: str) -> bool:
         return self.tap.wants(*names)
@@ -70,10 +88,8 @@ class Pass:
         """The same pass inside a part of the model."""
         if self.silent:
             return self
-        inside = Pass(self.tap.at(part))
-        inside.start, inside.real, inside.rotary, inside.mask, inside.slots = (
-            self.start, self.real, self.rotary, self.mask, self.slots,
-        )  # fmt: skip
+        inside = copy(self)
+        inside.tap = self.tap.at(part)
         return inside
 
     def positions(self, tokens: Tensor) -> Tensor:
@@ -94,6 +110,7 @@ class Pass:
 
     def fold_streams(self, streams: int) -> None:
         """The streams are folded into the batch: the mask [B, 1, T, keys] is the same for all of them."""
+        self.folded = streams
         if self.mask is not None:
             self.mask = self.mask.repeat(streams, 1, 1, 1)
 

@@ -6,6 +6,7 @@ the other models.
     logits = Unembedding(LayerNorm(h))
 
 Sites: input.embedding   blocks.{b}.attn|mlp|out   output.embedding   logits
+and inside a block: attention.q|k|v|weights|z   neurons.pre|post
 
 `load_huggingface` takes the state dict of a `GPT2LMHeadModel` and gives the same logits.
 """
@@ -93,7 +94,8 @@ class Block(nn.Module):
         dropout = self.dropout if self.training else 0.0
         heads = causal_attention(self.qkv(self.norm_1(h)), self.heads, here, dropout)
         h = h + here("attn", F.dropout(self.attn_out(heads), dropout))
-        hidden = F.gelu(self.mlp_up(self.norm_2(h)), approximate="tanh")
+        hidden = here("neurons.pre", self.mlp_up(self.norm_2(h)))
+        hidden = here("neurons.post", F.gelu(hidden, approximate="tanh"))
         h = h + here("mlp", F.dropout(self.mlp_down(hidden), dropout))
         return here("out", h)
 

@@ -14,6 +14,8 @@ Sites (h and l count cycles, b blocks):
 
     input.embedding   cycles.{h}.low.{l}.in|out   cycles.{h}.low.{l}.blocks.{b}.attn|mlp|out
     cycles.{h}.high.in|out   cycles.{h}.high.blocks.{b}.attn|mlp|out   output.embedding   logits
+
+and inside a block: attention.q|k|v|weights|z   neurons.pre|post
 """
 
 from __future__ import annotations
@@ -193,7 +195,8 @@ class Block(nn.Module):
     def forward(self, h: Tensor, here: Pass) -> Tensor:
         attended = causal_attention(self.qkv(h), self.heads, here)
         h = self.norm(h + here("attn", self.attn_out(attended)))
-        h = self.norm(h + here("mlp", self.mlp_down(F.gelu(self.mlp_up(h)))))
+        hidden = here("neurons.post", F.gelu(here("neurons.pre", self.mlp_up(h))))
+        h = self.norm(h + here("mlp", self.mlp_down(hidden)))
         return here("out", h)
 
 

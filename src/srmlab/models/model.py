@@ -28,9 +28,10 @@ from scratch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from functools import partial
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, get_args
 
 import torch
 import torch._dynamo
@@ -42,9 +43,25 @@ from srmlab.models.config import ModelConfig
 from srmlab.models.exit import Exit
 from srmlab.models.forward import Pass
 from srmlab.models.loss import chunked_cross_entropy, cross_entropy
-from srmlab.models.sites import SILENT, Instrumented, Recorder, Tap, uncompiled
+from srmlab.models.sites import SILENT, HookPoint, Instrumented, Recorder, Tap, uncompiled
 
 Config = TypeVar("Config", bound=ModelConfig)
+ReturnType = Literal["logits", "loss", "both"]
+
+
+@dataclass(frozen=True)
+class TransformerLensConfig:
+    """Sizes in TransformerLens' words."""
+
+    n_layers: int
+    d_model: int  # of all streams together
+    n_heads: int  # of all streams together
+    d_mlp: int | None
+    n_ctx: int
+    d_vocab: int
+    model_name: str
+    device: torch.device
+    dtype: torch.dtype
 
 
 @dataclass(frozen=True)
@@ -299,7 +316,10 @@ class LanguageModel(Instrumented, Generic[Config]):
         exit: float | Exit | None = None,
         depth: int | None = None,
         gradient_depth: int | None = None,
-    ) -> Tensor:
+        return_type: ReturnType | None = None,
+        loss_per_token: bool = False,
+        stop_at_layer: int | None = None,
+    ) -> Any:
         """Logits [B, T, V], or with `targets` [B, T] their mean cross-entropy (−100 does not count).
 
         `documents` [B, T] gives each token's document; attention then stays inside documents.
@@ -307,7 +327,18 @@ class LanguageModel(Instrumented, Generic[Config]):
         row is one unbroken run of tokens. A cache remembers it: the mask is always that of `tokens` alone.
         With `exit`, the recursion stops where the state changes by less than this share of it. With `depth`
         it is the pass of `at_depth(depth, gradient_depth)`.
+
+        As in TransformerLens: `return_type` "loss" is that of the tokens themselves, each predicted from
+        those before it ([B, T − 1] with `loss_per_token`), "both" is (logits, loss). `stop_at_layer` gives
+        the state [B, T, S, D] that this layer would read; −1 means the last.
         """
+        if return_type is not None or stop_at_layer is not None:
+            passed = partial(self.forward, tokens, documents=documents, attention_mask=attention_mask)
+            if targets is not None or cache is not None or exit is not None or depth is not None:
+                raise UserError("targets, cache, exit and depth go without return_type and stop_at_layer")
+            if stop_at_layer is not None:
+                return state_before(self, stop_at_layer, passed)
+            return as_asked(passed(), tokens, attention_mask, return_type, loss_per_token)
         how: dict[str, Any] = {"cache": cache, "documents": documents, "attention_mask": attention_mask}
         how |= {"exit": exit, "depth": depth, "gradient_depth": gradient_depth}
         if torch.compiler.is_compiling() and (self.listening or exit is not None or depth is not None):
@@ -366,6 +397,21 @@ class LanguageModel(Instrumented, Generic[Config]):
         return sum(parameter.numel() for parameter in self.parameters())
 
     @property
+    def cfg(self) -> TransformerLensConfig:
+        sizes = self.config.sizes
+        return TransformerLensConfig(
+            n_layers=self.depth,
+            d_model=len(self.streams) * self.stream_dim,
+            n_heads=sizes.heads,
+            d_mlp=sizes.mlp,
+            n_ctx=self.config.context,
+            d_vocab=self.config.vocab_size,
+            model_name=self.config.architecture,
+            device=self.device,
+            dtype=self.unembedding.dtype,
+        )
+
+    @property
     def device(self) -> torch.device:
         return self.unembedding.device
 
@@ -398,6 +444,47 @@ class LanguageModel(Instrumented, Generic[Config]):
             raise UserError(
                 f"{tokens.shape[1]} tokens exceed the context of {self.config.context}; cut the input"
             )
+
+
+class Stopped(Exception):
+    """The pass has come as far as it was asked to."""
+
+
+def state_before(model: LanguageModel, level: int, run: Callable[[], Any]) -> Tensor:
+    """[B, T, S, D] What a level would read, without running it."""
+    if not -model.depth <= level <= model.depth:
+        raise UserError(f"stop_at_layer = {level}: there are {model.depth} {model.level_name}")
+    before = level % model.depth if level < 0 else level
+    first = model.site_names[0]
+    point = Point(first, (first,)) if before == 0 else model.points[before - 1]
+    values: dict[str, Tensor] = {}
+
+    def keep(value: Tensor, hook: HookPoint) -> None:
+        values[hook.name] = value
+        if len(values) == len(point.sites):
+            raise Stopped
+
+    with suppress(Stopped), model.hooks([(point.sites, keep)]):
+        run()
+    state = values[first] if before == 0 else model.state_at(point, values)
+    return state if state.ndim == 4 else state[:, :, None]
+
+
+def as_asked(
+    logits: Tensor, tokens: Tensor, mask: Tensor | None, return_type: str | None, per_token: bool
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Logits, the loss of the tokens that follow, or both, as TransformerLens' `return_type` says."""
+    if return_type not in get_args(ReturnType):
+        raise UserError(f"return_type = {return_type!r}: must be one of {', '.join(get_args(ReturnType))}")
+    if return_type == "logits":
+        return logits
+    targets = tokens[:, 1:]
+    if mask is not None:  # what padding predicts, and padding itself, do not count
+        targets = targets.masked_fill((mask[:, :-1] * mask[:, 1:]).to(targets.device) == 0, -100)
+    flat = logits[:, :-1].flatten(0, 1), targets.flatten()
+    losses = nn.functional.cross_entropy(*flat, reduction="none" if per_token else "mean")
+    loss = losses.view(targets.shape) if per_token else losses
+    return loss if return_type == "loss" else (logits, loss)
 
 
 # One function is compiled with and without gradient, for the first layer, for every batch shape and for

@@ -38,13 +38,16 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from srmlab.errors import UserError, nearest
 
 HookFunction = Callable[[Tensor, "HookPoint"], Tensor | None]
+Hooks = Iterable[tuple["NamesFilter", HookFunction]]
 NamesFilter = str | Iterable[str] | re.Pattern[str] | Callable[[str], bool] | None
 
 
@@ -57,6 +60,13 @@ class HookPoint:
     """Where a hook function is called."""
 
     name: str
+
+    def layer(self) -> int:
+        """Which layer, cycle or block it is in: the first number of its name."""
+        numbers = [int(part) for part in self.name.split(".") if part.isdigit()]
+        if not numbers:
+            raise UserError(f"{self.name} is in no layer")
+        return numbers[0]
 
 
 class Site(nn.Module):
@@ -200,6 +210,8 @@ class Instrumented(nn.Module):
             child = parent._modules[part]
             assert child is not None
             parent = child
+        if hasattr(parent, leaf):
+            raise UserError(f"site {name}: the module has a {leaf!r} already; rename one of the two")
         site = Site()
         parent.add_module(leaf, site)
         self.sites[name] = site
@@ -219,7 +231,10 @@ class Instrumented(nn.Module):
 
     @property
     def listening(self) -> bool:
-        return any(site.listening for site in self.sites.values())
+        if torch.compiler.is_compiling():
+            return any(site.listening for site in self.sites.values())
+        # The same without a call for each of hundreds of sites: every pass asks.
+        return any(any(map(len, s.listeners)) or "forward" in s.__dict__ for s in self.sites.values())
 
     def select_sites(self, names_filter: NamesFilter = None) -> list[str]:
         """The site names a filter selects: None (all), a name or glob (`*` is one part of a name, `**` any
@@ -246,27 +261,53 @@ class Instrumented(nn.Module):
             chosen.update(matches)
         return [name for name in names if name in chosen]
 
+    @property
+    def hook_dict(self) -> dict[str, Site]:
+        """TransformerLens' name for `sites`."""
+        return self.sites
+
+    def add_hook(
+        self, names_filter: NamesFilter, function: HookFunction, dir: Literal["fwd", "bwd"] = "fwd"
+    ) -> None:
+        """Call `fn(value, hook)`, or with "bwd" `fn(gradient, hook)`, in every pass until `reset_hooks`."""
+        if dir not in ("fwd", "bwd"):
+            raise UserError(f'dir = {dir!r}: must be "fwd" or "bwd"')
+        for name in self.select_sites(names_filter):
+            hook = (_as_torch_hook if dir == "fwd" else _as_gradient_hook)(function, HookPoint(name))
+            self.added_hooks.append(self.sites[name].register_forward_hook(hook))
+
+    def reset_hooks(self) -> None:
+        """Take away what `add_hook` has added."""
+        while self.added_hooks:
+            self.added_hooks.pop().remove()
+
+    @property
+    def added_hooks(self) -> list[RemovableHandle]:
+        return self.__dict__.setdefault("_added_hooks", [])
+
     @contextmanager
-    def hooks(self, fwd_hooks: Iterable[tuple[NamesFilter, HookFunction]]) -> Iterator[Instrumented]:
+    def hooks(self, fwd_hooks: Hooks = (), bwd_hooks: Hooks = ()) -> Iterator[Instrumented]:
         """While open, call `fn(value, hook)` at every selected site; what it returns, if anything, replaces
-        the value.
+        the value. `bwd_hooks` are called with the gradient of a value made while open, whenever it comes.
         """
         handles = []
         try:
-            for names_filter, function in fwd_hooks:
-                for name in self.select_sites(names_filter):
-                    handles.append(
-                        self.sites[name].register_forward_hook(_as_torch_hook(function, HookPoint(name)))
-                    )
+            for hooks, as_hook in ((fwd_hooks, _as_torch_hook), (bwd_hooks, _as_gradient_hook)):
+                for names_filter, function in hooks:
+                    for name in self.select_sites(names_filter):
+                        hook = as_hook(function, HookPoint(name))
+                        handles.append(self.sites[name].register_forward_hook(hook))
             yield self
         finally:
             for handle in handles:
                 handle.remove()
 
-    def run_with_hooks(self, tokens: Tensor, fwd_hooks: Iterable[tuple[NamesFilter, HookFunction]]) -> Tensor:
-        """One forward pass with hooks; its logits."""
-        with self.hooks(fwd_hooks):
-            return self(tokens)
+    def run_with_hooks(
+        self, tokens: Tensor, fwd_hooks: Hooks = (), bwd_hooks: Hooks = (), **options: Any
+    ) -> Any:
+        """One forward pass with hooks; its logits, or what the options of `forward` ask for."""
+        with self.hooks(fwd_hooks, bwd_hooks):
+            return self(tokens, **options)
 
     def run_with_cache(
         self,
@@ -275,11 +316,12 @@ class Instrumented(nn.Module):
         *,
         device: torch.device | str | None = None,
         detach: bool = True,
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+        **options: Any,
+    ) -> tuple[Any, dict[str, Tensor]]:
         """One forward pass and the values at the selected sites, by name, each in the paper's order of axes.
 
         A cached value is the one that was used: hooks that are open at the same time and replace a value
-        come first.
+        come first. Options are those of `forward`: `return_type="loss"`, `attention_mask`, ….
         """
         cache: dict[str, Tensor] = {}
 
@@ -288,7 +330,7 @@ class Instrumented(nn.Module):
             cache[hook.name] = value.to(device) if device is not None else value
 
         with self.hooks([(self.select_sites(names_filter), keep)]):
-            return self(tokens), cache
+            return self(tokens, **options), cache
 
 
 def _fits(name: list[str], pattern: list[str]) -> bool:
@@ -312,5 +354,15 @@ def _hint(pattern: str, names: list[str]) -> str:
 def _as_torch_hook(function: HookFunction, point: HookPoint):
     def torch_hook(_module: nn.Module, _inputs: tuple, output: Tensor) -> Tensor | None:
         return function(output, point)
+
+    return torch_hook
+
+
+def _as_gradient_hook(function: HookFunction, point: HookPoint):
+    """A hook on the tensor, not on the module: it outlives the block in which the pass was made."""
+
+    def torch_hook(_module: nn.Module, _inputs: tuple, output: Tensor) -> None:
+        if output.requires_grad:
+            output.register_hook(lambda gradient: function(gradient, point))
 
     return torch_hook

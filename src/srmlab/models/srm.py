@@ -11,6 +11,8 @@ Sites, in the order of the computation (l counts layers from 0, i the steps of a
     layers.{l}.connection.pattern|out   layers.{l}.update   layers.{l}.steps.{i}.in|attn|mlp|out
     layers.{l}.out post.{i}.in|attn|mlp|out   output.embedding   logits
 
+and inside every step: attention.q|k|v|weights|z   neurons.pre|post
+
 `model.layer` holds the shared weights; `model.layers[l]` holds the sites of its l-th call.
 
 Axes:  S stream   B batch   T token   D stream dim   E embedding   V vocabulary

@@ -37,7 +37,7 @@ class Step(nn.Module):
         u = here.streams("in", z if update is None else z + update)
         S, B, T, _ = u.shape
         heads = causal_attention(self.qkv(u).flatten(0, 1), self.heads, here).view(S, B, T, -1)
-        hidden = F.gelu(self.mlp_up(u))
+        hidden = here.streams("neurons.post", F.gelu(here.streams("neurons.pre", self.mlp_up(u))))
         if here.wants("attn", "mlp"):
             attended = here.streams("attn", self.attn_out(heads))
             total = u + attended + here.streams("mlp", self.mlp_down(hidden))

@@ -6,6 +6,7 @@ and initial weights scaled to the width. Norms have no weights, as in SRM and HR
     logits = Unembedding(RMSNorm(h))
 
 Sites: input.embedding   blocks.{b}.attn|mlp|out   output.embedding   logits
+and inside a block: attention.q|k|v|weights|z   neurons.pre|post
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ class Block(nn.Module):
     def forward(self, h: Tensor, here: Pass) -> Tensor:
         attended = causal_attention(self.qkv(self.norm(h)), self.heads, here)
         h = h + here("attn", self.attn_out(attended))
-        h = h + here("mlp", self.mlp_down(F.gelu(self.mlp_up(self.norm(h)))))
+        hidden = here("neurons.post", F.gelu(here("neurons.pre", self.mlp_up(self.norm(h)))))
+        h = h + here("mlp", self.mlp_down(hidden))
         return here("out", h)
 
 
