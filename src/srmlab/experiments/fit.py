@@ -139,6 +139,8 @@ def read_curve(run: str | Path) -> Curve:
     if not (folder / "metrics.jsonl").is_file():
         raise UserError(f"{folder} has no metrics.jsonl: give run directories of `srmlab train` or `sweep`")
     config = run_config(folder)
+    if config is None:
+        raise UserError(f"{folder} has no run.json: give run directories of `srmlab train` or `sweep`")
     rows = [row for row in iter_metrics(folder / "metrics.jsonl") if "loss" in row and "event" not in row]
     losses = np.array([row["loss"] for row in rows], dtype=float)
     steps = np.array([row["step"] for row in rows], dtype=float)
