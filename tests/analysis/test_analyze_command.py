@@ -15,7 +15,7 @@ import srmlab
 import srmlab.analysis
 from srmlab.analysis.store import Store
 from srmlab.cli import main
-from srmlab.cli.analyze import Command
+from srmlab.cli.analyze import Command, weight_of
 from srmlab.cli.evaluate import Command as Evaluate
 from srmlab.cli.paper import Command as Paper
 from srmlab.data import PrepareConfig, Tokens, prepare
@@ -221,7 +221,7 @@ def test_the_shipped_analyses_are_known_as_those_of_the_shipped_model():
         context=256,
     )
     name = text.name(text.batches(command.batch_size, command.tokens))
-    settings = [command.threshold, command.lens_tokens, command.max_depth]
+    settings = [weight_of(command.threshold, model), command.lens_tokens, command.max_depth]
     known = json.loads((folder / "analysis" / "index.json").read_text())
     assert Store(folder, model, name, settings).identity == known["depth"]
 

@@ -66,8 +66,8 @@ def test_known_results_are_not_measured_again(model, batches):
 def test_baselines_get_what_is_defined_on_them(batches):
     model = srmlab.build(srmlab.preset("hrm-nano"))
     found = srmlab.analysis.survey(model, [batch % 64 for batch in batches])
-    assert sorted(found) == ["depth", "drift", "logit_lens"]
-    known = "a HRM has drift, logit_lens, depth"
+    assert sorted(found) == ["depth", "drift", "logit_lens", "stream_similarity", "token_similarity"]
+    known = "a HRM has drift, token_similarity, stream_similarity, logit_lens, depth"
     with pytest.raises(UserError, match=f"routing is defined on a model that has patterns; {known}"):
         srmlab.analysis.survey(model, batches, only=["routing"])
 

@@ -20,7 +20,12 @@ from srmlab.analysis.routing import Routing, routing
 from srmlab.analysis.alignment import Alignment, alignment
 from srmlab.analysis.drift import Convergence, Drift, convergence, drift
 from srmlab.analysis.states import StateMeans, state_means
+from srmlab.analysis.routing_controls import RoutingControls, routing_controls
+from srmlab.analysis.effective_sources import EffectiveSources, effective_sources
+from srmlab.analysis.token_similarity import TokenSimilarity, token_similarity
+from srmlab.analysis.stream_similarity import StreamSimilarity, stream_similarity
 from srmlab.analysis.ablation import Ablation, ablation
+from srmlab.analysis.ablation_everywhere import AblationEverywhere
 from srmlab.analysis.attribution import Attribution, attribute, attribution
 from srmlab.analysis.logit_lens import LogitLens, lens_cost, logit_lens
 from srmlab.analysis.interaction import Interaction, interaction
@@ -44,6 +49,7 @@ __all__ = [
     "ANALYSES",
     "AblatedStream",
     "Ablation",
+    "AblationEverywhere",
     "Accumulator",
     "Alignment",
     "Analysis",
@@ -56,6 +62,7 @@ __all__ = [
     "Drift",
     "Dynamics",
     "Effect",
+    "EffectiveSources",
     "Evidence",
     "HeldFeature",
     "Interaction",
@@ -68,7 +75,10 @@ __all__ = [
     "Result",
     "ResultError",
     "Routing",
+    "RoutingControls",
     "StateMeans",
+    "StreamSimilarity",
+    "TokenSimilarity",
     "ablation",
     "alignment",
     "at_depth",
@@ -82,6 +92,7 @@ __all__ = [
     "drift",
     "dynamics",
     "effect",
+    "effective_sources",
     "hold_features",
     "interaction",
     "lens_cost",
@@ -92,6 +103,9 @@ __all__ = [
     "register",
     "replace_streams",
     "routing",
+    "routing_controls",
     "state_means",
+    "stream_similarity",
     "survey",
+    "token_similarity",
 ]

@@ -2,7 +2,7 @@
 
     >>> from srmlab.analysis import ANALYSES
     >>> [name for name, analysis in ANALYSES.items() if analysis.needs == "means"]
-    ['ablation', 'logit_lens', 'interaction']
+    ['ablation', 'ablation_everywhere', 'logit_lens', 'interaction']
 
 An analysis registers itself, at the end of its own file; a user's own does so from anywhere, and is then
 known to `survey` and to `srmlab analyze --only NAME` (tests/analysis/test_registry.py has all of one):

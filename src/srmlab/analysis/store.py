@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from srmlab.storage.identity import model_fingerprint
 class Store:
     def __init__(self, folder: Path, model: LanguageModel, text: str, settings: Sequence[Any]) -> None:
         self.results = folder / "analysis"
+        self.origin = (text, *settings)
         origin = json.dumps([model_fingerprint(model), text, *settings])
         self.identity = hashlib.sha256(origin.encode()).hexdigest()[:16]
         self.partial = self.results / "partial" / self.identity  # what is half done
@@ -81,12 +82,25 @@ class Store:
             "file": str(self.results / f"{result.kind}.npz"),
         }
 
-    def finish(self, order: Sequence[str]) -> None:
-        """Throw away what is half done, and write the summary of all that is known."""
+    def twin(self, seed: int, model: LanguageModel) -> Store:
+        """The folder of an untrained twin's results on the same text: analysis/null/seed-N."""
+        text, *settings = self.origin
+        store = Store(self.results / "null", model, text, settings)
+        store.results = self.results / "null" / f"seed-{seed}"
+        store.partial, store.index = store.results / "partial" / store.identity, store.results / "index.json"
+        return store
+
+    def finish(self, order: Sequence[str], notes: Mapping[str, str] | None = None) -> None:
+        """Throw away what is half done, and write the summary of all that is known; `notes` by name go under
+        those of results."""
         shutil.rmtree(self.partial.parent, ignore_errors=True)
         self.results.mkdir(parents=True, exist_ok=True)
         known = self.known()
-        summaries = [known[name].summary() for name in order if name in known]
+        summaries = [
+            "\n".join(filter(None, (known[name].summary(), (notes or {}).get(name))))
+            for name in order
+            if name in known
+        ]
         write_file(self.results / "summary.txt", "\n\n".join(summaries) + "\n")
 
     def _index(self) -> dict[str, str]:

@@ -40,6 +40,7 @@ COMMANDS = {  # name → one line for `srmlab --help`; the module is srmlab.cli.
     "report": "write one self-contained HTML file about a run",
     "explore": "look at the streams in a browser",
     "sweep": "run the paper's experiments, or show what came out of them",
+    "fit": "fit how the loss falls with tokens and FLOP, and extrapolate it",
     "export": "write a model for Hugging Face tools, or for srmlab.load",
     "bench": "time the models beside Hugging Face GPT-2 and the pseudocode",
     "completion": "print a completion script for bash, zsh or fish",

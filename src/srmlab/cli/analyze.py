@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -32,12 +32,13 @@ EXTRA = ("dynamics",)  # only when asked for: it reads every checkpoint
 @dataclass
 class Command:
     """Measure routing, alignment, drift, ablation, logit lens, attribution, interaction and depth on text the
-    model has not seen; write the results, their figures and a summary. What is there already is not measured
-    again, and a stopped analysis is picked up.
+    model has not seen, and beside it on untrained twins; write the results, their figures and a summary. What
+    is there already is not measured again, and a stopped analysis is picked up.
 
     Example:
         srmlab analyze runs/nano
         srmlab analyze runs/nano --only routing ablation --tokens 100000
+        srmlab analyze runs/nano --only routing --null 10 --threshold 2/S
         srmlab analyze runs/nano --only dynamics
         srmlab analyze exports/nano --text speech.txt --json
         srmlab analyze --pretrained --only routing
@@ -57,8 +58,11 @@ class Command:
     """Folder of `srmlab prepare`; by default the run's."""
     out: Path | None = None
     """Where analysis/ and figures/ go; by default into the run, or beside a checkpoint or export."""
-    threshold: float = 0.10
-    """An edge is in use above this weight."""
+    null: int | None = None
+    """How many untrained twins (same config, other seeds) to measure on the same text; by default 3 for
+    models of up to 5M parameters, none for larger ones."""
+    threshold: str = "0.10"
+    """An edge is in use above this weight; 2/S: twice what it has if all streams are read alike."""
     lens_tokens: int = 4096
     """How many positions the logit lens reads: it costs 2·S + 1 unembeddings for each, at every layer."""
     max_depth: int | None = None
@@ -100,14 +104,17 @@ class Command:
             raise UserError(f"--batch-size {self.batch_size}: must be at least 1")
         if self.tokens < 2:
             raise UserError(f"--tokens {self.tokens}: give 2 or more")
+        if self.null is not None and self.null < 0:
+            raise UserError(f"--null {self.null}: must be 0 or more")
         for kind in self.formats:
             if kind not in FORMATS:
                 raise UserError(f"--formats {kind}: there are {', '.join(FORMATS)}")
 
     def measure(self, world: World, display: Display) -> dict[str, Any]:
         from srmlab.analysis import ANALYSES
+        from srmlab.analysis.null import beside, summary
         from srmlab.analysis.store import Store
-        from srmlab.figures import draw_missing, paths, remove_all, training_figure
+        from srmlab.figures import draw_beside, draw_missing, paths, remove_all, training_figure
         from srmlab.training.run_text import chosen, open_text, place_for
 
         path = chosen(self.path, self.pretrained)
@@ -122,7 +129,8 @@ class Command:
         )
         batches = text.batches(self.batch_size, self.tokens)
         figures = (out := self.out or place_for(path, "analysis", inside="")) / "figures"
-        name, settings = text.name(batches), [self.threshold, self.lens_tokens, self.max_depth]
+        self.weight = weight_of(self.threshold, text.model)
+        name, settings = text.name(batches), [self.weight, self.lens_tokens, self.max_depth]
         store = Store(out, text.model, name, settings)
 
         def keep(result: Result) -> None:
@@ -135,16 +143,22 @@ class Command:
         results = self.survey(text.model, batches, store, keep, display)
         if "dynamics" in self.only:
             results["dynamics"] = self.dynamics(text, batches, store, keep, display)
+        twins = self.twins(text.model, batches, store, [*results], world, display)
+        notes = {kind: summary(result, twins[kind]) for kind, result in results.items() if twins.get(kind)}
         with world.only_main() as mine:
             if mine:
-                store.finish((*ANALYSES, *EXTRA))
+                store.finish((*ANALYSES, *EXTRA), notes)
                 for result in results.values():
                     draw_missing(result, figures, self.formats)
+                for kind in notes:
+                    draw_beside(results[kind], twins[kind], figures, self.formats)
                 training_figure(path, figures, self.formats)
         found = {
             kind: store.about(result) | {"figures": [*map(str, paths(kind, figures, self.formats))]}
             for kind, result in results.items()
         }
+        for kind in notes:
+            found[kind]["twins"] = [str(line) for line in beside(results[kind], twins[kind])]
         return {"model": str(path), "text": name, "out": str(out), "results": found}
 
     def survey(
@@ -163,16 +177,61 @@ class Command:
         if "logit_lens" in asked and not store.has("logit_lens"):
             tokens = min(self.lens_tokens, batches.windows * batches.context)
             display.say(f"logit lens: {lens_cost(model, tokens)}")
+        return self.measured(model, batches, store, asked, keep, display)
+
+    def measured(
+        self,
+        model: LanguageModel,
+        batches: EvaluationBatches,
+        store: Store,
+        asked: Sequence[str],
+        keep: Keep,
+        display: Display,
+    ) -> dict[str, Result]:
         return store.survey(
             model,
             batches,
             asked,
             keep,
-            threshold=self.threshold,
+            threshold=self.weight,
             lens_tokens=self.lens_tokens,
             max_depth=self.max_depth,
             progress=display.tasks(len(batches), "batches"),
         )
+
+    def twins(
+        self,
+        model: LanguageModel,
+        batches: EvaluationBatches,
+        store: Store,
+        kinds: list[str],
+        world: World,
+        display: Display,
+    ) -> dict[str, list[Result]]:
+        """The same analyses of untrained twins, by name."""
+        from srmlab.analysis.null import SMALL, TWINS, twins
+
+        count = self.null
+        if count is None:
+            count = TWINS if model.num_parameters() <= SMALL else 0
+        asked = [kind for kind in kinds if kind not in EXTRA]
+        found: dict[str, list[Result]] = {kind: [] for kind in asked}
+        for seed, twin in twins(model, count if asked else 0):
+            place = store.twin(seed, twin)
+            display.say(f"untrained twin, seed {seed}")
+
+            def keep(result: Result, place: Store = place) -> None:
+                with world.only_main() as mine:
+                    if mine:
+                        place.save(result)
+
+            results = self.measured(twin, batches, place, asked, keep, display)
+            with world.only_main() as mine:
+                if mine:
+                    place.finish(asked)
+            for kind, result in results.items():
+                found[kind].append(result)
+        return found
 
     def dynamics(
         self, text: RunText, batches: EvaluationBatches, store: Store, keep: Keep, display: Display
@@ -183,16 +242,30 @@ class Command:
             return known["dynamics"]
         task, done = display.task("dynamics", unit="checkpoints"), count(1)
         models = checkpoints_of(text.path)
-        result = dynamics(models, batches, self.threshold, lambda _: task.update(next(done)))
+        result = dynamics(models, batches, self.weight, lambda _: task.update(next(done)))
         keep(result)
         return result
+
+
+def weight_of(threshold: str, model: LanguageModel) -> float:
+    """A threshold as a weight: 0.10, or a multiple of 1/S."""
+    number, slash, streams = threshold.partition("/")
+    try:
+        if slash and streams.strip() != "S":
+            raise ValueError
+        return float(number) / (len(model.streams) if slash else 1)
+    except ValueError:
+        raise UserError(f"--threshold {threshold}: give a weight such as 0.10, or 2/S") from None
 
 
 def table(answer: dict[str, Any]) -> str:
     """What `srmlab analyze` prints: a line for each analysis, and where everything is."""
     rows = answer["results"]
     width = max((len(name) for name in rows), default=0)
-    lines = [f"{name:<{width}}  {row['finding']}" for name, row in rows.items()]
+    lines = []
+    for name, row in rows.items():
+        lines.append(f"{name:<{width}}  {row['finding']}")
+        lines += [f"{'':<{width}}    {line}" for line in row.get("twins", [])]
     counts = {row["tokens"] for row in rows.values()}
     read = f"{max(counts):,} tokens ({answer['text']})" if counts else answer["text"]
     out = Path(answer["out"])

@@ -19,13 +19,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Literal
 
 import numpy as np
 
+from srmlab.analysis.student import LEVEL, student
+
 Verdict = Literal["holds", "does not hold", "undecided"]
-LEVEL = 0.95
 
 
 @dataclass(frozen=True)
@@ -115,17 +115,3 @@ def some(text: str, alike_claims: Iterable[Claim]) -> Claim:
     }
     all_alike = every(text, alike_claims)
     return Claim(text, opposite[all_alike.verdict], all_alike.because)
-
-
-@cache
-def student(freedom: int, level: float = LEVEL) -> float:
-    """The half-width of Student's interval, in standard errors.
-
-    >>> round(student(2), 3), round(student(9), 3)
-    (4.303, 2.262)
-    """
-    # With t = sqrt(f)·tan(a) the density is cos(a)^(f−1) up to a constant: smooth, on a finite range.
-    angles = np.linspace(0, math.pi / 2, 20_001)
-    density = np.cos(angles) ** (freedom - 1)
-    mass = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
-    return math.sqrt(freedom) * math.tan(float(np.interp(level, mass / mass[-1], angles)))

@@ -7,7 +7,7 @@ srmlab.figures.save_all(result, "figures")        → every figure of a result
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,11 @@ from srmlab.figures.drift import drift_curves, drift_kl_curves
 from srmlab.figures.lens import lens_curves, lens_map
 from srmlab.figures.plain import plain_panels
 from srmlab.figures.routing import routing_wall
+from srmlab.figures.similarity import (
+    effective_sources_curve,
+    stream_similarity_curve,
+    token_similarity_curve,
+)
 from srmlab.figures.style import save
 from srmlab.figures.training import depth_curve, dynamics_curves, read_losses, rolling_mean, training_curves
 
@@ -32,6 +37,10 @@ FIGURES: dict[
     "alignment": {"alignment": alignment_maps, "connection_by_layer": connection_by_layer},
     "drift": {"drift": drift_curves, "drift_kl": drift_kl_curves},
     "ablation": {"ablation": ablation_bars},
+    "ablation_everywhere": {"ablation_everywhere": ablation_bars},
+    "token_similarity": {"token_similarity": token_similarity_curve},
+    "stream_similarity": {"stream_similarity": stream_similarity_curve},
+    "effective_sources": {"effective_sources": effective_sources_curve},
     "attribution": {"attribution": attribution_bars},
     "interaction": {"interaction": interaction_matrix},
     "logit_lens": {"logit_lens_map": lens_map, "logit_lens_curves": lens_curves},
@@ -40,6 +49,7 @@ FIGURES: dict[
     "dictionary": {"dictionary": dictionary_bars},
 }
 
+BANDED = ("token_similarity", "stream_similarity", "effective_sources")  # they show the range of twins
 FORMATS = ("png", "svg", "pdf")
 
 __all__ = [
@@ -52,6 +62,7 @@ __all__ = [
     "depth_curve",
     "dictionary_bars",
     "draw",
+    "draw_beside",
     "draw_missing",
     "drift_curves",
     "drift_kl_curves",
@@ -104,6 +115,15 @@ def draw_missing(result: Result, directory: str | Path, formats: Iterable[str] =
     files = paths(result.kind, directory, formats)
     if missing := {file.suffix[1:] for file in files if not file.is_file()}:
         save_all(result, directory, sorted(missing))
+
+
+def draw_beside(
+    result: Result, twins: Sequence[Result], directory: str | Path, formats: Iterable[str] = FORMATS
+) -> None:
+    """The figures that have a place for untrained twins, with them."""
+    if result.kind in BANDED:
+        for name, function in figures_of(result.kind).items():
+            save(function(result, twins=twins), Path(directory) / name, formats)
 
 
 def remove_all(kind: str, directory: str | Path) -> None:

@@ -1,0 +1,106 @@
+"""Untrained twins: the same analysis, on the same text, of the same model before it learned anything.
+
+A statistic of a trained model says nothing of learning if models with other random weights and no training
+have it too. Twins have the model's config with other seeds; their results lie in analysis/null/seed-N.
+
+    >>> import srmlab, srmlab.analysis, torch
+    >>> model = srmlab.build(srmlab.preset("srm-nano"))
+    >>> batches = [torch.arange(64).view(2, 32)]
+    >>> others = [srmlab.analysis.routing(twin, batches) for _, twin in twins(model, 3)]
+    >>> learned_hubs(srmlab.analysis.routing(model, batches), others)        # it is untrained itself
+    []
+
+A number is beyond its twins if it is outside the interval in which one more twin would lie in 95 % of cases
+(Student's, for so few). A hub is a stream whose outgoing frequency is beyond that of each twin's strongest
+stream: the strongest of S is high in any model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from srmlab.analysis.result import Result
+from srmlab.analysis.routing import Routing
+from srmlab.analysis.student import student
+from srmlab.models import LanguageModel, build
+
+SMALL = 5_000_000  # parameters up to which `srmlab analyze` makes twins unasked
+TWINS = 3
+
+
+def twins(model: LanguageModel, count: int) -> Iterator[tuple[int, LanguageModel]]:
+    """Untrained models of the same config, and the seeds of their weights."""
+    first = model.config.init_seed + 1
+    for seed in range(first, first + count):
+        yield seed, build(model.config.seeded(seed), device=model.device)
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A number of a trained model and the same of its twins."""
+
+    name: str
+    unit: str
+    value: float
+    twins: tuple[float, ...]
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Where one more twin would lie."""
+        values = np.array(self.twins)
+        if len(values) < 2:
+            return -math.inf, math.inf
+        half = student(len(values) - 1) * float(values.std(ddof=1)) * math.sqrt(1 + 1 / len(values))
+        return float(values.mean()) - half, float(values.mean()) + half
+
+    @property
+    def beyond(self) -> bool:
+        low, high = self.interval
+        return not low <= self.value <= high
+
+    def __str__(self) -> str:
+        form = ".1%" if self.unit.startswith("share") else ".3g"
+        low, high = (f"{bound:{form}}" for bound in (min(self.twins), max(self.twins)))
+        span = low if low == high else f"{low} to {high}"
+        return f"{self.name} {self.value:{form}}; untrained twins {span}{', beyond them' * self.beyond}"
+
+
+def beside(result: Result, others: Sequence[Result]) -> list[Beside]:
+    """Every single number of a result (without axes) beside the twins', if all are finite."""
+    found = []
+    for name, axes in result.uncertain().items():
+        if axes.names or not others:
+            continue
+        values = [float(getattr(one, name)) for one in (result, *others)]
+        if all(map(math.isfinite, values)):
+            found.append(Beside(name.replace("_", " "), axes.unit, values[0], tuple(values[1:])))
+    if isinstance(result, Routing) and others:
+        found.insert(0, strongest(result, others))
+    return found
+
+
+def strongest(result: Routing, others: Sequence[Result]) -> Beside:
+    """The outgoing frequency of the strongest stream beside that of each twin's."""
+    top = int(result.outgoing.argmax())
+    highest = tuple(float(other.outgoing.max()) for other in others if isinstance(other, Routing))
+    return Beside(f"S{top}, the strongest,", "share of tokens", float(result.outgoing[top]), highest)
+
+
+def learned_hubs(result: Routing, others: Sequence[Result]) -> list[int]:
+    """The streams that are read more often than the strongest stream of an untrained twin would be."""
+    _, bar = strongest(result, others).interval
+    ranked = np.argsort(-result.outgoing, kind="stable")
+    return [int(stream) for stream in ranked if result.outgoing[stream] > bar]
+
+
+def summary(result: Result, others: Sequence[Result]) -> str:
+    """What stands under a result's own summary."""
+    lines = [f"  beside {len(others)} untrained twins:"] + [f"    {line}" for line in beside(result, others)]
+    if isinstance(result, Routing):
+        hubs = ", ".join(f"S{s}" for s in learned_hubs(result, others)) or "none"
+        lines.append(f"    hubs beyond the twins' strongest stream: {hubs}")
+    return "\n".join(lines) if len(lines) > 1 else ""

@@ -1,0 +1,106 @@
+"""What routing is worth: the loss when the pattern is replaced by one that says less.
+
+    uniform     every stream reads every stream alike, 1/S
+    shuffled    every token has the pattern of another token of the batch: the mean wiring stays, what is made
+                of this token goes
+
+in all layers at once. If shuffling costs nothing, the pattern is a constant of the model.
+
+    >>> import srmlab, srmlab.analysis, torch
+    >>> model = srmlab.build(srmlab.preset("srm-nano"))
+    >>> found = srmlab.analysis.routing_controls(model, [torch.arange(64).view(2, 32)])
+    >>> found.controls, found.kl.shape
+    (('uniform', 'shuffled'), (2,))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+from torch import Tensor
+
+from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture
+from srmlab.analysis.readout import kl_of_changes
+from srmlab.analysis.registry import Analysis, has_patterns, register
+from srmlab.analysis.result import Array, Evidence, Measured, Result
+from srmlab.errors import UserError
+from srmlab.models import HookPoint, LanguageModel
+
+Hook = Callable[[Tensor, HookPoint], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RoutingControls(Result):
+    kind: ClassVar[str] = "routing_controls"
+
+    controls: tuple[str, ...]
+    kl: Annotated[Array, Measured("control", "nats, KL(full ‖ control), mean over tokens")]
+    loss_change: Annotated[Array, Measured("control", "nats, loss of control − full, mean over targets")]
+
+    def headline(self) -> str:
+        costs = (
+            f"{name} {change:+.3f}" for name, change in zip(self.controls, self.loss_change, strict=True)
+        )
+        return f"loss with another pattern: {', '.join(costs)} nats"
+
+    def summary(self) -> str:
+        lines = [f"Other patterns in the place of the model's own ({self.evidence})"]
+        for i, name in enumerate(self.controls):
+            change, kl = self.text("loss_change", "+.3f", (i,)), self.text("kl", at=(i,))
+            lines.append(f"  {name}: the loss changes by {change} nats, KL {kl} nats")
+        return "\n".join(lines)
+
+
+def uniform(pattern: Tensor, hook: HookPoint) -> Tensor:  # noqa: ARG001
+    return torch.full_like(pattern, 1 / pattern.shape[-1])
+
+
+def shuffled(seed: int) -> Hook:
+    """The patterns of all tokens of a batch, dealt out again; the same way in every layer."""
+
+    def deal(pattern: Tensor, hook: HookPoint) -> Tensor:  # noqa: ARG001
+        rows = pattern.flatten(0, 1)  # [B·T, H, target, source]
+        order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
+        return rows[order.to(rows.device)].view_as(pattern)
+
+    return deal
+
+
+class ControlSums(Accumulator):
+    def __init__(self, model: LanguageModel) -> None:
+        if not has_patterns(model):
+            raise UserError("routing_controls is defined on a connection with a pattern, such as attention")
+        self.model = model
+        self.sites = ()
+        self.patterns = [exchange.pattern for exchange in model.exchanges if exchange.pattern]
+        self.means = {"kl": Mean(2), "loss_change": Mean(2)}
+
+    def end(self, batch: Placed, embedding: Tensor) -> None:
+        B, T = batch.tokens.shape
+        changes = []
+        for hook in (uniform, shuffled(batch.index)):
+            with self.model.hooks([(self.patterns, hook)]):
+                hidden = self.model.output_embedding(batch.tokens, documents=batch.documents)
+            changes.append((hidden.float() - embedding.float()).flatten(0, 1))
+        kl, loss = kl_of_changes(
+            embedding.float().flatten(0, 1),
+            torch.stack(changes),
+            self.model.unembedding,
+            batch.targets.flatten(),
+        )
+        self.means["kl"].add(batch, kl.view(-1, B, T).sum(-1).T)
+        self.means["loss_change"].add(batch, loss.view(-1, B, T).sum(-1).T, batch.counted.sum(1))
+
+    def result(self, evidence: Evidence) -> RoutingControls:
+        return RoutingControls(evidence=evidence, controls=("uniform", "shuffled"), **self.numbers())
+
+
+def routing_controls(model: LanguageModel, batches: Batches) -> RoutingControls:
+    """The loss with a uniform pattern, and with every token's pattern given to another."""
+    return capture(model, batches, ControlSums(model))[0]
+
+
+register(Analysis(RoutingControls, lambda request: ControlSums(request.model), has_patterns, needs="outputs"))

@@ -1,0 +1,117 @@
+"""Similarity of streams: have they become alike, so that many do the work of one?
+
+At every point in depth, the mean over tokens of the cosine between the states of two streams. Streams have
+bases of their own, so that untrained ones are near 0, and a cosine of 1 means the same state in the same
+basis; the same content in different bases is not seen.
+
+    >>> import srmlab, srmlab.analysis, torch
+    >>> model = srmlab.build(srmlab.preset("srm-nano"))
+    >>> found = srmlab.analysis.stream_similarity(model, [torch.arange(64).view(2, 32)])
+    >>> found.cosine.shape                                          # point, stream, other
+    (8, 8, 8)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture
+from srmlab.analysis.registry import Analysis, register
+from srmlab.analysis.result import Array, Evidence, Measured, Result, derived
+from srmlab.errors import UserError
+from srmlab.models import LanguageModel
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StreamSimilarity(Result):
+    kind: ClassVar[str] = "stream_similarity"
+
+    points: tuple[str, ...]
+    streams: tuple[str, ...]
+    cosine: Annotated[
+        Array, Measured("point stream other", "cosine of two streams' states, mean over tokens")
+    ]
+
+    @property
+    @derived("point", "cosine")
+    def by_depth(self) -> Array:
+        """[point] The mean over pairs of different streams."""
+        return self.cosine[:, *self._pairs].mean(1)
+
+    @property
+    @derived("point", "cosine")
+    def most_alike(self) -> Array:
+        """[point] The cosine of the two streams most alike."""
+        return self.cosine[:, *self._pairs].max(1)
+
+    @property
+    @derived("", "cosine")
+    def last(self) -> float:
+        """The mean over pairs at the last point."""
+        return float(self.by_depth[-1])
+
+    @property
+    def _pairs(self) -> tuple[Array, Array]:
+        return np.triu_indices(len(self.streams), 1)
+
+    def headline(self) -> str:
+        return (
+            f"cosine between streams {self.by_depth[0]:+.2f} at first, {self.last:+.2f} at last; "
+            f"the two most alike {self.most_alike[-1]:+.2f}"
+        )
+
+    def summary(self) -> str:
+        lines = [f"Similarity of streams: cosine between their states at a token ({self.evidence})"]
+        for p, point in enumerate(self.points):
+            mean, most = (self.text(name, "+.3f", (p,)) for name in ("by_depth", "most_alike"))
+            lines.append(f"  {point}: mean {mean}, the two most alike {most}")
+        return "\n".join(lines)
+
+
+class StreamPairs(Accumulator):
+    def __init__(self, model: LanguageModel) -> None:
+        if not has_several_streams(model):
+            raise UserError(f"stream_similarity compares streams; a {type(model).__name__} has one")
+        self.model = model
+        self.last_sites = {point.sites[-1] for point in model.points}
+        self.sites = [site for point in model.points for site in point.sites]
+        S = len(model.streams)
+        self.means = {"cosine": Mean(len(model.points), S, S)}
+
+    def begin(self, batch: Placed) -> None:  # noqa: ARG002
+        self.rows: list[Tensor] = []
+        self.parts: list[Tensor] = []
+
+    def see(self, name: str, value: Tensor) -> None:
+        self.parts.append(value if value.ndim == 4 else value[:, :, None])  # [B, T, S or 1, D]
+        if name in self.last_sites:
+            unit = F.normalize(torch.cat(self.parts, 2).float(), dim=-1)
+            self.rows.append(torch.einsum("btsd,btrd->bsr", unit, unit))
+            self.parts = []
+
+    def end(self, batch: Placed, embedding: Tensor) -> None:  # noqa: ARG002
+        self.means["cosine"].add(batch, torch.stack(self.rows, 1))
+
+    def result(self, evidence: Evidence) -> StreamSimilarity:
+        points = tuple(point.name for point in self.model.points)
+        return StreamSimilarity(
+            evidence=evidence, points=points, streams=self.model.streams, **self.numbers()
+        )
+
+
+def has_several_streams(model: LanguageModel) -> bool:
+    return len(model.streams) > 1
+
+
+def stream_similarity(model: LanguageModel, batches: Batches) -> StreamSimilarity:
+    """How alike the states of the streams are, at every point in depth."""
+    return capture(model, batches, StreamPairs(model))[0]
+
+
+register(Analysis(StreamSimilarity, lambda request: StreamPairs(request.model), has_several_streams))

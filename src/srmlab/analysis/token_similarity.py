@@ -1,0 +1,95 @@
+"""Similarity of tokens: have the states of different tokens become alike (collapse)?
+
+At every point in depth, for every stream, the mean cosine between the states of two different tokens of a
+window, over all pairs. 1: every token has the same state, up to its length, and the model can predict no more
+than how often tokens occur. States that have a mean in common are similar without having collapsed: compare
+with the same number of untrained twins.
+
+    >>> import srmlab, srmlab.analysis, torch
+    >>> model = srmlab.build(srmlab.preset("hrm-nano"))
+    >>> found = srmlab.analysis.token_similarity(model, [torch.arange(64).view(2, 32)])
+    >>> found.cosine.shape                                          # high cycles, nets
+    (3, 2)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture
+from srmlab.analysis.registry import Analysis, register
+from srmlab.analysis.result import Array, Evidence, Measured, Result, derived
+from srmlab.models import LanguageModel
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TokenSimilarity(Result):
+    kind: ClassVar[str] = "token_similarity"
+
+    points: tuple[str, ...]
+    streams: tuple[str, ...]
+    cosine: Annotated[Array, Measured("point stream", "cosine, mean over pairs of tokens of a window")]
+
+    @property
+    @derived("point", "cosine")
+    def by_depth(self) -> Array:
+        """[point] The mean over streams."""
+        return self.cosine.mean(1)
+
+    @property
+    @derived("", "cosine")
+    def last(self) -> float:
+        """At the last point, whose states are read out."""
+        return float(self.by_depth[-1])
+
+    def headline(self) -> str:
+        return f"cosine between tokens {self.by_depth[0]:.2f} at first, {self.last:.2f} at last"
+
+    def summary(self) -> str:
+        lines = [f"Similarity of tokens: cosine between states of different tokens ({self.evidence})"]
+        for p, point in enumerate(self.points):
+            shown = " ".join(f"{value:+.2f}" for value in self.cosine[p])
+            lines.append(f"  {point}: mean {self.text('by_depth', at=(p,))}; by stream {shown}")
+        return "\n".join(lines)
+
+
+class TokenPairs(Accumulator):
+    def __init__(self, model: LanguageModel) -> None:
+        self.model = model
+        self.points = tuple(point.name for point in model.points)
+        self.sites = [site for point in model.points for site in point.sites]
+        self.means = {"cosine": Mean(len(self.points), len(model.streams))}
+
+    def begin(self, batch: Placed) -> None:  # noqa: ARG002
+        self.columns: list[Tensor] = []
+
+    def see(self, name: str, value: Tensor) -> None:  # noqa: ARG002
+        states = value if value.ndim == 4 else value[:, :, None]  # [B, T, S, D]
+        unit = F.normalize(states.float(), dim=-1)
+        T = states.shape[1]
+        pairs = unit.sum(1).square().sum(-1) - unit.square().sum((1, 3))  # [B, S] cosines of i ≠ j
+        self.columns.append(pairs / max(1, T - 1))  # a mean over pairs, times T
+
+    def end(self, batch: Placed, embedding: Tensor) -> None:  # noqa: ARG002
+        B, T = batch.tokens.shape
+        counted = torch.full((B,), T if T > 1 else 0)  # one token has no other
+        rows = torch.cat(self.columns, 1).view(B, len(self.points), -1)
+        self.means["cosine"].add(batch, rows, counted)
+
+    def result(self, evidence: Evidence) -> TokenSimilarity:
+        return TokenSimilarity(
+            evidence=evidence, points=self.points, streams=self.model.streams, **self.numbers()
+        )
+
+
+def token_similarity(model: LanguageModel, batches: Batches) -> TokenSimilarity:
+    """How alike the states of different tokens are, at every point and in every stream."""
+    return capture(model, batches, TokenPairs(model))[0]
+
+
+register(Analysis(TokenSimilarity, lambda request: TokenPairs(request.model)))

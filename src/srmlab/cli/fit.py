@@ -1,0 +1,88 @@
+"""`srmlab fit RUNS…`: how the loss falls with tokens and FLOP, and where it would go."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from srmlab.errors import UserError
+
+if TYPE_CHECKING:
+    from srmlab.experiments.fit import Curve, Fit
+
+
+@dataclass
+class Command:
+    """Fit a power law with an offset to the training loss of each run, against tokens and against FLOP, with
+    intervals by bootstrap, and extrapolate it. It says how far that can be trusted.
+
+    Example:
+        srmlab fit runs/nano
+        srmlab fit runs/srm-med runs/gpt2 --tokens 300e9 --out figures/fit
+    """
+
+    runs: tyro.conf.Positional[Annotated[tuple[Path, ...], tyro.conf.arg(metavar="RUN…")]]
+    """Runs of `srmlab train` or `srmlab sweep`."""
+    tokens: float = 300e9
+    """Where to extrapolate to; the paper has 300B tokens."""
+    out: Path | None = None
+    """Also draw it, to OUT.png and OUT.svg."""
+    json: bool = False
+    """Print JSON, for a program to read."""
+
+    def run(self) -> None:
+        from srmlab.experiments.fit import fit_curve, read_curve
+
+        if not self.runs:
+            raise UserError("give one run or more, such as `srmlab fit runs/nano`")
+        if self.tokens <= 0:
+            raise UserError(f"--tokens {self.tokens:g}: must be positive")
+        found = []
+        for run in self.runs:
+            curve = read_curve(run)
+            found.append((curve, fit_curve(curve.tokens, curve.loss)))
+        if self.out is not None:
+            from srmlab.figures import save
+            from srmlab.figures.fit import fit_figure
+
+            save(fit_figure(found, self.tokens), self.out, ("png", "svg"))
+        answers = [answer(curve, fit, self.tokens) for curve, fit in found]
+        print(json.dumps(answers, indent=2) if self.json else "\n".join(map(words, answers)))
+
+
+def answer(curve: Curve, fit: Fit, tokens: float) -> dict[str, Any]:
+    """Against FLOP the law has the same offset and exponent, for FLOP are tokens times a constant."""
+    law, cost = fit.law, curve.flops_per_token
+    return {
+        "run": curve.name,
+        "law": asdict(law),
+        "intervals": {name: fit.range_of(name) for name in ("offset", "scale", "exponent")},
+        "scale_by_flop": law.scale * cost**law.exponent,
+        "tokens": [fit.first, fit.last],
+        "flops_per_token": cost,
+        "residual": fit.residual,
+        "at": {"tokens": tokens, "flop": tokens * cost, "loss": float(law(tokens))},
+        "interval": fit.interval(tokens),
+        "trust": fit.trust(tokens),
+    }
+
+
+def words(found: dict[str, Any]) -> str:
+    law, far, (low, high) = found["law"], found["at"], found["interval"]
+    ranges = {name: f"{a:.3g} to {b:.3g}" for name, (a, b) in found["intervals"].items()}
+    first, last = found["tokens"]
+    return "\n".join(
+        [
+            f"{found['run']}: loss",
+            f"  = {law['offset']:.3f} + {law['scale']:.4g} · tokens^−{law['exponent']:.3f}",
+            f"  = {law['offset']:.3f} + {found['scale_by_flop']:.4g} · FLOP^−{law['exponent']:.3f}",
+            f"  95 %: offset {ranges['offset']}, exponent {ranges['exponent']}; "
+            f"fitted on {first:.3g} to {last:.3g} tokens, residual {found['residual']:.3f} nats",
+            f"  at {far['tokens']:.3g} tokens ({far['flop']:.3g} FLOP): {far['loss']:.3f} "
+            f"[{low:.3f}, {high:.3f}] nats; {found['trust']}",
+        ]
+    )

@@ -1,0 +1,162 @@
+"""Scaling: how the loss falls with tokens or FLOP, by a power law with an offset, and how far that can be
+trusted.
+
+    L(x) = E + A · x^(−a)
+
+E is what is left with endless data, a how fast the rest goes. For a given exponent the best E and A are
+linear least squares (neither may be negative), so only the exponent is searched. Points are evenly spaced in
+log x and smoothed, so that early training does not outweigh what came after; the first tenth of a run,
+warm-up and the steep fall, is left out. Intervals are by bootstrap: the curve's residuals are drawn again in
+blocks, for neighbours share their noise, and every draw is fitted in turn.
+
+    >>> x = np.geomspace(1e5, 1e8, 40)
+    >>> found = fit(x, 2.0 + 50 * x**-0.3)
+    >>> round(found.offset, 3), round(found.exponent, 3)
+    (2.0, 0.3)
+    >>> round(float(found(3e11)), 2)
+    2.02
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from srmlab.errors import UserError
+from srmlab.models import build
+from srmlab.storage.metrics_file import iter_metrics
+from srmlab.training.run import run_config
+
+FAR = 300e9  # tokens, where the paper extrapolates to
+EXPONENTS = np.geomspace(0.01, 3.0, 600)
+DRAWS = 200
+POINTS = 60
+FEWEST = 8  # points of a curve
+SKIPPED = 0.1  # the share of a run before the fit begins
+
+
+@dataclass(frozen=True)
+class PowerLaw:
+    offset: float  # E, nats
+    scale: float  # A
+    exponent: float  # a
+
+    def __call__(self, x: np.ndarray | float) -> np.ndarray:
+        return self.offset + self.scale * np.asarray(x, dtype=float) ** -self.exponent
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A run's training loss against tokens seen."""
+
+    name: str
+    tokens: np.ndarray  # [point]
+    loss: np.ndarray  # [point] nats, smoothed
+    flops_per_token: float
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A law, the laws of the bootstrap's draws, and the range it was fitted on."""
+
+    law: PowerLaw
+    draws: tuple[PowerLaw, ...]
+    first: float
+    last: float
+    residual: float  # standard deviation of the points around the law, nats
+
+    def interval(self, x: float) -> tuple[float, float]:
+        """95 % of the draws at x."""
+        values = [float(law(x)) for law in self.draws]
+        return float(np.percentile(values, 2.5)), float(np.percentile(values, 97.5))
+
+    def range_of(self, field: str) -> tuple[float, float]:
+        values = [getattr(law, field) for law in self.draws]
+        return float(np.percentile(values, 2.5)), float(np.percentile(values, 97.5))
+
+    def trust(self, x: float) -> str:
+        """How far to trust the law at x, in words."""
+        factor = x / self.last
+        low, high = self.interval(x)
+        if factor <= 1:
+            return "within what was run"
+        words = f"{factor:,.0f} times beyond the last point"
+        if factor > 10:
+            words += "; past ten times it is a guess, whatever the interval"
+        if high - low > 0.2:
+            words += f"; the fit alone leaves {high - low:.2f} nats open"
+        if self.law.offset < 1e-6:
+            words += "; no floor is visible yet, so it must come out too low in the end"
+        return words
+
+
+def fit(x: np.ndarray, loss: np.ndarray) -> PowerLaw:
+    """The law nearest to the points."""
+    x, loss = np.asarray(x, dtype=float), np.asarray(loss, dtype=float)
+    if len(x) < FEWEST or len(x) != len(loss):
+        raise UserError(f"{len(x)} points are too few to fit three numbers: give {FEWEST} or more")
+    middle = float(np.exp(np.log(x).mean()))  # for conditioning
+    coarse = _best(EXPONENTS, x / middle, loss).exponent
+    step = EXPONENTS[1] / EXPONENTS[0]
+    law = _best(np.geomspace(coarse / step, coarse * step, 200), x / middle, loss)
+    return PowerLaw(law.offset, law.scale * middle**law.exponent, law.exponent)
+
+
+def _best(exponents: np.ndarray, x: np.ndarray, loss: np.ndarray) -> PowerLaw:
+    """The law with the least squared error among those with these exponents; neither number is negative."""
+    power = x ** -exponents[:, None]  # [exponent, point]
+    centred = power - power.mean(1, keepdims=True)
+    scale = np.maximum(0.0, centred @ loss / np.square(centred).sum(1))
+    offset = loss.mean() - scale * power.mean(1)
+    bare = offset < 0
+    offset[bare] = 0.0
+    scale[bare] = (power @ loss / np.square(power).sum(1))[bare]
+    errors = np.square(loss - offset[:, None] - scale[:, None] * power).sum(1)
+    at = int(errors.argmin())
+    return PowerLaw(float(offset[at]), float(scale[at]), float(exponents[at]))
+
+
+def fit_curve(x: np.ndarray, loss: np.ndarray, seed: int = 0) -> Fit:
+    """The law and its bootstrap."""
+    law = fit(x, loss)
+    residuals = loss - law(x)
+    generator = np.random.default_rng(seed)
+    block = max(1, len(x) // 10)
+    starts = -(-len(x) // block)
+    draws = []
+    for _ in range(DRAWS):
+        firsts = generator.integers(0, len(x) - block + 1, starts)
+        noise = np.concatenate([residuals[first : first + block] for first in firsts])[: len(x)]
+        draws.append(fit(x, law(x) + noise - noise.mean()))
+    return Fit(law, tuple(draws), float(x.min()), float(x.max()), float(residuals.std(ddof=3)))
+
+
+def read_curve(run: str | Path) -> Curve:
+    """The training loss of a run, at points evenly spaced in log tokens."""
+    folder = Path(run)
+    if not (folder / "metrics.jsonl").is_file():
+        raise UserError(f"{folder} has no metrics.jsonl: give run directories of `srmlab train` or `sweep`")
+    config = run_config(folder)
+    if config is None:
+        raise UserError(f"{folder} has no run.json: give run directories of `srmlab train` or `sweep`")
+    rows = [row for row in iter_metrics(folder / "metrics.jsonl") if "loss" in row and "event" not in row]
+    losses = np.array([row["loss"] for row in rows], dtype=float)
+    steps = np.array([row["step"] for row in rows], dtype=float)
+    after = steps > SKIPPED * steps.max() if len(steps) else np.array([], dtype=bool)
+    if after.sum() < FEWEST:
+        raise UserError(f"{folder} has {int(after.sum())} steps to fit: train for {2 * FEWEST} or more")
+    places, means = smoothed(steps[after], losses[after])
+    model = config.model
+    per_token = build(model, device="meta").flops_per_token(model.context).training
+    return Curve(folder.name, places * config.training.tokens_per_step(model.context), means, per_token)
+
+
+def smoothed(steps: np.ndarray, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Means of the losses in bins of equal width in log steps, and the bins' middles."""
+    edges = np.geomspace(steps[0], steps[-1] * (1 + 1e-9), min(POINTS, len(steps)) + 1)
+    bins = np.clip(np.searchsorted(edges, steps, side="right") - 1, 0, len(edges) - 2)
+    filled = np.unique(bins)
+    places = np.array([np.exp(np.log(steps[bins == b]).mean()) for b in filled])
+    return places, np.array([losses[bins == b].mean() for b in filled])

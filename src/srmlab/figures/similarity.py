@@ -1,0 +1,62 @@
+"""Curves over depth: similarity of tokens, similarity of streams, effective number of sources. With untrained
+twins, their range is a grey band.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from srmlab.analysis.effective_sources import EffectiveSources
+from srmlab.analysis.result import Result
+from srmlab.analysis.stream_similarity import StreamSimilarity
+from srmlab.analysis.token_similarity import TokenSimilarity
+from srmlab.figures.style import BLUE, COLUMN, GREY, error_band, footnote, new_figure, styled
+
+
+@styled
+def token_similarity_curve(result: TokenSimilarity, twins: Sequence[Result] = ()) -> Figure:
+    figure, axes = by_depth(result, twins, "cosine between tokens", result.cosine)
+    axes.axhline(1, color=GREY, linewidth=0.8, linestyle=":")
+    return figure
+
+
+@styled
+def stream_similarity_curve(result: StreamSimilarity, twins: Sequence[Result] = ()) -> Figure:
+    pairs = np.triu_indices(len(result.streams), 1)
+    return by_depth(result, twins, "cosine between streams", result.cosine[:, *pairs])[0]
+
+
+@styled
+def effective_sources_curve(result: EffectiveSources, twins: Sequence[Result] = ()) -> Figure:
+    figure, axes = by_depth(
+        result, twins, "streams read at a token", result.number.reshape(len(result.number), -1)
+    )
+    axes.axhline(result.weight.shape[-1], color=GREY, linewidth=0.8, linestyle=":")
+    return figure
+
+
+def by_depth(result: Result, twins: Sequence[Result], label: str, each: np.ndarray) -> tuple[Figure, Axes]:
+    """The mean by depth with its standard error, every part of it faintly, and the twins' range."""
+    figure = new_figure(COLUMN, 2.2)
+    axes = figure.subplots()
+    values = np.asarray(getattr(result, "by_depth"))  # noqa: B009  (all three have it)
+    places = np.arange(1, len(values) + 1)
+    axes.plot(places, each, color=BLUE, alpha=0.2, linewidth=0.5)
+    axes.plot(places, values, color=BLUE, marker=".", label="trained")
+    error_band(axes, places, values, result.standard_error("by_depth"), BLUE)
+    if twins:
+        others = np.array([getattr(twin, "by_depth") for twin in twins])  # noqa: B009
+        axes.fill_between(
+            places, others.min(0), others.max(0), color=GREY, alpha=0.4, label="untrained twins"
+        )
+        axes.legend()
+    axes.set_xlabel("depth")
+    axes.set_ylabel(label)
+    axes.grid(axis="y")
+    axes.set_axisbelow(True)
+    footnote(figure, str(result.evidence))
+    return figure, axes

@@ -1,0 +1,88 @@
+"""The law of a loss: what is known is found again, and what cannot be known is said."""
+
+import json
+
+import numpy as np
+import pytest
+
+from srmlab.cli import main
+from srmlab.errors import UserError
+from srmlab.experiments.fit import PowerLaw, fit, fit_curve, read_curve, smoothed
+from subjects import trained_run
+
+X = np.geomspace(1e5, 1e8, 50)
+
+
+@pytest.mark.parametrize(("offset", "scale", "exponent"), [(2.0, 50, 0.3), (0.0, 30, 0.15), (1.7, 4e4, 0.9)])
+def test_known_laws_are_found_again(offset, scale, exponent):
+    found = fit(X, PowerLaw(offset, scale, exponent)(X))
+    assert found.exponent == pytest.approx(exponent, rel=2e-3)
+    assert found.offset == pytest.approx(offset, abs=0.01)
+    assert found.scale == pytest.approx(scale, rel=0.03)
+
+
+def test_the_fit_is_that_of_a_general_least_squares():
+    from scipy.optimize import curve_fit
+
+    loss = PowerLaw(2.0, 50, 0.3)(X) + np.random.default_rng(0).normal(0, 0.01, len(X))
+    slow, _ = curve_fit(lambda x, e, a, b: e + a * x**-b, X, loss, p0=(2, 50, 0.3))
+    found = fit(X, loss)
+    assert (found.offset, found.exponent) == pytest.approx((slow[0], slow[2]), rel=5e-3)
+
+
+def test_intervals_hold_the_truth_and_widen_with_distance():
+    truth = PowerLaw(2.0, 50, 0.3)
+    inside = 0
+    for seed in range(8):
+        found = fit_curve(X, truth(X) + np.random.default_rng(seed).normal(0, 0.01, len(X)), seed)
+        low, high = found.interval(3e11)
+        inside += low < float(truth(3e11)) < high
+        near = found.interval(1e7)
+        assert high - low > near[1] - near[0]
+    assert inside >= 6
+
+
+def test_it_says_how_far_to_trust_it():
+    found = fit_curve(X, PowerLaw(2.0, 50, 0.3)(X))
+    assert found.trust(1e7) == "within what was run"
+    assert found.trust(5e8) == "5 times beyond the last point"
+    assert "3,000 times beyond the last point; past ten times it is a guess" in found.trust(3e11)
+    bare = fit_curve(X, PowerLaw(0.0, 30, 0.15)(X))
+    assert "no floor is visible yet" in bare.trust(3e11) or bare.law.offset > 1e-6
+
+
+def test_a_loss_that_does_not_fall_has_no_slope():
+    assert fit(X, np.full(len(X), 3.0))(1e12) == pytest.approx(3.0)
+
+
+def test_smoothing_keeps_the_mean_of_a_bin():
+    steps = np.arange(1.0, 1001)
+    places, means = smoothed(steps, np.log(steps))
+    assert len(places) <= 60
+    assert means == pytest.approx(np.log(places))
+
+
+def test_the_command_reads_runs_draws_and_refuses(tmp_path, capsys):
+    run = trained_run(tmp_path)
+    rows = [{"step": s, "loss": 2 + 5 * s**-0.5, "tokens_per_second": 1.0} for s in range(1, 201)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    curve = read_curve(run)
+    capsys.readouterr()
+    assert curve.tokens[-1] <= 200 * 4 * 16
+    with pytest.raises(SystemExit) as left:
+        main(["fit", str(run), "--out", str(tmp_path / "fit"), "--json"])
+    assert left.value.code == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["law"]["offset"] == pytest.approx(2.0, abs=0.02)
+    assert found["law"]["exponent"] == pytest.approx(0.5, abs=0.02)
+    assert (tmp_path / "fit.png").stat().st_size > 1000
+    with pytest.raises(SystemExit):
+        main(["fit", str(run)])
+    assert "it is a guess" in capsys.readouterr().out
+    for wrong in (["fit", str(tmp_path)], ["fit", str(run), "--tokens", "-1"]):
+        with pytest.raises(SystemExit) as left:
+            main(wrong)
+        assert left.value.code == 2
+        assert len(capsys.readouterr().err.strip().splitlines()) == 1
+    with pytest.raises(UserError, match="too few"):
+        fit(X[:3], X[:3])
