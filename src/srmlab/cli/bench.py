@@ -19,7 +19,7 @@ from srmlab.files import write_file
 
 FOLDER = Path(__file__).parents[3] / "benchmarks"
 MODULES = {"exit": "early_exit"}  # where the name of a bench is not that of its file
-BENCHES = ("training_step", "attention", "decoding", "sites", "analyses", "explorer", "exit")
+BENCHES = ("training_step", "attention", "decoding", "sites", "analyses", "explorer", "exit", "scaling")
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Command:
     """
 
     benches: Annotated[tuple[str, ...], tyro.conf.Positional] = BENCHES
-    """Which ones: training_step, attention, decoding, sites, analyses, explorer, exit."""
+    """Which ones: training_step, attention, decoding, sites, analyses, explorer, exit, scaling."""
     rounds: int = 3
     """How often the candidates take turns; medians are reported."""
     threads: int = 2
