@@ -42,7 +42,7 @@ class Command:
     what: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="list | NAME | show NAME")]]
     """An experiment, or a word about them."""
     scale: Literal["mini", "small", "paper"] = "mini"
-    """mini: minutes a run on one core. small: about an hour. paper: the paper's sizes, for GPUs."""
+    """mini: minutes a run on one core. small: 70 times that. paper: the paper's sizes, for GPUs."""
     seeds: int = 0
     """Runs of each cell; by default 3 at mini and small and 1 at paper scale."""
     only: tuple[str, ...] = ()
