@@ -209,3 +209,18 @@ def test_hrm_drifts_between_high_cycles_and_gpt2_between_blocks(batches):
     _, cache = gpt2.run_with_cache(torch.cat(tokens), "blocks.*.mlp")
     expected = 1 - F.cosine_similarity(cache["blocks.2.mlp"], cache["blocks.3.mlp"], dim=-1).mean()
     assert found.cosine[1, 2, 0] == pytest.approx(expected.item(), abs=1e-5)
+
+
+def test_the_absolute_rule_stands_beside_the_relative_one():
+    """A geometric decay never converges by relative change, and is settled once it is small."""
+    from srmlab.analysis.drift import absolute, settled
+
+    halving = 0.4 * 0.5 ** np.arange(10)
+    assert convergence(halving) == 9
+    curves = np.stack([halving, np.full(10, 0.3), halving * 100], axis=1)
+    found = settled(curves)
+    assert found[0] == next(t for t in range(10) if halving[t] < 0.01)
+    assert np.isnan(found[1:]).all()
+    assert (
+        absolute(curves) == "under 0.01 in 1 of 3 streams, from transition 6.0 on average; 1 still shrinking"
+    )

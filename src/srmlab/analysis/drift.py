@@ -52,6 +52,21 @@ CLASSES = ("early", "middle", "late")
 TOLERANCE = 0.10
 ONE_LAYER = "one layer: no transitions"
 FLOOR = 1e-5  # drift below this is rounding
+STILL = 0.01  # cosine distance (8 degrees) from which on, downward, a contribution counts as settled
+
+
+def settled(curves: Array, still: float = STILL) -> Array:
+    """[stream] The earliest transition from which a curve [transition, stream] stays under `still`; NaN if it
+    does not. The absolute rule: by the relative one a curve that halves at every layer never converges.
+
+    >>> curve = np.array([0.4, 0.008, 0.004, 0.002])
+    >>> settled(curve[:, None]), convergence(curve)
+    (array([1.]), 3)
+    """
+    quiet = np.logical_and.accumulate((curves < still)[::-1], axis=0)[::-1]  # from here on; NaN is not
+    return (
+        np.where(quiet.any(0), quiet.argmax(0), np.nan) if len(curves) else np.full(curves.shape[1], np.nan)
+    )
 
 
 def convergence(curve: Array, tolerance: float = TOLERANCE) -> float:
@@ -235,6 +250,8 @@ class Drift(Result):
                 if np.isfinite(median).any():
                     peak = int(np.nanargmax(median))
                     lines.append(f"    largest at {peak}→{peak + 1}; {self._when(m, g, found[group])}")
+                    if metric == "cosine":
+                        lines.append(f"    {absolute(self.cosine[g])}")
         if self.boundary:
             lines.append(
                 f"  gradient reaches back to layer {self.boundary}: transition {self.boundary - 1} crosses it"
@@ -247,6 +264,15 @@ class Drift(Result):
         error = float(self.standard_error("mean_convergence")[metric, group])
         known = f"; standard error of the mean {error:.2f}" if math.isfinite(error) else ""
         return f"convergence, mean ± s.d. over streams: {found}{known}"
+
+
+def absolute(curves: Array) -> str:
+    """The absolute rule in words, of a group's curves [transition, stream]."""
+    when = settled(curves)
+    quiet = when[np.isfinite(when)]
+    mean = f", from transition {quiet.mean():.1f} on average" if len(quiet) else ""
+    falling = int((np.isnan(when) & (curves[-1] < curves[0])).sum())
+    return f"under {STILL:g} in {len(quiet)} of {len(when)} streams{mean}; {falling} still shrinking"
 
 
 class Contributions:

@@ -42,7 +42,7 @@ class Command:
     what: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="list | NAME | show NAME")]]
     """An experiment, or a word about them."""
     scale: Literal["mini", "small", "paper"] = "mini"
-    """mini: minutes a run on one core. small: about an hour. paper: the paper's sizes, for GPUs."""
+    """mini: minutes a run on one core. small: 70 times that. paper: the paper's sizes, for GPUs."""
     seeds: int = 0
     """Runs of each cell; by default 3 at mini and small and 1 at paper scale."""
     only: tuple[str, ...] = ()
@@ -273,11 +273,10 @@ class Command:
         if experiment.claim:
             console.print(f"The paper: {experiment.claim}")
         heads, rows = result.table()
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        for number, head in enumerate(heads):
-            table.add_column(
-                head, justify="right" if number else "left", no_wrap=number > 0
-            )  # names may wrap
+        table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+        table.add_column(heads[0], min_width=12, overflow="fold")  # names may wrap
+        for head in heads[1:]:
+            table.add_column(head, justify="right", no_wrap=True)
         for row in rows:
             table.add_row(*row)
         console.print(table)

@@ -1,7 +1,7 @@
 """The models at the two scales for a CPU, all treated alike.
 
 mini     140,000 parameters, 0.3M tokens (two a parameter): minutes a run on one core
-small    0.5M parameters, 5M tokens (ten a parameter): about an hour a run
+small    0.5M parameters, 5M tokens (ten a parameter): 70 times the arithmetic of mini a run
 
 Both keep the paper's shape (eight layers, gradient through the last four, at least eight streams) and shrink
 every dimension. The models of a scale have the same parameters: what is left goes into the MLPs. All have
