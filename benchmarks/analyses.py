@@ -19,7 +19,7 @@ from torch import Tensor
 import srmlab
 from srmlab import analysis
 from srmlab.analysis.alignment import AlignmentSums
-from srmlab.analysis.drift import DriftSums, contributions_of
+from srmlab.analysis.drift import Contributions, DriftSums
 from srmlab.analysis.routing import RoutingSums
 from srmlab.models import SRM
 
@@ -106,8 +106,8 @@ def subject(name: str, tokens: int) -> tuple[SRM, list[Tensor]]:
 
 
 def first_pass(model: SRM, batches: list[Tensor]) -> None:
-    books = RoutingSums(model), AlignmentSums(model), DriftSums(contributions_of(model))
-    analysis.capture(model, batches, *books)
+    sums = RoutingSums(model), AlignmentSums(model), DriftSums(Contributions(model))
+    analysis.capture(model, batches, *sums)
 
 
 if __name__ == "__main__":

@@ -107,6 +107,11 @@ def weighted_sum(logits: torch.Tensor) -> torch.Tensor:
     ).sum()
 
 
+def oracles_sites(name: str) -> bool:
+    """The inside of attention and MLP is held to an oracle of its own, in test_attention_sites.py."""
+    return ".attention." not in name and ".neurons." not in name
+
+
 def assert_same(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor], **tolerance) -> None:
     assert ours.keys() == theirs.keys()
     for name in theirs:
@@ -164,10 +169,10 @@ def test_a_random_order_in_training_is_the_pseudocode_with_the_orders_drawn():
 def test_the_cache_holds_the_pseudocodes_value_at_every_site_of_srm(config):
     fast, slow = srm_pair(config)
     tokens = some_tokens(vocab=config.vocab_size)
-    logits, cache = fast.run_with_cache(tokens)
+    logits, cache = fast.run_with_cache(tokens, oracles_sites)
     theirs, values = slow(tokens, fast.draw_orders())
     torch.testing.assert_close(logits, theirs, **TOLERANCE)
-    assert list(cache) == fast.site_names
+    assert list(cache) == [name for name in fast.site_names if oracles_sites(name)]
     assert_same(cache, {name: value.detach() for name, value in values.items()})
 
 
@@ -175,7 +180,7 @@ def test_the_cache_holds_the_pseudocodes_value_at_every_site_of_srm(config):
 def test_the_cache_holds_the_written_out_value_at_every_site_of_hrm(config):
     fast, slow = hrm_pair(config)
     tokens = some_tokens()
-    _, cache = fast.run_with_cache(tokens)
+    _, cache = fast.run_with_cache(tokens, oracles_sites)
     _, values = slow(tokens)
     assert_same(cache, {name: value.detach() for name, value in values.items()})
 

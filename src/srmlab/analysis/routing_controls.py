@@ -88,7 +88,7 @@ class ControlSums(Accumulator):
         kl, loss = kl_of_changes(
             embedding.float().flatten(0, 1),
             torch.stack(changes),
-            self.model.unembedding,
+            self.model.unembedding.detach().float(),
             batch.targets.flatten(),
         )
         self.means["kl"].add(batch, kl.view(-1, B, T).sum(-1).T)

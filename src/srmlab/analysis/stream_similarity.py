@@ -28,6 +28,11 @@ from srmlab.errors import UserError
 from srmlab.models import LanguageModel
 
 
+def pairs(streams: int) -> tuple[Array, Array]:
+    """The indices of all pairs of different streams."""
+    return np.triu_indices(streams, 1)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StreamSimilarity(Result):
     kind: ClassVar[str] = "stream_similarity"
@@ -42,23 +47,19 @@ class StreamSimilarity(Result):
     @derived("point", "cosine")
     def by_depth(self) -> Array:
         """[point] The mean over pairs of different streams."""
-        return self.cosine[:, *self._pairs].mean(1)
+        return self.cosine[:, *pairs(len(self.streams))].mean(1)
 
     @property
     @derived("point", "cosine")
     def most_alike(self) -> Array:
         """[point] The cosine of the two streams most alike."""
-        return self.cosine[:, *self._pairs].max(1)
+        return self.cosine[:, *pairs(len(self.streams))].max(1)
 
     @property
     @derived("", "cosine")
     def last(self) -> float:
         """The mean over pairs at the last point."""
         return float(self.by_depth[-1])
-
-    @property
-    def _pairs(self) -> tuple[Array, Array]:
-        return np.triu_indices(len(self.streams), 1)
 
     def headline(self) -> str:
         return (

@@ -65,20 +65,25 @@ class TokenPairs(Accumulator):
         self.sites = [site for point in model.points for site in point.sites]
         self.means = {"cosine": Mean(len(self.points), len(model.streams))}
 
-    def begin(self, batch: Placed) -> None:  # noqa: ARG002
+    def begin(self, batch: Placed) -> None:
         self.columns: list[Tensor] = []
+        ids = torch.zeros_like(batch.tokens) if batch.documents is None else batch.documents
+        self.documents = [(ids == d)[:, :, None, None] for d in ids.unique()]  # [B, T, 1, 1]
 
     def see(self, name: str, value: Tensor) -> None:  # noqa: ARG002
         states = value if value.ndim == 4 else value[:, :, None]  # [B, T, S, D]
         unit = F.normalize(states.float(), dim=-1)
-        T = states.shape[1]
-        pairs = unit.sum(1).square().sum(-1) - unit.square().sum((1, 3))  # [B, S] cosines of i ≠ j
-        self.columns.append(pairs / max(1, T - 1))  # a mean over pairs, times T
+        total = unit.new_zeros(unit.shape[0], unit.shape[2])
+        for document in self.documents:  # tokens of different documents have nothing to do with each other
+            mine = unit * document
+            cosines = mine.sum(1).square().sum(-1) - mine.square().sum((1, 3))  # [B, S], of all i ≠ j
+            total += cosines / (document.sum(1)[..., 0] - 1).clamp(min=1)  # a mean over pairs, times tokens
+        self.columns.append(total)
 
     def end(self, batch: Placed, embedding: Tensor) -> None:  # noqa: ARG002
-        B, T = batch.tokens.shape
-        counted = torch.full((B,), T if T > 1 else 0)  # one token has no other
-        rows = torch.cat(self.columns, 1).view(B, len(self.points), -1)
+        sizes = torch.stack([document.flatten(1).sum(1) for document in self.documents])  # [document, B]
+        counted = torch.where(sizes > 1, sizes, 0).sum(0)  # one token has no other
+        rows = torch.cat(self.columns, 1).view(len(batch.tokens), len(self.points), -1)
         self.means["cosine"].add(batch, rows, counted)
 
     def result(self, evidence: Evidence) -> TokenSimilarity:

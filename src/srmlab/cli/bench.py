@@ -18,7 +18,6 @@ from srmlab.errors import UserError
 from srmlab.files import write_file
 
 FOLDER = Path(__file__).parents[3] / "benchmarks"
-MODULES = {"exit": "early_exit"}  # where the name of a bench is not that of its file
 BENCHES = ("training_step", "attention", "decoding", "sites", "analyses", "explorer", "exit", "scaling")
 
 
@@ -66,7 +65,7 @@ class Command:
         for bench in self.benches:
             print(f"{bench} …", file=sys.stderr, flush=True)
             options = {"base_tokens": self.base_tokens} if bench == "analyses" else {}
-            for row in importlib.import_module(MODULES.get(bench, bench)).run(self.rounds, **options):
+            for row in importlib.import_module(bench).run(self.rounds, **options):
                 note = f" ({row.note})" if row.note else ""
                 print(f"  {row.name}: {row.ratio:.2f}{note}", file=sys.stderr, flush=True)
                 rows.append(row)

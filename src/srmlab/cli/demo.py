@@ -86,7 +86,7 @@ class Command:
             ),
             Stage(
                 "Look inside: routing, alignment, drift, ablation, logit lens",
-                ("analyze", str(trained), "--tokens", str(self.tokens)),
+                ("analyze", str(trained), "--tokens", str(self.tokens), "--null", "1"),
             ),
             Stage("All of it on one page", ("report", str(trained))),
         ]

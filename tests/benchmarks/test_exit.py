@@ -15,7 +15,7 @@ FOLDER = Path(__file__).parents[2] / "benchmarks"
 @pytest.fixture
 def early_exit(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
-    import early_exit
+    import exit as early_exit
 
     return early_exit
 
