@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from srmlab.models import LanguageModel
-from srmlab.models.loss import IGNORE
+from srmlab.models.loss import IGNORE, token_losses
 
 BITS = 1 / math.log(2)  # bits in a nat
 CHUNK_BYTES = 4 * 2**20  # of logits held at once, as long as a chunk has enough rows for an efficient matmul
@@ -131,5 +131,4 @@ def log_probabilities(embedding: Tensor, unembedding: Tensor, targets: Tensor) -
 
 def sequence_losses(embedding: Tensor, unembedding: Tensor, targets: Tensor) -> Tensor:
     """[B] The sum over each sequence of its targets' losses in nats: embedding [B, T, E], targets [B, T]."""
-    found = log_probabilities(embedding.float().flatten(0, 1), unembedding, targets.flatten())
-    return -found.view_as(targets).sum(1)
+    return token_losses(embedding.float(), unembedding, targets).sum(1)

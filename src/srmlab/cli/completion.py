@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
 import re
 import shlex
 from dataclasses import dataclass
@@ -10,7 +12,7 @@ from typing import Literal
 
 import tyro
 
-from srmlab.cli import COMMANDS
+from srmlab.cli import COMMANDS, parse
 
 
 @dataclass
@@ -34,8 +36,10 @@ class Command:
 def options(name: str) -> list[str]:
     """The options of one command, as its help lists them."""
     command = importlib.import_module(f"srmlab.cli.{name}").Command
-    text = tyro.extras.get_parser(command, prog=f"srmlab {name}").format_help()
-    return sorted(set(re.findall(r"(?<![\w-])--[a-z][\w.-]*", text.partition("options")[2])))
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
+        parse(command, f"srmlab {name}", ["--help"])
+    return sorted(set(re.findall(r"(?<![\w-])--[a-z][\w.-]*", text.getvalue().partition("options")[2])))
 
 
 def bash(commands: dict[str, list[str]]) -> str:

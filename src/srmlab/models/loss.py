@@ -75,3 +75,11 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     total = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=IGNORE, reduction="sum")
     return total / (targets != IGNORE).sum().clamp(min=1)
+
+
+def token_losses(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy of every token [B, T] in nats, 0 where none counts; hidden [B, T, E], weight [V, E]."""
+    rows = zip(hidden.flatten(0, 1).split(CHUNK), targets.flatten().split(CHUNK), strict=True)
+    wide = torch.promote_types(hidden.dtype, torch.float32)
+    parts = [F.cross_entropy((h @ weight.T).to(wide), target, reduction="none") for h, target in rows]
+    return torch.cat(parts).view_as(targets)

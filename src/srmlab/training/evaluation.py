@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from srmlab.data import Batch, EvaluationBatches, Tokenizer, Tokens, evaluation_batches, num_windows
 from srmlab.errors import UserError
 from srmlab.models import Exit, HookPoint, LanguageModel
-from srmlab.models.loss import CHUNK, IGNORE
+from srmlab.models import loss as cross_entropies
+from srmlab.models.loss import IGNORE
 from srmlab.training.distributed import World
 
 
@@ -95,12 +95,8 @@ def evaluate(
 
 def token_losses(model: LanguageModel, batch: Batch, exit: Exit | None = None) -> Tensor:
     """Cross-entropy of every token [B, T] in nats, 0 where none counts; all logits are never held at once."""
-    hidden = model.output_embedding(batch.tokens, documents=batch.documents, exit=exit).flatten(0, 1)
-    rows = zip(hidden.split(CHUNK), batch.targets.flatten().split(CHUNK), strict=True)
-    parts = [
-        F.cross_entropy((h @ model.unembedding.T).float(), target, reduction="none") for h, target in rows
-    ]
-    return torch.cat(parts).view_as(batch.targets)
+    hidden = model.output_embedding(batch.tokens, documents=batch.documents, exit=exit)
+    return cross_entropies.token_losses(hidden, model.unembedding, batch.targets)
 
 
 def validation_loss(
