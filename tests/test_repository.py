@@ -298,3 +298,12 @@ def test_ci_fails_where_there_is_no_browser_and_no_way_to_get_one(clone):
     )
     assert done.returncode == 1
     assert "install chromium" in done.stderr
+
+
+def test_no_two_test_files_share_a_name():
+    names = [
+        path.name
+        for path in (ROOT / "tests").rglob("*.py")
+        if path.name not in ("__init__.py", "conftest.py")
+    ]
+    assert sorted(names) == sorted(set(names))  # pytest collects only one of them
