@@ -10,7 +10,7 @@ NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	if $$python -c '$(NEW_ENOUGH)' >/dev/null 2>&1; then echo $$python; exit; fi; done)
 
-.PHONY: help demo test lint pytest soak bench clean
+.PHONY: help demo test lint pytest soak bench docs clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -37,8 +37,11 @@ soak: $(VENV)/.dev  ## the tests that take minutes
 bench: $(VENV)/.dev  ## time the models side by side
 	$(BIN)/srmlab bench
 
+docs: $(VENV)/.dev  ## the API reference, from the docstrings, into site/
+	$(BIN)/python scripts/make_docs.py site
+
 clean:  ## remove .venv and caches
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist site
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp file says what is installed; it is older than the files it depends on when they change.

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import torch
 from timing import Row, compare, take_turns
 from torch import Tensor, nn
 
 import srmlab
-from srmlab.models import SRMConfig, kernels
+from srmlab.models import SRMConfig
 from srmlab.models.attention import Rotary, causal_attention
 from srmlab.models.connection import Connection
+from srmlab.models.kernels import torchs_own
 from srmlab.models.streams import RMSNorm
 from srmlab.training.memory import keep_buffers
 
@@ -52,16 +52,6 @@ def in_turns(name: str, call: Callable[[], None], rounds: int) -> Row:
     return compare(
         f"{name}, torch's own ÷ by hand", seconds, "torch's own", "by hand", note="processor time, one thread"
     )
-
-
-@contextmanager
-def torchs_own() -> Iterator[None]:
-    """While open, nothing is computed by hand."""
-    chosen, kernels.by_hand = kernels.by_hand, lambda _: False
-    try:
-        yield
-    finally:
-        kernels.by_hand = chosen
 
 
 def parts(

@@ -1,8 +1,8 @@
 """How a training step grows: its time and memory against streams, depth, gradient depth, context and batch.
 
 Each is doubled twice, the others staying as they are. What is printed is the exponent fitted to the three
-points (1: twice as much costs twice as much), beside that of the formula: FLOP for time, counted activations
-and gradients for memory. Every point is a process of its own, whose peak is measured from outside:
+points (1: twice as much costs twice as much), beside that of the formula: FLOP for time, the estimate of
+`training/footprint.py` for memory. Every point is a process of its own, whose peak is measured from outside:
 
     python benchmarks/scaling.py CONFIG_AS_JSON BATCH        prints seconds and bytes
 """
@@ -18,7 +18,6 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from timing import Row
@@ -26,8 +25,7 @@ from timing import Row
 import srmlab
 from srmlab.models import SRMConfig
 from srmlab.training import TrainConfig
-from srmlab.training.plan import activation_bytes
-from srmlab.training.run import RunConfig
+from srmlab.training.footprint import Layout, peak_bytes
 
 STREAMS, DEPTH, GRADIENT, CONTEXT, BATCH = 4, 4, 1, 128, 8
 
@@ -44,10 +42,10 @@ class Point:
 
     @property
     def bytes(self) -> float:
-        """Of activations and gradients, counted."""
+        """Of activations and gradients, estimated."""
         parameters = srmlab.build(self.model, device="meta").num_parameters()
-        run = RunConfig(self.model, TrainConfig(), Path(), "")
-        return activation_bytes(run, self.batch) + 4 * parameters
+        training = TrainConfig(batch_size=self.batch, dtype="float32")
+        return peak_bytes(self.model, training, Layout()) - 12 * parameters  # weights, optimizer
 
     def measure(self) -> tuple[float, float]:
         command = [sys.executable, __file__, json.dumps(self.model.to_dict()), str(self.batch)]
@@ -81,7 +79,7 @@ def run(rounds: int) -> Iterator[Row]:  # noqa: ARG001  (the best of a few steps
         seconds, peaks = zip(*(point.measure() for point in series), strict=True)
         flops, counted = [point.flops for point in series], [point.bytes for point in series]
         yield grown(f"exponent of time against {name}", seconds, flops, "GFLOP", 1e9)
-        yield grown(f"exponent of memory against {name}", peaks, counted, "MB counted", 1e6)
+        yield grown(f"exponent of memory against {name}", peaks, counted, "MB estimated", 1e6)
 
 
 def grown(name: str, measured: tuple[float, ...], formula: list[float], what: str, unit: float) -> Row:

@@ -6,7 +6,7 @@ The run is made by
 
     srmlab prepare sotu --out data/sotu --tokenizer bpe:512
     srmlab train --config src/srmlab/pretrained/srm-nano/train.toml
-    srmlab analyze runs/pretrained --tokens 16384
+    srmlab analyze runs/pretrained --tokens 16384 --null 5
     srmlab analyze runs/pretrained --only dynamics --tokens 4096
     srmlab dictionary runs/pretrained --layers every
 """

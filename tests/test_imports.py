@@ -1,6 +1,6 @@
 """Imports point one way:
 
-models ← data ← tasks ← storage ← training ← analysis ← dictionaries ← experiments ← figures
+models ← data ← puzzles ← tasks ← storage ← training ← analysis ← dictionaries ← experiments ← figures
        ← report, explorer ← cli
 """
 
@@ -23,6 +23,7 @@ RANK = {
             ("errors", "files", "pretrained", "progress"),
             ("models",),
             ("data",),
+            ("puzzles",),
             ("tasks",),
             ("storage",),
             ("training",),
@@ -39,6 +40,8 @@ RANK = {
 }
 LATE = {  # inside functions
     ("analysis/result.py", "srmlab.figures"),  # `result.figure()`: computing never draws
+    ("training/samples.py", "srmlab.analysis.registry"),  # the routing figure of TensorBoard and W&B
+    ("training/samples.py", "srmlab.analysis.routing"),
     ("storage/save_and_load.py", "srmlab.interop.huggingface"),  # `load` of an export for Hugging Face
     ("analysis/result.py", "srmlab.dictionaries"),  # `load` of a result that is defined there
 }

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from srmlab.analysis import patch_grid
     from srmlab.data import Tokenizer
     from srmlab.models import (
         GPT2,
@@ -52,6 +53,7 @@ __all__ = [
     "generate",
     "load",
     "load_tokenizer",
+    "patch_grid",
     "preset",
     "save",
 ]
@@ -77,7 +79,8 @@ def __getattr__(name: str):
         return importlib.import_module(f"srmlab.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'srmlab' has no attribute {name!r}")
-    room = importlib.import_module("srmlab.storage" if name.startswith("load") else "srmlab.models")
+    home = {"load": "storage", "load_tokenizer": "storage", "patch_grid": "analysis"}.get(name, "models")
+    room = importlib.import_module(f"srmlab.{home}")
     return globals().setdefault(name, getattr(room, name))
 
 

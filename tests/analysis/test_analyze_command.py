@@ -15,7 +15,7 @@ import srmlab
 import srmlab.analysis
 from srmlab.analysis.store import Store
 from srmlab.cli import main
-from srmlab.cli.analyze import Command, weight_of
+from srmlab.cli.analyze import Command, saying_what_is_kept, weight_of
 from srmlab.cli.evaluate import Command as Evaluate
 from srmlab.cli.paper import Command as Paper
 from srmlab.data import PrepareConfig, Tokens, prepare
@@ -40,7 +40,9 @@ def analysed(trained) -> dict:
 
 
 def test_every_result_and_figure_is_written_into_the_run(trained, analysed):
-    assert set(analysed["results"]) == set(srmlab.analysis.ANALYSES)
+    model = srmlab.load(trained)
+    defined = {name for name, one in srmlab.analysis.ANALYSES.items() if one.defined_on(model)}
+    assert set(analysed["results"]) == defined
     for name, row in analysed["results"].items():
         assert row["tokens"] == 256
         assert srmlab.analysis.load(trained / "analysis" / name).headline() == row["finding"]
@@ -298,3 +300,14 @@ def test_the_papers_files_have_its_names_and_columns(trained, analysed, tmp_path
 def test_a_label_the_paper_does_not_have_is_refused(trained, tmp_path):
     with pytest.raises(UserError, match="write LABEL=RUN"):
         Paper(runs=(f"med={trained}",), out=tmp_path).run()
+
+
+def test_ctrl_c_says_what_is_kept(trained, tmp_path, capsys):
+    answer = Command(path=trained, tokens=64, out=tmp_path, only=("routing",), formats=()).analyze(show=False)
+    store = Store(tmp_path, srmlab.load(trained), answer["text"], [0.1, 4096, None])
+    with pytest.raises(KeyboardInterrupt), saying_what_is_kept(store, aloud=True):
+        raise KeyboardInterrupt
+    assert capsys.readouterr().err == (
+        f"srmlab analyze: stopped; kept in {tmp_path / 'analysis'}: routing; "
+        "the same command goes on from here\n"
+    )

@@ -11,7 +11,8 @@ from srmlab.errors import UserError
 
 def test_a_survey_gives_what_the_analyses_give_one_by_one(model, batches):
     found = srmlab.analysis.survey(model, batches, lens_tokens=40, max_depth=5)
-    assert list(found) == list(srmlab.analysis.ANALYSES)
+    defined = [name for name, one in srmlab.analysis.ANALYSES.items() if one.defined_on(model)]
+    assert list(found) == defined
     single = {
         "routing": srmlab.analysis.routing(model, batches),
         "alignment": srmlab.analysis.alignment(model, batches),

@@ -8,9 +8,12 @@ import pytest
 import torch
 
 import srmlab
+from srmlab.cli.export import export_huggingface
 from srmlab.cli.info import Command, changed, describe, report, site_scheme
 from srmlab.errors import UserError
 from srmlab.models import PRESETS, SWEEP_PRESETS
+from srmlab.storage.metrics_file import read_metrics
+from subjects import trained_run
 
 
 @pytest.mark.parametrize("name", [*PRESETS, *SWEEP_PRESETS])
@@ -57,7 +60,10 @@ def test_options_that_add_parameters_add_parts(name, changes, parts):
     assert answer["paper"] is None
 
 
-@pytest.mark.parametrize("name", ["srm-nano", "hrm-nano", "trm-nano", "gpt2-nano"])
+@pytest.mark.parametrize(
+    "name",
+    ["srm-nano", "hrm-nano", "trm-nano", "gpt2-nano", "ouro-nano", "hyper-nano", "huginn-nano", "mor-nano"],
+)
 def test_the_cache_bytes_are_those_of_a_real_cache(name):
     model = srmlab.build(srmlab.preset(name)).eval()
     cache = model.new_cache(capacity=1)
@@ -145,3 +151,60 @@ def test_the_baselines_have_their_own_drawings():
     assert "L(z_L + z_H + x)" in srmlab.preset("hrm").drawing
     assert "One net plays both parts" in srmlab.preset("trm").drawing
     assert "12 blocks, each with its own weights" in srmlab.preset("gpt2").drawing
+
+
+def test_a_run_says_how_far_it_was_trained_and_what_it_lost(tmp_path, capsys):
+    run = trained_run(tmp_path)
+    capsys.readouterr()
+    Command(str(run), json=True).run()
+    answer = json.loads(capsys.readouterr().out)
+    about, log = answer["about"], read_metrics(run / "metrics.jsonl")
+    assert answer["parameters"] == srmlab.load(run).num_parameters()
+    assert (about["kind"], about["tokenizer"]) == ("run", "byte")
+    assert about["loss"]["step"] == about["training"]["steps"] == log[-1]["step"]
+    validation = [row["val_loss"] for row in log if "val_loss" in row]
+    assert about["loss"]["validation"] == validation[-1]
+    assert about["loss"]["lowest_validation"]["loss"] == min(validation)
+    Command(str(run)).run()
+    text = capsys.readouterr().out
+    assert f"{run}: a run" in text
+    assert "in validation" in text
+    for step in about["checkpoints"]:
+        Command(str(run / "checkpoints" / f"step-{step}"), json=True).run()
+        checkpoint = json.loads(capsys.readouterr().out)["about"]
+        assert (checkpoint["kind"], checkpoint["step"], checkpoint["loss"]["step"]) == (
+            "checkpoint",
+            step,
+            step,
+        )
+
+
+def test_exports_of_both_kinds_and_the_shipped_model_are_described(tmp_path, capsys):
+    model = srmlab.build(srmlab.preset("hrm-nano"))
+    srmlab.save(model, tmp_path / "ours")
+    export_huggingface(model, tmp_path / "theirs", None)
+    for name, kind in (("ours", "an export"), ("theirs", "an export for Hugging Face tools")):
+        Command(str(tmp_path / name)).run()
+        text = capsys.readouterr().out
+        assert text.startswith(f"{tmp_path / name}: {kind}\n")
+        assert f"hrm: {model.num_parameters():,} parameters" in text
+    Command(pretrained=True).run()
+    text = capsys.readouterr().out
+    assert "4,000 of 4,000 steps" in text
+    assert max(map(len, text.splitlines()[1:])) <= 80
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"name": "runs/nothing"}, "runs/nothing does not exist: give a preset, a run, a checkpoint"),
+        ({"name": "."}, "is not a run, checkpoint or export"),
+        ({"name": "srm-nano", "pretrained": True}, "give one of them: srm-nano, or --pretrained"),
+        ({"pretrained": True, "set": ("streams=3",)}, "--set changes a preset"),
+        ({}, "NAME missing"),
+    ],
+)
+def test_what_cannot_be_described_is_refused(arguments, says, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=says):
+        Command(**arguments).run()

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import srmlab
-from srmlab.cli import COMMANDS, main, one_line
+from srmlab.cli import COMMANDS, main
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int | str | None, str, str]:
@@ -79,30 +79,6 @@ def test_a_value_that_cannot_be_read_is_one_line_that_names_the_option(capsys):
     assert "--tokens" in err
     assert "'many'" in err
     assert err.count("\n") == 1
-
-
-FRAMED = """\
-\x1b[31m╭─ Value error ────╮\x1b[0m
-│ Error parsing     │
-│ --n: not 'x'.     │
-│ ───────────────── │
-│ For full helptext │
-╰───────────────────╯
-"""
-PLAIN = """\
- Value error
- -------------------
-  Error parsing
-  --n: not 'x'.
-  -----------------
-  For full helptext
-
-"""
-
-
-@pytest.mark.parametrize("box", [FRAMED, PLAIN], ids=["framed", "plain"])
-def test_a_wrapped_message_becomes_one_line(box):
-    assert one_line(box, "; see help") == "Error parsing --n: not 'x'; see help"
 
 
 @pytest.mark.slow

@@ -219,7 +219,7 @@ def test_an_unknown_dataset_and_one_without_texts_are_refused(monkeypatch):
     with pytest.raises(DataError, match=r"Unknown split\): check the name"):
         texts("hf:owner/name:nothing")
     FakeHub(monkeypatch, rows=[{"image": 1}])
-    with pytest.raises(DataError, match="no field `text`"):
+    with pytest.raises(DataError, match="no column `text`"):
         texts("hf:owner/name")
     with pytest.raises(DataError, match="names no dataset"):
         open_source("hf:")

@@ -8,8 +8,8 @@ from counting import text
 
 import srmlab
 import srmlab.dictionaries
-from srmlab.analysis.capture import stream_major
 from srmlab.analysis.readout import Readout
+from srmlab.analysis.states import stream_major
 from srmlab.dictionaries import hold_features
 from srmlab.errors import UserError
 

@@ -10,6 +10,7 @@ VIEWS = [
     "routing",
     "board",
     "ranked",
+    "paths",
     "stepper",
     "features",
     "compare",

@@ -25,7 +25,15 @@ from srmlab.explorer.trace import Trace
 from srmlab.models.connection import CONNECTIONS
 
 TOKENIZER = byte_tokenizer()
-PRESETS = ["hrm-nano", "hrm-single-nano", "gpt2-nano", "transformer-nano"]
+PRESETS = [
+    "hrm-nano",
+    "hrm-single-nano",
+    "gpt2-nano",
+    "transformer-nano",
+    "ouro-nano",
+    "huginn-nano",
+    "mor-nano",
+]
 LOOPED = Path(__file__).parents[1] / "extending" / "looped.py"
 
 
@@ -55,16 +63,30 @@ def test_the_last_row_of_the_lens_is_the_models_own_answer(model, trace):
     best = log_probs(model).topk(5, -1)
     assert np.array_equal(trace["lens_ids"][-1], best.indices.numpy())
     assert np.allclose(trace["lens_logprob"][-1], best.values.numpy(), atol=2e-2)
-    assert trace["lens_ids"].shape[0] == model.depth
+    assert trace["lens_ids"].shape[0] == len(model.points)
 
 
 def test_the_drift_of_a_trace_is_that_of_the_analysis(model, trace):
+    if model.route_sites:  # MoR: a token that has left contributes nothing, which has no direction
+        assert "drift_cosine" not in trace.arrays
+        return
     found = drift(model, [torch.tensor([TOKENIZER.encode(PROMPT)])])
     for metric, expected in (("cosine", found.cosine), ("kl", found.kl)):
         measured = trace[f"drift_{metric}"].astype(float).mean(2).transpose(1, 0, 2)  # [group, transition, S]
         moved = np.isfinite(measured).all(1)  # [group, stream]
         assert (moved.sum(1) == 1).all()
         assert np.allclose(measured.transpose(0, 2, 1)[moved], expected[..., 0], rtol=2e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("preset", ["hyper-nano", "hyper-loop-nano"])
+def test_streams_that_are_mixed_have_routing_and_a_drift_each(preset):
+    model = build(preset)
+    trace = capture(model, TOKENIZER, PROMPT)
+    found = drift(model, [torch.tensor([TOKENIZER.encode(PROMPT)])])
+    measured = trace["drift_cosine"].astype(float).mean(2).transpose(1, 0, 2)  # [group, transition, S]
+    assert np.allclose(measured, found.cosine, rtol=2e-3, atol=1e-3)
+    assert trace["routing"].shape[0] == model.depth
+    assert not {"connection_cosine", "ablation_kl"} & set(trace.arrays)
 
 
 def test_what_is_not_defined_is_left_out(trace):

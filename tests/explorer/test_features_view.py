@@ -178,7 +178,7 @@ def test_the_notebook_shows_features_of_a_trace_that_has_them(trace):
 # On the page
 
 
-def test_alt_click_holds_a_feature_and_the_board_lets_it_go(page):
+def test_alt_click_holds_a_feature_and_the_bar_lets_it_go(page):
     put(page, stream=2, layer=4, token=10, hold=0)
     feature = page.evaluate(
         "() => explorer.trace.at('features', 4, 10, 2, 0)"
@@ -187,13 +187,13 @@ def test_alt_click_holds_a_feature_and_the_board_lets_it_go(page):
     click_region(page, "features", 0, 0, modifiers=["Alt"])
     assert state(page)["holds"] == [[2, feature, 0]]
     assert picture(page, "features") != before
-    page.wait_for_function("() => Math.max(...explorer.outcome.kl) > 0")
-    chip = page.locator("#panel-board .cuts button", has_text=f"S2 f{feature} = 0")
+    page.wait_for_function("() => explorer.outcome && Math.max(...explorer.outcome.kl) > 0")
+    chip = page.locator(".bar .cuts button", has_text=f"S2 f{feature} = 0")
     assert "holds=" in page.url
     assert f"clamp S2 feature {feature} at 0" in page.evaluate("() => explorer.panel('board').svg()")
     chip.click()
     assert state(page)["holds"] == []
-    page.wait_for_function("() => Math.max(...explorer.outcome.kl) === 0")
+    page.wait_for_function("() => explorer.outcome && Math.max(...explorer.outcome.kl) === 0")
 
 
 def test_the_value_to_hold_at_is_asked_for(page):
@@ -209,7 +209,7 @@ def test_the_value_to_hold_at_is_asked_for(page):
     names: dict = {}
     exec("\n".join(code[:-1]), names)
     found = eval(code[-1].split("#")[0], names)
-    page.wait_for_function("() => Math.max(...explorer.outcome.kl) > 0")
+    page.wait_for_function("() => explorer.outcome && Math.max(...explorer.outcome.kl) > 0")
     assert found.tolist() == pytest.approx(page.evaluate("() => explorer.outcome.kl"), abs=2e-4)
 
 

@@ -90,7 +90,7 @@ def test_the_board_ablates_a_stream_and_draws_new_bars(page):
         "first": 0,
         "last": 7,
     }
-    page.locator("#panel-board button", has_text="clear").click()
+    page.locator(".bar button", has_text="clear").click()
     assert state(page)["ablated"] == []
 
 

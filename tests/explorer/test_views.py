@@ -124,7 +124,7 @@ def test_a_view_whose_arrays_the_trace_lacks_is_not_shown_and_the_others_are(pag
 def test_a_trace_without_attention_between_streams_keeps_what_does_not_need_it(page):
     lacking = ["routing", "routing_entropy", "connection_cosine"]
     shown = page.evaluate(WITHOUT, lacking)
-    assert set(VIEWS) - set(shown) == {"wall", "flow", "routing", "card"}
+    assert set(VIEWS) - set(shown) == {"wall", "flow", "routing", "card", "paths"}
 
 
 @pytest.mark.parametrize("threshold", [0, 0.05, 0.1, 0.125, 0.4999, 0.51, 0.7, 1])

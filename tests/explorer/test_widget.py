@@ -15,7 +15,8 @@ import srmlab
 from srmlab.data import byte_tokenizer
 from srmlab.errors import UserError
 from srmlab.explorer import Trace, capture
-from srmlab.explorer.widget import Drawing, python_of
+from srmlab.explorer.session import Session
+from srmlab.explorer.widget import Drawing, answered, python_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -90,3 +91,49 @@ def test_the_tutorial_notebook_runs_from_start_to_end():
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     assert not [output for output in outputs if output.output_type == "error"]
     assert any("application/vnd.jupyter.widget-view+json" in output.get("data", {}) for output in outputs)
+
+
+def test_single_views_and_a_board_that_the_kernel_answers(trace, browser, tmp_path):
+    assert trace.routing().views == ["wall", "routing"]
+    assert trace.lens().views == ["tokens", "lens"]
+    model = tiny_model()
+    widget = trace.board(model, byte_tokenizer())
+    names = ("trace", "views", "styles", "python", "info")
+    data = json.dumps({name: getattr(widget, name) for name in names}).replace("<", "\\u003c")
+    module = widget._esm.replace("export default", "const widget =")
+    script = """
+      const state = JSON.parse(document.getElementById("state").textContent);
+      const model = {
+        get: (name) => state[name],
+        on: (_, listener) => { model.hear = listener; },
+        send: async (question) => model.hear(JSON.parse(await kernel(JSON.stringify(question))), []),
+      };
+      widget.render({ model, el: document.getElementById("cell") });"""
+    (tmp_path / "board.html").write_text(
+        f'<!doctype html><meta charset="utf-8"><div id="cell"></div>'
+        f'<script type="application/json" id="state">{data}</script>'
+        f'<script type="module">{module}\n{script}</script>'
+    )
+    page = browser.new_page(viewport={"width": 1000, "height": 900})
+    session = Session(model, byte_tokenizer())
+    page.expose_function("kernel", lambda text: json.dumps(answered(session, json.loads(text))[0]))
+    page.goto((tmp_path / "board.html").as_uri())
+    page.wait_for_function("() => document.getElementById('cell').dataset.ready === 'yes'")
+    page.locator('[data-ablate="3"]').click()
+    page.locator(".bar .effect", has_text="KL").wait_for()
+    assert page.locator(".bar .chips button").inner_text() == "✕ S1 mean after L2"
+    page.close()
+
+
+def test_the_kernel_answers_in_the_words_of_the_web_interface(trace):
+    session = Session(tiny_model(), byte_tokenizer())
+    tokens = trace["tokens"].tolist()
+    content, buffers = answered(session, {"id": 1, "path": "/api/trace", "body": {"tokens": tokens}})
+    assert content == {"id": 1}
+    assert (Trace.from_bytes(buffers[0])["tokens"] == trace["tokens"]).all()
+    content, _ = answered(session, {"id": 2, "path": "/api/paths", "body": {"tokens": tokens, "token": 3}})
+    assert len(content["json"]["direct"]) == 3
+    content, _ = answered(session, {"id": 3, "path": "/api/sweep", "body": {}})
+    assert "srmlab explore" in content["error"]
+    content, _ = answered(session, {"id": 4, "path": "/api/trace", "body": {"tokens": [999]}})
+    assert "not in 0…256" in content["error"]

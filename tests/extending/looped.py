@@ -103,10 +103,6 @@ class Looped(LanguageModel[LoopedConfig]):
         return here("output.embedding", self.norm(h))
 
     @property
-    def unembedding(self) -> Tensor:
-        return self.embedding.weight if self.head is None else self.head.weight
-
-    @property
     def points(self) -> tuple[Point, ...]:
         return tuple(Point(f"loops.{i}.out", (f"loops.{i}.out",)) for i in range(self.config.loops))
 

@@ -156,7 +156,9 @@ def test_a_connection_is_a_value_of_the_config(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("preset", ["srm-nano", "hrm-nano", "gpt2-nano"])
+@pytest.mark.parametrize(
+    "preset", ["srm-nano", "hrm-nano", "gpt2-nano", "ouro-nano", "hyper-nano", "huginn-nano", "mor-nano"]
+)
 def test_an_analysis_is_measured_saved_and_drawn_on_every_architecture(folder, preset):
     data, out = f"data-{preset}", f"run-{preset}"
     *_, analyzed = run(

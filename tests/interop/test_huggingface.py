@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 import srmlab
 from srmlab.errors import UserError
-from srmlab.interop.huggingface import SRMCache, SRMForCausalLM, SRMHFConfig
+from srmlab.interop.huggingface import SRMCache, SRMForCausalLM, SRMHFConfig, SRMModel
 from srmlab.models import GPT2Config, HRMConfig, LanguageModel, ModelConfig, SRMConfig
 
 VOCAB, CONTEXT = 61, 48
@@ -476,4 +476,8 @@ def test_the_stub_in_a_folder_names_what_the_config_says_it_holds(tmp_path: Path
     names = json.loads((tmp_path / "config.json").read_text())["auto_map"].values()
     stub: dict[str, object] = {}
     exec((tmp_path / "modeling_srm.py").read_text(), stub)
-    assert [stub[name.removeprefix("modeling_srm.")] for name in names] == [SRMHFConfig, SRMForCausalLM]
+    assert [stub[name.removeprefix("modeling_srm.")] for name in names] == [
+        SRMHFConfig,
+        SRMModel,
+        SRMForCausalLM,
+    ]

@@ -14,7 +14,8 @@ import torch
 import srmlab
 from srmlab.data import Tokenizer, byte_tokenizer
 from srmlab.interop.huggingface import export
-from srmlab.models import LanguageModel, SRMConfig
+from srmlab.models import LanguageModel
+from subjects import SMALL
 
 TASK = Path(__file__).parent / "task"
 NEW_TOKENS = 12  # max_gen_toks of the task
@@ -42,19 +43,7 @@ with open(sys.argv[2], "w") as out:
 
 @pytest.fixture(scope="module")
 def model() -> LanguageModel:
-    config = SRMConfig(
-        vocab_size=257,
-        context=96,
-        embedding_dim=32,
-        streams=4,
-        stream_dim=16,
-        mlp_dim=32,
-        token_heads=2,
-        stream_heads=2,
-        head_dim=8,
-        depth=3,
-        gradient_depth=2,
-    )
+    config = SMALL.replace(vocab_size=257, context=96, embedding_dim=32, depth=3)
     return srmlab.build(config).eval()
 
 

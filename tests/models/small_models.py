@@ -8,8 +8,12 @@ from torch import Tensor
 from srmlab.models import (
     GPT2Config,
     HRMConfig,
+    HuginnConfig,
+    HyperConfig,
     LanguageModel,
     ModelConfig,
+    MoRConfig,
+    OuroConfig,
     SRMConfig,
     TransformerConfig,
     build,
@@ -47,6 +51,36 @@ TRANSFORMER_TINY = TransformerConfig(
     vocab_size=VOCAB, context=CONTEXT, dim=8, blocks=3, heads=2, head_dim=4, mlp_dim=12
 )
 GPT2_TINY = GPT2Config(vocab_size=VOCAB, context=CONTEXT, dim=8, blocks=3, heads=2, mlp_dim=12, dropout=0.0)
+OURO_TINY = OuroConfig(  # wide enough that its many norms do not amplify rounding
+    vocab_size=VOCAB, context=CONTEXT, dim=16, heads=4, head_dim=4, mlp_dim=24, blocks=2, loops=3
+)
+HYPER_TINY = HyperConfig(
+    vocab_size=VOCAB, context=CONTEXT, dim=8, heads=2, head_dim=4, mlp_dim=10, blocks=2, streams=3
+)
+HUGINN_TINY = HuginnConfig(
+    vocab_size=VOCAB,
+    context=CONTEXT,
+    dim=16,
+    heads=4,
+    head_dim=4,
+    mlp_dim=24,
+    prelude=1,
+    core=2,
+    coda=1,
+    steps=3,
+    gradient_depth=2,
+)
+MOR_TINY = MoRConfig(
+    vocab_size=VOCAB,
+    context=CONTEXT,
+    dim=16,
+    heads=4,
+    kv_heads=2,
+    head_dim=4,
+    mlp_dim=24,
+    core=2,
+    recursions=3,
+)
 
 SMALL: dict[str, ModelConfig] = {
     "srm": SRM_TINY,
@@ -66,9 +100,22 @@ SMALL: dict[str, ModelConfig] = {
     "trm": TRM_TINY,
     "gpt2": GPT2_TINY,
     "transformer": TRANSFORMER_TINY,
+    "ouro": OURO_TINY,
+    "ouro with plain blocks": OURO_TINY.replace(gated=False, norms="before", tied=True),
+    "hyper": HYPER_TINY,
+    "hyper in a loop": HYPER_TINY.replace(loops=3, blocks=1, connection="static", tied=False),
+    "huginn": HUGINN_TINY,
+    "mor": MOR_TINY,
+    "mor by token": MOR_TINY.replace(choice="token", keys="shared", kv_heads=0),
 }
+RECURRENT = [  # those that can stop early by the change of their state
+    name
+    for name in SMALL
+    if name not in ("gpt2", "transformer", "srm in random order", "hyper", "mor", "mor by token")
+]
 ONE_OF_EACH: dict[str, ModelConfig] = {
-    name: SMALL[name] for name in ("srm", "hrm", "trm", "gpt2", "transformer")
+    name: SMALL[name]
+    for name in ("srm", "hrm", "trm", "gpt2", "transformer", "ouro", "hyper", "huginn", "mor")
 }
 
 

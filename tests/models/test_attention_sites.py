@@ -23,8 +23,10 @@ def test_pattern_and_output_are_those_of_the_formula(name):
     model, tokens = small(SMALL[name]), some_tokens(2, 6)
     with torch.no_grad():
         _, cache = model.run_with_cache(tokens)
-    assert len(calls(model)) == model.attention_calls
-    for call in calls(model):
+    routed = model.config.architecture == "mor"  # what a recursion looks at is held to an oracle of its own
+    if name != "mor by token":  # whose later recursions look at the keys of the first
+        assert len(calls(model)) == model.attention_calls
+    for call in calls(model)[:1] if routed else calls(model):
         q, k, v, z = (cache[f"{call}.{part}"].movedim(1, -2) for part in "qkvz")
         pattern = cache[f"{call}.weights"]
         scores = q @ k.mT / math.sqrt(q.shape[-1])  # [B, (S,) H, T, T]

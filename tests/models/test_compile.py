@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import pytest
 import torch
-from small_models import GPT2_TINY, HRM_TINY, SRM_TINY, TRM_TINY, gradients, some_tokens
+from small_models import (
+    GPT2_TINY,
+    HRM_TINY,
+    HUGINN_TINY,
+    HYPER_TINY,
+    MOR_TINY,
+    OURO_TINY,
+    SRM_TINY,
+    TRM_TINY,
+    gradients,
+    some_tokens,
+)
 from torch._dynamo.exc import Unsupported
 
 from srmlab.models import build
@@ -25,6 +36,10 @@ SHORT = {
     "hrm": HRM_TINY.replace(low_blocks=1, high_cycles=1),
     "trm": TRM_TINY.replace(low_blocks=1, high_blocks=1),
     "gpt2": GPT2_TINY.replace(blocks=1),
+    "ouro": OURO_TINY.replace(blocks=1, loops=2),
+    "hyper": HYPER_TINY.replace(blocks=1, loops=2),
+    "huginn": HUGINN_TINY.replace(core=1, steps=2),
+    "mor": MOR_TINY.replace(core=1, recursions=2),
 }
 
 
@@ -74,7 +89,14 @@ def test_every_kind_of_model_is_captured_whole(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "backend"), [("srm", "inductor"), ("hrm", "aot_eager"), ("gpt2", "aot_eager")]
+    ("name", "backend"),
+    [
+        ("srm", "inductor"),
+        ("hrm", "aot_eager"),
+        ("gpt2", "aot_eager"),
+        ("ouro", "aot_eager"),
+        ("hyper", "aot_eager"),
+    ],
 )
 def test_compiling_the_parts_equals_eager(name, backend):
     model = build(SHORT[name])
@@ -82,7 +104,7 @@ def test_compiling_the_parts_equals_eager(name, backend):
     assert_equal_to_eager(model, build(SHORT[name]))
 
 
-@pytest.mark.parametrize("name", ["srm", "hrm", "gpt2"])
+@pytest.mark.parametrize("name", ["srm", "hrm", "gpt2", "ouro", "hyper"])
 def test_the_parts_are_what_is_compiled(name):
     """Each part is handed to the compiler once, whatever the number of its calls."""
     graphs, backend = recording()
@@ -96,7 +118,7 @@ def test_the_parts_are_what_is_compiled(name):
     assert len(graphs) == first
 
 
-@pytest.mark.parametrize("name", ["srm", "hrm", "gpt2"])
+@pytest.mark.parametrize("name", ["srm", "hrm", "gpt2", "ouro", "hyper"])
 def test_the_whole_model_is_compiled_once(name):
     graphs, backend = recording()
     compiled = torch.compile(build(SHORT[name]).eval(), backend=backend, fullgraph=True)

@@ -69,7 +69,7 @@ REFUSED = [
     (HRM_TINY, {"low_cycles": 0}, "low_cycles = 0: must be at least 1"),
     (HRM_TINY, {"high_blocks": -1}, "high_blocks = -1: must be 0 (a single stream) or more"),
     (HRM_TINY, {"shared_net": True}, "one net has one depth; set low_blocks = high_blocks"),
-    (HRM_TINY, {"gradient": "all"}, "gradient = 'all': must be 'last-call' or 'last-cycle'"),
+    (HRM_TINY, {"gradient": "some"}, "gradient = 'some': must be 'last-call' or 'last-cycle' or 'all'"),
     (GPT2_TINY, {"heads": 3}, "heads = 3: must divide dim = 8"),
     (GPT2_TINY, {"dropout": 1.0}, "dropout = 1.0: must be in [0, 1)"),
     (GPT2_TINY, {"dropout": -0.1}, "dropout = -0.1: must be in [0, 1)"),

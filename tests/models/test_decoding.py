@@ -13,7 +13,17 @@ from small_models import CONTEXT, GPT2_TINY, ONE_OF_EACH, SMALL, SRM_TINY, small
 from srmlab.models import build, generate, preset
 from srmlab.models.decoding import sample
 
-NANO = ["srm-nano", "hrm-nano", "trm-nano", "gpt2-nano"]
+NANO = [
+    "srm-nano",
+    "hrm-nano",
+    "trm-nano",
+    "gpt2-nano",
+    "ouro-nano",
+    "hyper-nano",
+    "huginn-nano",
+    "mor-nano",
+    "mor-token-nano",
+]
 
 
 def in_chunks(model, tokens, lengths):

@@ -125,7 +125,7 @@ def test_a_model_first_used_in_inference_mode_can_still_be_trained(name):
     model = build(ONE_OF_EACH[name])
     with torch.inference_mode():
         model(some_tokens())
-    model(some_tokens(), some_tokens()).backward()
+    model(some_tokens(), some_tokens(), progress=0.5)["loss"].backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
@@ -134,7 +134,7 @@ def test_a_model_that_has_generated_can_still_be_trained(name):
     model = build(ONE_OF_EACH[name]).train()
     generate(model, some_tokens(), max_new_tokens=2, seed=0)
     assert model.training
-    model(some_tokens(), some_tokens()).backward()
+    model(some_tokens(), some_tokens(), progress=0.5)["loss"].backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
@@ -167,6 +167,20 @@ def test_weights_start_as_a_truncated_normal_of_their_fan_in(name):
             assert torch.equal(p, torch.ones_like(p))
         elif parameter_name.endswith(("connection.gates", "connection.matrix")):
             continue
+        elif parameter_name.startswith("routers."):
+            continue  # a row or three: too few numbers for a spread
+        elif parameter_name.startswith("gate."):
+            assert not p.any()
+        elif ".links." in parameter_name:  # an ordinary residual stream, held in test_hyper.py
+            continue
+        elif name in (
+            "ouro with plain blocks",
+            "hyper",
+            "hyper in a loop",
+            "mor",
+            "mor by token",
+        ) and parameter_name.endswith(("attn_out.weight", "mlp_down.weight")):
+            assert p.std() < 0.6 / p.shape[1] ** 0.5  # many of them add up
         else:
             fan_in = p.shape[1] if p.ndim == 3 or "embedding" not in parameter_name else p.shape[-1]
             assert p.abs().max() <= 2 / fan_in**0.5 + 1e-6

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from small_models import CONTEXT, SMALL, SRM_TINY, small, some_tokens
+from small_models import CONTEXT, RECURRENT, SMALL, SRM_TINY, small, some_tokens
 
 import srmlab
 from srmlab.errors import UserError
@@ -12,7 +12,6 @@ from srmlab.models import Exit, LanguageModel, Pass, generate
 from srmlab.models.attention import Rotary
 from srmlab.models.cache import KeyValues
 
-RECURRENT = [name for name in SMALL if name not in ("gpt2", "transformer", "srm in random order")]
 TOLERANCES = (0.0, 0.1, 0.3, 0.5, 1.0, 100.0)
 
 
@@ -32,9 +31,11 @@ class Reference:
         """The logits [1, T, V] of a chunk, and the number of levels that were computed."""
         model, T = self.model, tokens.shape[1]
         here = Pass()
+        if model.config.architecture not in ("srm", "hrm"):
+            return self.read_looped(tokens)
         rotary: Rotary = model.rotary
         srm = model.config.architecture == "srm"
-        x = model.input_function(tokens) if srm else model.embedding(tokens)
+        x = model.input_function(tokens, here) if srm else model.embedding(tokens)
         if not srm and model.config.embedding_scale:
             x = x * model.config.dim**0.5
         here.rotary = rotary(self.length, T, like=x)
@@ -57,6 +58,40 @@ class Reference:
                 norm = sum(z[i].square().sum() for i in parts)
             if (change / norm).sqrt() < self.tolerance:
                 break
+        self.copy_down(T, used)
+        here.slots = iter(self.post)
+        if not srm:
+            return (z[0] if single else z[1]) @ model.unembedding.T, used
+        for step in model.post:
+            z = step(z, y if model.config.post_input == "state+update" else None, here)
+        return model.output_function(z) @ model.unembedding.T, used
+
+    def read_looped(self, tokens: torch.Tensor) -> tuple[torch.Tensor, int]:
+        """The same for a model that is nothing but its loops."""
+        model, here = self.model, Pass()
+        here.start = self.length
+        h, used = model.embed(tokens, here), 0
+        hyper, huginn = (model.config.architecture == name for name in ("hyper", "huginn"))
+        if hyper:
+            h = h.expand(len(model.streams), *h.shape)
+        if huginn:
+            here.slots = iter(self.pre)
+            for block in model.prelude_blocks:
+                h = block(h, here)
+            e, h = h, model.first_state(h)
+        for t in range(model.depth):
+            here.slots, used, before = iter(self.levels[t]), t + 1, h
+            h = model.step(t, h, e, here) if huginn else model.loop(t, h, here)
+            if (h - before).norm() / h.norm() < self.tolerance:
+                break
+        self.copy_down(tokens.shape[1], used)
+        if huginn:
+            here.slots = iter(self.post)
+            h = model.read(h, here)
+        return (model.norm(h.sum(0)) if hyper else h) @ model.unembedding.T, used
+
+    def copy_down(self, T: int, used: int) -> None:
+        """Levels that were not computed get the keys and values of the last one that was."""
         self.length += T
         for deeper in self.levels[used:]:
             for mine, last in zip(deeper, self.levels[used - 1], strict=True):
@@ -65,12 +100,6 @@ class Reference:
                         last.keys[:, :, self.length - T : self.length],
                         last.values[:, :, self.length - T : self.length],
                     )
-        here.slots = iter(self.post)
-        if not srm:
-            return (z[0] if single else z[1]) @ model.unembedding.T, used
-        for step in model.post:
-            z = step(z, y if model.config.post_input == "state+update" else None, here)
-        return model.output_function(z) @ model.unembedding.T, used
 
 
 @torch.no_grad()
@@ -83,7 +112,7 @@ def by_reference(model, tokens, lengths, tolerance):
 
 @torch.no_grad()
 def with_exit(model, tokens, lengths, tolerance):
-    exit, cache = Exit(tolerance), model.new_cache()
+    exit, cache = Exit(tolerance, by="change"), model.new_cache()
     pieces = [model(chunk, cache=cache, exit=exit) for chunk in tokens.split(lengths, dim=1)]
     return torch.cat(pieces, dim=1), exit, cache
 
@@ -133,7 +162,7 @@ def test_a_tolerance_of_zero_is_the_full_model(name):
 def test_a_pass_over_many_tokens_stops_at_a_depth_and_is_the_model_of_that_depth(name):
     model, tokens = small(SMALL[name]), some_tokens(2, 9)
     for tolerance in TOLERANCES:
-        exit = Exit(tolerance)
+        exit = Exit(tolerance, by="change")
         logits = model(tokens, exit=exit)
         shallow = model.at_depth(int(exit.mean_levels))
         torch.testing.assert_close(logits, shallow(tokens), rtol=0, atol=1e-12)
@@ -205,10 +234,15 @@ def test_without_exit_nothing_has_changed():
 # What it refuses
 
 
-@pytest.mark.parametrize("name", ["gpt2", "transformer"])
+@pytest.mark.parametrize("name", ["gpt2", "transformer", "hyper"])
 def test_a_model_without_recursion_refuses_exit(name):
-    with pytest.raises(UserError, match=f"{name} has no early exit; leave exit out"):
+    with pytest.raises(UserError, match=f"{name}.* has no early exit; leave exit out"):
         small(SMALL[name])(some_tokens(), exit=0.1)
+
+
+def test_a_rule_that_a_model_does_not_have_is_refused():
+    with pytest.raises(UserError, match=r"exit by 'gate': srm stops by change"):
+        small(SRM_TINY)(some_tokens(), exit=Exit(0.9, by="gate"))
 
 
 def test_random_orders_refuse_exit():

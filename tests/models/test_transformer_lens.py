@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from small_models import ONE_OF_EACH, SRM_TINY, VOCAB, small, some_tokens
+from small_models import ONE_OF_EACH, SMALL, SRM_TINY, VOCAB, small, some_tokens
 
+import srmlab
 from srmlab.errors import UserError
 from srmlab.models.sites import HookPoint
 
 TOKENS = some_tokens(3, 6)
+# what its calls add is all there is; the others norm or mix their state in between
+ADDING = [name for name in ONE_OF_EACH if name not in ("ouro", "hyper")]
 each = pytest.mark.parametrize("name", ONE_OF_EACH)
 
 
@@ -119,3 +122,88 @@ def test_a_hook_says_its_layer():
 def test_what_cannot_be_asked_is_refused(options, complaint):
     with pytest.raises(UserError, match=complaint):
         small(SRM_TINY)(TOKENS, **options)
+
+
+@each
+def test_states_accumulate_over_depth(name):
+    model = small(ONE_OF_EACH[name])
+    _, cache = model.run_with_cache(TOKENS)
+    states, labels = cache.accumulated_resid(return_labels=True)
+    assert labels == [point.name for point in model.points]
+    assert states.shape == (len(model.points), 3, 6, len(model.streams), model.stream_dim)
+    torch.testing.assert_close(model.read_out(states[-1]) @ model.unembedding.T, model(TOKENS))
+
+
+@pytest.mark.parametrize("name", [*ADDING, "srm from x", "srm with pre- and post-steps"])
+def test_the_parts_of_a_state_add_up_to_it(name):
+    model = small(SMALL[name])
+    _, cache = model.run_with_cache(TOKENS)
+    parts, labels = cache.decompose_resid(return_labels=True)
+    assert [label for label in labels if label != "start"] == [call.site for call in model.calls]
+    last = cache.accumulated_resid()[model.depth - 1]
+    if labels.count("start") == 1:
+        whole = parts.sum(0)
+        torch.testing.assert_close(whole if whole.ndim == 4 else whole[:, :, None], last)
+    else:  # a net each, whose calls follow its start
+        groups = [call.group for call in model.calls]
+        places = [i for i, label in enumerate(labels) if label != "start"]
+        for stream, group in enumerate(dict.fromkeys(groups)):
+            own = [place for place, which in zip(places, groups, strict=True) if which == group]
+            torch.testing.assert_close(parts[[own[0] - 1, *own]].sum(0), last[:, :, stream])
+
+
+def test_logits_are_sums_over_parts_where_the_output_is_linear():
+    model = small(SRM_TINY)
+    logits, cache = model.run_with_cache(TOKENS)
+    found = cache.logit_attrs(cache.decompose_resid(), TOKENS)
+    torch.testing.assert_close(found.sum(0), logits.gather(-1, TOKENS[..., None]).squeeze(-1))
+    for other in ("gpt2", "srm with pre- and post-steps"):
+        _, cache = small(SMALL[other]).run_with_cache(TOKENS)
+        with pytest.raises(UserError, match="linear in the last state"):
+            cache.logit_attrs(cache.decompose_resid(), 0)
+
+
+def test_a_cache_stacks_sites_and_names_what_it_lacks():
+    model = small(SRM_TINY)
+    _, cache = model.run_with_cache(TOKENS, "layers.*.steps.1.attn")
+    stacked = cache.stack_activation("layers.*.steps.1.attn")
+    assert stacked.shape == (3, 3, 6, 3, 8)
+    assert torch.equal(stacked[2], cache["layers.2.steps.1.attn"])
+    with pytest.raises(UserError, match=r"the cache lacks layers\.0\.out"):
+        cache.accumulated_resid()
+    _, whole = model.run_with_cache(TOKENS)
+    with pytest.raises(UserError, match="stack those of one shape"):
+        whole.stack_activation(["layers.0.out", "layers.0.connection.pattern"])
+
+
+def test_text_goes_in_and_comes_out_of_a_model_that_knows_its_tokenizer():
+    model, tokenizer = srmlab.load("srm-nano"), srmlab.load_tokenizer("srm-nano")
+    texts = ["My fellow citizens", "The Union"]
+    tokens = model.to_tokens(texts)
+    logits = model(tokens)
+    for row, text in enumerate(texts):
+        ids = tokenizer.encode(text)
+        assert tokens[row, : len(ids)].tolist() == ids
+        assert model.to_string(tokens[row, : len(ids)]) == text
+        assert "".join(model.to_str_tokens(text)) == text == "".join(model.to_str_tokens(ids))
+        alone = model(model.to_tokens(text))  # padding is on the right, where nobody looks
+        torch.testing.assert_close(logits[row, len(ids) - 1], alone[0, -1], rtol=0, atol=1e-4)
+    assert model.to_tokens("a", prepend_bos=True).tolist() == [
+        [tokenizer.end_of_text, *tokenizer.encode("a")]
+    ]
+    assert model.to_string(model.to_tokens("a"))[0] == "a"
+    assert model.to_str_tokens(texts) == [model.to_str_tokens(text) for text in texts]
+    assert model.to_str_tokens(tokens)[0] == model.to_str_tokens(texts[0])
+
+
+def test_a_model_without_a_tokenizer_says_how_to_give_it_one(tmp_path):
+    built = srmlab.build(srmlab.preset("srm-nano"))
+    with pytest.raises(UserError, match=r"model.tokenizer = srmlab.load_tokenizer\(PATH\)"):
+        built.to_tokens("a")
+    built.tokenizer = tokenizer = srmlab.load_tokenizer("srm-nano")
+    assert built.to_tokens("The").tolist() == [tokenizer.encode("The")]
+    with pytest.raises(UserError, match="there is an empty text"):
+        built.to_tokens(["The", ""])
+    bare = srmlab.load(srmlab.save(built, tmp_path / "bare"))
+    assert bare.tokenizer is None
+    assert srmlab.load(srmlab.save(built, tmp_path / "whole", tokenizer)).tokenizer == tokenizer

@@ -54,10 +54,9 @@ class Hierarchy(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.dim)
-        self.low = nn.ModuleList(Block(config) for _ in range(config.low_blocks))
-        self.high = (
-            self.low if config.shared_net else nn.ModuleList(Block(config) for _ in range(config.high_blocks))
-        )
+        self.low = self.high = nn.ModuleList(Block(config) for _ in range(config.low_blocks))
+        if not config.shared_net:
+            self.high = nn.ModuleList(Block(config) for _ in range(config.high_blocks))
         self.head = None if config.tied else linear(config.dim, config.vocab_size)
         self.register_buffer("low0", torch.zeros(config.dim))
         self.register_buffer("high0", torch.zeros(config.dim))
@@ -80,13 +79,14 @@ class Hierarchy(nn.Module):
         for h in range(config.high_cycles):
             for l in range(config.low_cycles):
                 with_gradient = (h, l) == last or (config.gradient == "last-cycle" and h == last[0])
+                with_gradient = with_gradient or config.gradient == "all"
                 with torch.set_grad_enabled(with_gradient):
                     into_low = z_low + x if config.high_blocks == 0 else z_low + z_high + x
                     z_low = self.net(self.low, into_low, values, f"cycles.{h}.low.{l}")
             if config.high_blocks == 0:
                 z_high = z_low
                 continue
-            with torch.set_grad_enabled(h == last[0]):
+            with torch.set_grad_enabled(h == last[0] or config.gradient == "all"):
                 into_high = z_high + z_low + x if config.x_enters == "both" else z_high + z_low
                 z_high = self.net(self.high, into_high, values, f"cycles.{h}.high")
         values["output.embedding"] = z_high

@@ -14,7 +14,7 @@ from srmlab.data import PrepareConfig, prepare
 from srmlab.models import GPT2Config, HRMConfig, SRMConfig
 from srmlab.storage import read_metrics
 from srmlab.storage.weights import checkpoint_steps
-from srmlab.training import TrainConfig
+from srmlab.training import TrainConfig, resume, train
 from srmlab.training.loop import Trainer
 
 VOCAB = 257  # bytes and end-of-text
@@ -29,6 +29,10 @@ GPT2 = GPT2Config(vocab_size=VOCAB, context=16, dim=8, blocks=2, heads=2, mlp_di
 TRM = HRMConfig(
     vocab_size=VOCAB, context=16, dim=8, heads=2, head_dim=4, mlp_dim=16, low_blocks=1, high_blocks=1,
     low_cycles=2, high_cycles=2, shared_net=True, gradient="last-cycle",
+)  # fmt: skip
+PUZZLES = HRMConfig(
+    vocab_size=6, context=17, causal=False, puzzle_positions=1, dim=8, heads=2, head_dim=4, mlp_dim=16,
+    low_blocks=1, high_blocks=1, low_cycles=1, high_cycles=2,
 )  # fmt: skip
 
 
@@ -79,6 +83,16 @@ def state(run: Path) -> dict[str, str]:
     folder = last_checkpoint(run)
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def train_twice(config, model, data, folder, monkeypatch, step: int = 3) -> tuple[Path, Path]:
+    """A run that was never stopped, and one that was stopped during `step` and resumed."""
+    train(config, model, data, folder / "never-stopped", show=False)
+    with monkeypatch.context() as patch:
+        stop_after(patch, step)
+        train(config, model, data, folder / "stopped", show=False)
+    resume(folder / "stopped", show=False)
+    return folder / "never-stopped", folder / "stopped"
 
 
 def stop_after(monkeypatch: pytest.MonkeyPatch, step: int) -> None:

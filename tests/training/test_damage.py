@@ -1,13 +1,15 @@
 """One flipped bit anywhere in a checkpoint, a truncated or missing file: found every time, and by name."""
 
 import random
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 from small_runs import MODEL, loss_log, small_config, state, stop_after
 
-from srmlab.errors import UserError
+from srmlab.errors import Notice, UserError
+from srmlab.storage import load
 from srmlab.storage.weights import CheckpointError, latest_checkpoint, verify
 from srmlab.training import resume, train
 
@@ -95,7 +97,7 @@ def test_a_run_with_no_whole_checkpoint_is_refused_and_left_alone(run):
     for step in ("step-8", "step-12"):
         (run / "checkpoints" / step / "model.safetensors").unlink()
     before = sorted(path.name for path in (run / "checkpoints").iterdir())
-    with pytest.raises(UserError, match="none of the 2 checkpoints"):
+    with pytest.raises(UserError, match="all of its 2 checkpoints are damaged"):
         resume(run, show=False)
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == before
 
@@ -120,3 +122,16 @@ def test_a_torn_last_line_of_the_metrics_does_no_harm(data, finished, tmp_path, 
 def test_only_the_last_checkpoints_are_kept_and_nothing_half_done_stays(finished):
     names = {path.name for path in (finished / "checkpoints").iterdir()}
     assert names == {"step-8", "step-12"}
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_says_so_and_what_to_do(run):
+    for weights in run.glob("checkpoints/*/model.safetensors"):
+        weights.write_bytes(weights.read_bytes()[:-1])
+    count = len(list(run.glob("checkpoints/step-*")))
+    says = f"{run} cannot be used: all of its {count} checkpoints are damaged; restore one from a backup"
+    with pytest.warns(Notice) as notices, pytest.raises(UserError, match=re.escape(says)):
+        load(run)
+    assert len(notices) == count
+    assert "before it" not in str(notices[-1].message)  # there is none
+    with pytest.raises(UserError, match=re.escape(says)):
+        resume(run, show=False)

@@ -112,7 +112,9 @@ def test_the_schedule_decides_the_result():
 
 @pytest.mark.parametrize("schedule", ["grow", "draw:0", "grow:2/0", "draw:1/1/1", "shrink:2"])
 def test_an_unknown_schedule_is_refused(schedule):
-    with pytest.raises(UserError, match=r'depth_schedule = .*: must be "constant", or such as "grow:2"'):
+    with pytest.raises(
+        UserError, match=r'depth_schedule = .*: must be "constant", "poisson", or such as "grow:2"'
+    ):
         TrainConfig(depth_schedule=schedule)
 
 

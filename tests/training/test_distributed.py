@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_runs import MODEL, RANDOM_ORDER, loss_log, losses, small_config, state, stop_after
+from small_runs import MODEL, PUZZLES, RANDOM_ORDER, loss_log, losses, small_config, state, stop_after
 
 import srmlab
 from srmlab.data import PrepareConfig, prepare
+from srmlab.puzzles import PuzzleConfig, prepare_puzzles
 from srmlab.storage import read_metrics
 from srmlab.storage.weights import verify
 from srmlab.tasks import TaskCorpus
@@ -37,6 +38,9 @@ def runs(data, tmp_path_factory) -> Path:
     sums = TaskCorpus.parse("task:addition:1-2:2000")
     prepare(PrepareConfig(sums.name, folder / "sums", "byte"), source=sums)
     train(small_config(answers_only=True), MODEL, folder / "sums", folder / "single-answers", show=False)
+    prepare_puzzles(PuzzleConfig("sudoku:4x4", folder / "sudokus", count=40, held_out=0.2))
+    puzzles = small_config(segments=3, ema=0.9)
+    train(puzzles, PUZZLES, folder / "sudokus", folder / "single-puzzles", show=False)
     with pytest.MonkeyPatch.context() as patch:
         stop_after(patch, 3)
         train(small_config(), MODEL, data, folder / "chain", show=False)
@@ -50,6 +54,7 @@ PAIRS = [
     *(("ddp", "single"), ("fsdp", "single"), ("random", "single-random")),
     *(("drawn-ddp", "single-drawn"), ("drawn-fsdp", "single-drawn")),
     *(("tuned-ddp", "single-tuned"), ("tuned-fsdp", "single-tuned")),
+    ("puzzles", "single-puzzles"),
 ]
 
 

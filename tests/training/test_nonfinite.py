@@ -20,12 +20,13 @@ def poison(request, monkeypatch):
     gradient = Trainer.gradient
 
     def poisoned(self, step):
-        loss, norm = gradient(self, step)
+        losses, norm = gradient(self, step)
         if step + self.data_offset == BAD_STEP:
             parameter = next(self.model.parameters())
             parameter.grad = torch.full_like(parameter, float("nan"))
-            return (float("nan"), norm) if request.param == "loss" else (loss, float("inf"))
-        return loss, norm
+            bad = dict.fromkeys(losses, float("nan"))
+            return (bad, norm) if request.param == "loss" else (losses, float("inf"))
+        return losses, norm
 
     monkeypatch.setattr(Trainer, "gradient", poisoned)
 
@@ -87,7 +88,7 @@ def test_rewind_before_the_first_checkpoint_goes_back_to_the_start(data, tmp_pat
 
 
 def test_a_run_that_only_ever_fails_ends(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(Trainer, "gradient", lambda _self, _step: (float("nan"), float("nan")))
+    monkeypatch.setattr(Trainer, "gradient", lambda _self, _step: ({"loss": float("nan")}, float("nan")))
     with pytest.raises(NonfiniteLoss, match="not finite again after 10 rewinds to step 0"):
         train(small_config(on_nonfinite="rewind"), MODEL, data, tmp_path / "run", show=False)
 

@@ -1,7 +1,7 @@
 """Resume equals never having stopped, bitwise: weights, optimizer, random state and loss log."""
 
 import pytest
-from small_runs import GPT2, MODEL, RANDOM_ORDER, TRM, loss_log, small_config, state, stop_after
+from small_runs import GPT2, MODEL, RANDOM_ORDER, TRM, loss_log, small_config, state, stop_after, train_twice
 
 from srmlab.training import resume, train
 from srmlab.training.signals import StopRequest
@@ -50,13 +50,9 @@ def test_a_stop_after_each_of_39_steps_changes_nothing(model, data, tmp_path, mo
 )
 def test_other_models_and_settings_resume_bitwise_too(model, changes, data, tmp_path, monkeypatch):
     config = small_config(steps=8, **changes)
-    train(config, model, data, tmp_path / "never-stopped", show=False)
-    with monkeypatch.context() as patch:
-        stop_after(patch, 3)
-        train(config, model, data, tmp_path / "stopped", show=False)
-    resume(tmp_path / "stopped", show=False)
-    assert state(tmp_path / "stopped") == state(tmp_path / "never-stopped")
-    assert loss_log(tmp_path / "stopped") == loss_log(tmp_path / "never-stopped")
+    whole, stopped = train_twice(config, model, data, tmp_path, monkeypatch)
+    assert state(stopped) == state(whole)
+    assert loss_log(stopped) == loss_log(whole)
 
 
 def test_stopped_during_evaluation_it_evaluates_after_resuming(data, tmp_path, monkeypatch):
@@ -72,7 +68,7 @@ def test_stopped_during_evaluation_it_evaluates_after_resuming(data, tmp_path, m
         stop_request = []
         enter = StopRequest.__enter__
         patch.setattr(StopRequest, "__enter__", lambda self: stop_request.append(self) or enter(self))
-        patch.setattr("srmlab.training.loop.validation_loss", interrupted)
+        patch.setattr("srmlab.training.language.validation_loss", interrupted)
         result = train(config, MODEL, data, tmp_path / "stopped", show=False)
     assert (result.step, result.exit_code) == (5, 130)
     resume(tmp_path / "stopped", show=False)

@@ -114,7 +114,7 @@ def test_help_shows_the_fields_with_the_presets_values(capsys):
 BAD = {
     "unknown preset": (["srm-nan"], "did you mean 'srm-nano'?"),
     "unknown option": (["srm-nano", "--lrr", "1"], "did you mean '--lr'?"),
-    "wrong type": (["srm-nano", "--lr", "fast"], "could not convert string to float: 'fast'"),
+    "wrong type": (["srm-nano", "--lr", "fast"], "--lr 'fast': must be a number"),
     "impossible value": (["srm-nano", "--lr", "-1"], "lr = -1.0: must be positive"),
     "impossible model": (["srm-nano", "--model.order", "AXB"], "there is no step function X"),
     "indivisible batch": (["srm-nano", "--accumulate", "3"], "accumulate = 3: must divide batch_size = 4"),

@@ -19,7 +19,10 @@ from srmlab.training.config import changes_between, execution, identity
         ({"lr": "fast"}, "lr = 'fast': must be a number"),
         ({"lr": 0.0}, "lr = 0.0: must be positive"),
         ({"lr": float("nan")}, "lr = nan: must be a number"),
-        ({"warmup": 20, "steps": 10}, "warmup = 20: must be between 0 and steps = 10"),
+        (
+            {"warmup": 20, "steps": 10},
+            "warmup = 20: must be between 0 and steps = 10; lower the warm-up, or train for more steps",
+        ),
         ({"schedule": "linear"}, "schedule = 'linear': must be 'constant' or 'cosine'"),
         ({"betas": [0.9]}, "betas = (0.9,): must be 2 values, each a number"),
         ({"betas": [0.9, 1.0]}, r"betas = (0.9, 1.0): both must be in [0, 1)"),

@@ -2,9 +2,9 @@
 
 FOLDER then holds the runs `ddp`, `fsdp`, `random` (DDP, random order), `drawn-ddp` and
 `drawn-fsdp` (a depth drawn for every step), `answers` and `answers-fsdp` (loss on
-the answers of FOLDER/sums), `tuned-ddp` and `tuned-fsdp` (begun with the weights of FOLDER/single) and
-`chain`, which must exist, begun by one process, and is continued here with DDP and then with FSDP2, each
-stopped by a signal to one process.
+the answers of FOLDER/sums), `puzzles` (DDP, of FOLDER/sudokus), `tuned-ddp` and `tuned-fsdp` (begun with the
+weights of FOLDER/single) and `chain`, which must exist, begun by one process, and is continued here with DDP
+and then with FSDP2, each stopped by a signal to one process.
 """
 
 import os
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import torch.distributed as dist
-from small_runs import MODEL, RANDOM_ORDER, small_config
+from small_runs import MODEL, PUZZLES, RANDOM_ORDER, small_config
 
 from srmlab.training import resume, train
 from srmlab.training.loop import Trainer
@@ -50,6 +50,8 @@ def main() -> None:
     }
     for name, config in answers.items():
         train(config, MODEL, folder / "sums", folder / name, show=False)
+    puzzles = small_config(strategy="ddp", accumulate=2, segments=3, ema=0.9)
+    train(puzzles, PUZZLES, folder / "sudokus", folder / "puzzles", show=False)
     for strategy in ("ddp", "fsdp"):
         config, out = small_config(strategy=strategy), folder / f"tuned-{strategy}"
         train(config, None, data, out, init_from=folder / "single", show=False)

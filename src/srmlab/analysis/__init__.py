@@ -27,8 +27,10 @@ from srmlab.analysis.stream_similarity import StreamSimilarity, stream_similarit
 from srmlab.analysis.ablation import Ablation, ablation
 from srmlab.analysis.ablation_everywhere import AblationEverywhere
 from srmlab.analysis.attribution import Attribution, attribute, attribution
+from srmlab.analysis.edge_attribution import EdgeAttribution, edge_attribution
 from srmlab.analysis.logit_lens import LogitLens, lens_cost, logit_lens
 from srmlab.analysis.interaction import Interaction, interaction
+from srmlab.analysis.induction import Induction, induction
 from srmlab.analysis.interventions import (
     AblatedStream,
     CutEdge,
@@ -40,8 +42,15 @@ from srmlab.analysis.interventions import (
     replace_streams,
 )
 from srmlab.analysis.effect import Effect, effect
+from srmlab.analysis.prompt_pairs import kl_from, log_probability, logit_difference
+from srmlab.analysis.patching import PatchGrid, patch_grid
+from srmlab.analysis.paths import PathGrid, path_grid
 from srmlab.analysis.depth import Depth, at_depth, depth
+from srmlab.analysis.cells import Cells, cells
+from srmlab.analysis.fixed_points import FixedPoints, fixed_points
+from srmlab.analysis.cell_probe import CellProbe, cell_probe
 from srmlab.analysis.dynamics import Dynamics, checkpoints_of, dynamics
+from srmlab.analysis.edges import Edges, edges, gate_edges
 from srmlab.analysis.survey import survey
 # isort: on
 
@@ -55,21 +64,29 @@ __all__ = [
     "Analysis",
     "Attribution",
     "Axes",
+    "CellProbe",
+    "Cells",
     "Convergence",
     "Coordinate",
     "CutEdge",
     "Depth",
     "Drift",
     "Dynamics",
+    "EdgeAttribution",
+    "Edges",
     "Effect",
     "EffectiveSources",
     "Evidence",
+    "FixedPoints",
     "HeldFeature",
+    "Induction",
     "Interaction",
     "Intervention",
     "LogitLens",
     "Mean",
     "Measured",
+    "PatchGrid",
+    "PathGrid",
     "Placed",
     "Request",
     "Result",
@@ -85,21 +102,33 @@ __all__ = [
     "attribute",
     "attribution",
     "capture",
+    "cell_probe",
+    "cells",
     "checkpoints_of",
     "convergence",
     "cut_edges",
     "depth",
     "drift",
     "dynamics",
+    "edge_attribution",
+    "edges",
     "effect",
     "effective_sources",
+    "fixed_points",
+    "gate_edges",
     "hold_features",
+    "induction",
     "interaction",
+    "kl_from",
     "lens_cost",
     "load",
+    "log_probability",
+    "logit_difference",
     "logit_lens",
     "merge",
+    "patch_grid",
     "patch_streams",
+    "path_grid",
     "register",
     "replace_streams",
     "routing",

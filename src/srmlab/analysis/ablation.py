@@ -44,13 +44,12 @@ from srmlab.analysis.capture import (
     placed,
     read_twice,
     share_sums,
-    stream_major,
 )
 from srmlab.analysis.readout import BITS, Readout, kl_of_changes
 from srmlab.analysis.registry import Analysis, Request, has_streams, register, streams_of
 from srmlab.analysis.replacement import By, Layers, check_by, points_at, replacement, replacer, replacing
 from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require, write_table
-from srmlab.analysis.states import Spool, StateMeans, StateSums, means_in, points_of
+from srmlab.analysis.states import Spool, StateMeans, StateSums, means_in, points_of, stream_major
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
 

@@ -30,9 +30,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture, stream_major
+from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture
 from srmlab.analysis.registry import Analysis, has_exchanges, register
 from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require, write_table
+from srmlab.analysis.states import stream_major
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
 

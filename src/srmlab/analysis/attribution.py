@@ -24,19 +24,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srmlab.analysis.capture import (
-    Accumulator,
-    Batches,
-    Mean,
-    Placed,
-    capture,
-    need_targets,
-    stream_major,
-)
+from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture, need_targets
 from srmlab.analysis.readout import Readout
 from srmlab.analysis.registry import Analysis, Request, has_streams, register, streams_of
 from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require
-from srmlab.analysis.states import points_of
+from srmlab.analysis.states import points_of, stream_major
 from srmlab.models import LanguageModel
 
 

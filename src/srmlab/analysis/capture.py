@@ -236,7 +236,7 @@ def capture(
 def finished(accumulator: Accumulator, evidence: Evidence) -> Any:
     """The accumulator's result, with the standard errors of the numbers it derives."""
     found = accumulator.result(evidence)
-    if not isinstance(found, Result) or not found.derived():
+    if not isinstance(found, Result) or not found.derived() or not accumulator.means:
         return found
     weights = torch.stack([mean.weights for mean in accumulator.means.values()])
     if int((weights > 0).sum(1).min()) < 2:
@@ -278,12 +278,6 @@ def merge(into: Accumulator, other: Accumulator) -> None:
     theirs = other.state()
     for name, sums in into.state().items():
         sums += theirs[name]
-
-
-def stream_major(value: Tensor) -> Tensor:
-    """A site's value [B, T, S, D] as the model holds it, [S, B, T, D]: each stream's tokens side by side, and
-    quick to read."""
-    return value.permute(2, 0, 1, 3).float()
 
 
 def read_twice(batches: Batches) -> Batches:
@@ -331,16 +325,16 @@ def _pass(model: LanguageModel, batch: Placed, all_sums: Sequence[Accumulator]) 
     for accumulator in all_sums:
         accumulator.begin(batch)
         if accumulator.sites:
-            hooks.append((accumulator.sites, _listener(accumulator)))
+            hooks.append((accumulator.sites, _listener(accumulator, model.config.puzzle_positions)))
     with model.hooks(hooks):
         embedding, _ = observe(model, batch)
     for accumulator in all_sums:
         accumulator.end(batch, embedding)
 
 
-def _listener(accumulator: Accumulator):
+def _listener(accumulator: Accumulator, before: int):
     def listen(value: Tensor, hook) -> None:
-        accumulator.see(hook.name, value)
+        accumulator.see(hook.name, value[:, before:])  # the tokens; a puzzle's own positions are no cells
 
     return listen
 

@@ -39,9 +39,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture, stream_major
+from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture
 from srmlab.analysis.registry import Analysis, has_contributions, register
 from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require
+from srmlab.analysis.states import stream_major
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
 
@@ -280,7 +281,9 @@ class Contributions:
 
     def __init__(self, model: LanguageModel) -> None:
         if not has_contributions(model):
-            raise UserError(f"drift is defined on calls that move a state; {type(model).__name__} names none")
+            raise UserError(
+                f"drift is defined on calls that move every token; {type(model).__name__} has none"
+            )
         self.calls = {call.site: call for call in model.calls}
         self.groups = model.call_groups
         # a call moves all streams at once, or one of them

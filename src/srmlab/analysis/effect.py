@@ -64,8 +64,7 @@ class Effect(Result):
         return float(np.nanmean(change)) if np.isfinite(change).any() else float("nan")
 
     def headline(self) -> str:
-        kl, bits = self.text("mean_kl", ".4g"), self.text("mean_bits", ".4g")
-        return f"KL {kl} nats ({bits} bits), loss {self.text('loss_change', '+.4f')} nats"
+        return f"KL {self.text('mean_bits', '.4g')} bits, loss {self.text('loss_change', '+.4f')} nats"
 
     def summary(self, decode: Callable[[int], str] | None = None) -> str:
         """Pass a tokenizer's decoding of one id to read tokens instead of numbers."""

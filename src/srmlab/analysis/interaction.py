@@ -22,9 +22,10 @@ from torch import Tensor
 
 from srmlab.analysis.ablation import FinalAblation
 from srmlab.analysis.capture import Batches, Mean, Placed, capture, read_twice
+from srmlab.analysis.readout import BITS
 from srmlab.analysis.registry import Analysis, Request, has_streams, register, streams_of
 from srmlab.analysis.replacement import By, check_by
-from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require
+from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, plus_minus, require
 from srmlab.analysis.states import StateMeans, StateSums, means_in
 from srmlab.models import LanguageModel
 
@@ -59,7 +60,9 @@ class Interaction(Result):
         return float(np.mean(signs)) if signs else float("nan")
 
     def headline(self) -> str:
-        return ", ".join(f"S{a}·S{b} {self.interaction[a, b]:+.3f}" for a, b in self.pairs[:3]) + " nats"
+        return (
+            ", ".join(f"S{a}·S{b} {self.interaction[a, b] * BITS:+.3f}" for a, b in self.pairs[:3]) + " bits"
+        )
 
     def summary(self) -> str:
         lines = [
@@ -67,9 +70,14 @@ class Interaction(Result):
             f"  super-additive in {self.text('positive_share', '.0%')} of {len(self.pairs)} pairs",
         ]
         for a, b in self.pairs[:6]:
-            joint, more = self.text("joint", at=(a, b)), self.text("interaction", "+.4f", (a, b))
-            lines.append(f"  S{a} and S{b}: joint {joint}, beyond the sum of both {more} nats")
+            joint, more = self._bits("joint", a, b, ".3f"), self._bits("interaction", a, b, "+.4f")
+            lines.append(f"  S{a} and S{b}: joint {joint}, beyond the sum of both {more} bits")
         return "\n".join(lines)
+
+    def _bits(self, name: str, a: int, b: int, form: str) -> str:
+        """All that an ablation does to the predictions is said in bits."""
+        values, errors = getattr(self, name), self.standard_error(name)
+        return plus_minus(values[a, b] * BITS, errors[a, b] * BITS, form)
 
 
 class InteractionSums(FinalAblation):

@@ -34,19 +34,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from srmlab.analysis.capture import stream_major
 from srmlab.analysis.registry import has_patterns, streams_of
 from srmlab.analysis.replacement import By, Layers, check_by, points_at, replacer, replacing
-from srmlab.analysis.states import StateMeans
+from srmlab.analysis.states import StateMeans, stream_major
 from srmlab.errors import UserError
-from srmlab.models import HookPoint, LanguageModel
+from srmlab.models import HookPoint, LanguageModel, Point
 
 if TYPE_CHECKING:
     from srmlab.dictionaries import Dictionary
@@ -135,10 +134,9 @@ def patch_streams(
     """Hooks that put in, after `layer`, the streams that a run on `source` [B, T] has after `from_layer` (the
     same by default). At all tokens, of prompts of one length; or at `tokens`, from those of the source at
     `from_tokens` (the same by default), of prompts of any length."""
-    model = streams_of(model, "patch_streams")
     chosen = _checked_streams(model, streams)
-    (to,) = points_at(model, [layer])
-    (origin,) = points_at(model, [layer if from_layer is None else from_layer])
+    points_at(model, [layer, layer if from_layer is None else from_layer])
+    to, origin = model.points[layer], model.points[layer if from_layer is None else from_layer]
     if tokens is None and from_tokens is not None:
         raise UserError("from_tokens goes with tokens: say where in the prompt they are put")
     at = None if tokens is None else list(tokens)
@@ -146,15 +144,15 @@ def patch_streams(
     if at is not None and origins is not None and len(at) != len(origins):
         raise UserError(f"{len(origins)} tokens of the source for {len(at)} of the prompt: give one for each")
     with model.evaluating(), torch.inference_mode():
-        _, cache = model.run_with_cache(source.to(model.device), origin)
-    given = cache[origin].clone()
+        _, cache = model.run_with_cache(source.to(model.device), origin.sites)
+    given = model.state_at(origin, cache).clone()
     if origins is not None:
         given = given[:, _checked_tokens(origins, given.shape[1], "the source")]
 
-    def patch(value: Tensor, hook: HookPoint) -> Tensor:
-        places = slice(None) if at is None else _checked_tokens(at, value.shape[1], "the prompt")
-        value = value.clone()
-        patched = value[:, places]
+    def patch(state: Tensor, shown: Sequence[int], hook: HookPoint) -> Tensor:
+        places = slice(None) if at is None else _checked_tokens(at, state.shape[1], "the prompt")
+        state = state.clone()
+        patched = state[:, places]
         if patched.shape[:2] != given.shape[:2]:
             raise UserError(
                 f"the patch at {hook.name} is of {tuple(given.shape[:2])} tokens, "
@@ -162,11 +160,41 @@ def patch_streams(
                 "say which tokens"
             )
         patched = patched.clone()
-        patched[:, :, chosen] = given[:, :, chosen].to(value.dtype)
-        value[:, places] = patched
-        return value
+        for place, stream in enumerate(shown):
+            if stream in chosen:
+                patched[:, :, place] = given[:, :, stream].to(state.dtype)
+        state[:, places] = patched
+        return state
 
-    return [(to, patch)]
+    return at_point(to, patch)
+
+
+Change = Callable[[Tensor, Sequence[int], HookPoint], Tensor]
+
+
+def at_point(point: Point, change: Change) -> list[Hook]:
+    """Hooks that change the state at a point, whether it is one site of all streams or a site for each:
+    `change(state [B, T, n, D], the n streams it shows, hook)` gives what comes in its place."""
+
+    def changer(stream: int) -> Callable[[Tensor, HookPoint], Tensor]:
+        def hook(value: Tensor, site: HookPoint) -> Tensor:
+            if value.ndim == 4:
+                return change(value, range(value.shape[2]), site)
+            return change(value[:, :, None], [stream], site)[:, :, 0]
+
+        return hook
+
+    return [(site, changer(stream)) for stream, site in enumerate(point.sites)]
+
+
+def put_in(point: Point, given: Tensor, where: Tensor) -> list[Hook]:
+    """Hooks that put `given` [B, T, S, D] in the place of the state at a point `where` [B, T, S] says so."""
+
+    def change(state: Tensor, shown: Sequence[int], hook: HookPoint) -> Tensor:  # noqa: ARG001
+        chosen = list(shown)
+        return torch.where(where[:, :, chosen, None], given[:, :, chosen].to(state.dtype), state)
+
+    return at_point(point, change)
 
 
 def _checked_tokens(tokens: list[int], length: int, whose: str) -> list[int]:
@@ -282,9 +310,10 @@ class Intervention:
         self, model: LanguageModel, means: StateMeans, dictionary: Dictionary | None = None
     ) -> list[Hook]:
         """The intervention as (site, function) pairs for `model.hooks`."""
-        hooks = cut_edges(
-            model, [(c.layer, c.head, c.target, c.source, c.token) for c in self.cuts], renormalise=False
-        )
+        before = model.config.puzzle_positions  # which are no cells
+        places = [None if c.token is None else c.token + before for c in self.cuts]
+        edges = [(c.layer, c.head, c.target, c.source, at) for c, at in zip(self.cuts, places, strict=True)]
+        hooks = cut_edges(model, edges, renormalise=False)
         final = model.config.depth - 1
         for a in self.ablations:
             if a.first < final:

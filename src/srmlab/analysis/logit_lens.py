@@ -44,12 +44,11 @@ from srmlab.analysis.capture import (
     need_targets,
     placed,
     read_twice,
-    stream_major,
 )
 from srmlab.analysis.readout import Readout, log_probabilities
 from srmlab.analysis.registry import LENS_TOKENS, Analysis, Request, has_streams, register
-from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require
-from srmlab.analysis.states import Finished, StateMeans, StateSums, means_in, points_of
+from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require, require_named
+from srmlab.analysis.states import Finished, StateMeans, StateSums, means_in, points_of, stream_major
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
 
@@ -69,9 +68,7 @@ class LogitLens(Result):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            len(self.points) == len(self.full), f"{len(self.points)} points named, {len(self.full)} measured"
-        )
+        require_named(self.points, self.full)
         for name in ("corrected", "raw", "full"):
             require(bool((getattr(self, name) <= 1e-6).all()), f"{name}: a log-probability is not positive")
 

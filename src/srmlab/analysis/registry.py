@@ -47,6 +47,7 @@ class Request:
     results: Mapping[str, Result]  # of earlier passes, by name
     threshold: float = 0.10
     lens_tokens: int | None = LENS_TOKENS
+    segment_depth: int | None = None  # of an unrolled model of puzzles: the levels of a segment
 
 
 def any_model(model: LanguageModel) -> bool:  # noqa: ARG001
@@ -69,8 +70,8 @@ def has_patterns(model: LanguageModel) -> bool:
 
 
 def has_contributions(model: LanguageModel) -> bool:
-    """Whether it says which calls move its state."""
-    return bool(model.calls)
+    """Whether it says which calls move its state, and every token takes part in each of them."""
+    return bool(model.calls) and not model.route_sites
 
 
 @dataclass(frozen=True)

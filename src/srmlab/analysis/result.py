@@ -343,6 +343,11 @@ def require(holds: bool, message: str) -> None:
         raise ResultError(message)
 
 
+def require_named(points: tuple[str, ...], measured: Array) -> None:
+    """Every point that was measured has a name."""
+    require(len(points) == len(measured), f"{len(points)} points named, {len(measured)} measured")
+
+
 def write_npz(path: Path, arrays: dict[str, Array]) -> str:
     """The arrays, whole or not at all; a hash of what was written."""
     content = io.BytesIO()

@@ -23,14 +23,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture, stream_major
+from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture
 from srmlab.analysis.registry import Analysis, Request, has_streams, register, streams_of
-from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require
+from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require_named
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
 from srmlab.storage.identity import model_mark
 
 SPOOL_LIMIT = 4 * 2**30  # bytes of states kept on disk between two readings; beyond, the model runs twice
+
+
+def stream_major(value: Tensor) -> Tensor:
+    """A site's value [B, T, S, D] as the model holds it, [S, B, T, D]: each stream's tokens side by side, and
+    quick to read."""
+    return value.permute(2, 0, 1, 3).float()
 
 
 def points_of(model: LanguageModel) -> tuple[str, ...]:
@@ -74,9 +80,7 @@ class StateMeans(Result):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            len(self.points) == len(self.mean), f"{len(self.points)} points named, {len(self.mean)} measured"
-        )
+        require_named(self.points, self.mean)
 
     def check(self, model: LanguageModel, points: Sequence[str]) -> None:
         """Refuse the means of another model, or of other points than are needed."""

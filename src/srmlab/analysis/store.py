@@ -24,17 +24,26 @@ from srmlab.storage.identity import model_fingerprint
 
 
 class Store:
-    def __init__(self, folder: Path, model: LanguageModel, text: str, settings: Sequence[Any]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        model: LanguageModel,
+        text: str,
+        settings: Sequence[Any],
+        own: Mapping[str, Sequence[Any]] | None = None,
+    ) -> None:
+        """`own` has, by name, the settings that only one result depends on."""
         self.results = folder / "analysis"
-        self.origin = (text, *settings)
-        origin = json.dumps([model_fingerprint(model), text, *settings])
-        self.identity = hashlib.sha256(origin.encode()).hexdigest()[:16]
+        self.origin, self.own = (text, *settings), own or {}
+        origin = [model_fingerprint(model), text, *settings]
+        self.identity = _hash(origin)
+        self.identities = {name: _hash([*origin, *more]) for name, more in self.own.items()}
         self.partial = self.results / "partial" / self.identity  # what is half done
         self.index = self.results / "index.json"  # name of a result → identity
 
     def has(self, name: str) -> bool:
         """Whether it is there, whole, and of this model, text and settings."""
-        if self._index().get(name) != self.identity:
+        if self._index().get(name) != self.identities.get(name, self.identity):
             return False
         try:
             self.load(name)
@@ -52,7 +61,8 @@ class Store:
 
     def save(self, result: Result) -> None:
         result.save(self.results / result.kind)
-        write_file(self.index, json.dumps(self._index() | {result.kind: self.identity}, indent=2) + "\n")
+        identity = self.identities.get(result.kind, self.identity)
+        write_file(self.index, json.dumps(self._index() | {result.kind: identity}, indent=2) + "\n")
 
     def survey(
         self,
@@ -85,7 +95,7 @@ class Store:
     def twin(self, seed: int, model: LanguageModel) -> Store:
         """The folder of an untrained twin's results on the same text: analysis/null/seed-N."""
         text, *settings = self.origin
-        store = Store(self.results / "null", model, text, settings)
+        store = Store(self.results / "null", model, text, settings, self.own)
         store.results = self.results / "null" / f"seed-{seed}"
         store.partial, store.index = store.results / "partial" / store.identity, store.results / "index.json"
         return store
@@ -108,3 +118,7 @@ class Store:
             return json.loads(self.index.read_text())
         except (OSError, ValueError):
             return {}
+
+
+def _hash(origin: Sequence[Any]) -> str:
+    return hashlib.sha256(json.dumps(origin).encode()).hexdigest()[:16]

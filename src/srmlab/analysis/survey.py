@@ -67,6 +67,7 @@ def survey(
     threshold: float = 0.10,
     lens_tokens: int | None = LENS_TOKENS,
     max_depth: int | None = None,
+    segment_depth: int | None = None,
     known: dict[str, Result] | None = None,
     checkpoint: str | Path | None = None,
     progress: Progress | None = None,
@@ -77,7 +78,7 @@ def survey(
     results = dict(known or {})
     for title, names in passes(name for name in chosen(model, only) if name not in results):
         runner = deepened(model, max_depth) if title == "depth" else model
-        request = Request(runner, model, batches, results, threshold, lens_tokens)
+        request = Request(runner, model, batches, results, threshold, lens_tokens, segment_depth)
         found = capture(
             runner,
             batches,

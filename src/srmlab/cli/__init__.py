@@ -8,20 +8,18 @@ Bad input (`UserError`, or an option that cannot be read) is one line on stderr 
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.util
-import inspect
-import io
 import os
-import re
 import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
+from srmlab.cli.options import parse
 from srmlab.errors import Notice, UserError, nearest
 
 COMMANDS = {  # name → one line for `srmlab --help`; the module is srmlab.cli.<name>
@@ -32,10 +30,15 @@ COMMANDS = {  # name → one line for `srmlab --help`; the module is srmlab.cli.
     "train": "train a model on prepared tokens",
     "resume": "continue a stopped run, as if it had never stopped",
     "evaluate": "loss, perplexity and bits per byte on unseen text",
+    "compare": "runs of any architectures side by side, on the same tokens",
     "solve": "problems solved, by difficulty and by depth",
     "generate": "continue a prompt, and show the text as it is made",
     "analyze": "look inside a model: routing, alignment, drift, ablation, lens",
+    "patch": "put states of one prompt into another: what carries what",
     "dictionary": "learn sparse dictionaries of the streams; a page of features",
+    "transcoder": "learn transcoders of the step functions, one for all depths",
+    "circuit": "what a prediction is made of, feature by feature",
+    "sparsity": "features in use against what is lost, over several k and seeds",
     "paper": "write the data files that the paper's own LaTeX figures read",
     "report": "write one self-contained HTML file about a run",
     "explore": "look at the streams in a browser",
@@ -122,48 +125,24 @@ def show_warning(
         otherwise(message, kind, *rest)
 
 
+def with_shipped(arguments: list[str]) -> list[str]:
+    """`--pretrained NAME` is the path of that model; `--pretrained` alone is an option of the commands."""
+    from srmlab import pretrained
+
+    for at, (option, name) in enumerate(pairwise(arguments)):
+        if option == "--pretrained" and name in pretrained.NAMES:
+            return [*arguments[:at], str(pretrained.folder(name)), *arguments[at + 2 :]]
+    return arguments
+
+
 def run(name: str, arguments: list[str]) -> None:
     if name not in COMMANDS:
         hint = nearest(name, list(COMMANDS)) or "; `srmlab --help` lists them"
         raise UserError(f"no such command{hint}")
     module = importlib.import_module(f"srmlab.cli.{name}")
+    arguments = with_shipped(arguments)
     defaults = module.defaults(arguments) if hasattr(module, "defaults") else None
     parse(module.Command, f"srmlab {name}", arguments, defaults).run()
-
-
-def parse(kind: type, prog: str, arguments: list[str], defaults: Any = None) -> Any:
-    """A command with its options filled in. Its whole docstring is the help, with the example.
-
-    `defaults` is the command before its options, where those depend on the arguments (as on the preset).
-    """
-    import tyro
-
-    given = {} if defaults is None else {"default": defaults}
-    complaint = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(complaint):
-            return tyro.cli(kind, prog=prog, args=arguments, description=inspect.getdoc(kind), **given)
-    except SystemExit as stop:
-        if stop.code in (0, None):
-            raise
-        raise UserError(one_line(complaint.getvalue(), f"; `{prog} --help` shows the options")) from None
-
-
-def one_line(box: str, otherwise: str) -> str:
-    """The first paragraph of a framed message of tyro's, and the option it suggests, or else `otherwise`."""
-    text = re.sub(r"\x1b\[[0-9;]*m", "", box)
-    lines = text.splitlines()
-    if text.startswith("╭"):  # title, body and foot in a box
-        rows = [line[2:].rstrip("│ ") for line in lines if line.startswith("│")]
-    else:  # not a UTF-8 terminal: title, rule, body
-        rows = [line[2:].rstrip() for line in lines[2:]]
-    if rows and rows[0].startswith("Missing from"):  # the names of what is missing are indented once
-        names = [row.split()[0] for row in rows if re.match(r" {4}\S", row) and "--help" not in row]
-        return f"{', '.join(names)} missing{otherwise}"
-    paragraphs = [" ".join(part.split()) for part in re.split(r"[─-]{10,}", "\n".join(rows))]
-    message = paragraphs[0].removesuffix(".")
-    suggested = re.search(r"Perhaps you meant: (--[\w-]+)", " ".join(paragraphs))
-    return message + (f"; did you mean {suggested[1]!r}?" if suggested else otherwise)
 
 
 def overview() -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -17,16 +19,20 @@ if TYPE_CHECKING:
     from srmlab.analysis import Result
     from srmlab.analysis.store import Store
     from srmlab.data import EvaluationBatches
+    from srmlab.dictionaries import Dictionary
     from srmlab.models import LanguageModel
-    from srmlab.progress import Display
+    from srmlab.progress import Display, Task
     from srmlab.training.distributed import World
+    from srmlab.training.run_puzzles import BoardBatches, RunPuzzles
     from srmlab.training.run_text import RunText
 
     Keep = Callable[[Result], None]  # writes a result and its figures
 
 TOKENS = 16_384
+TRANSLATED = 4096  # tokens on which translations are checked
 FORMATS = ("png", "svg", "pdf")
-EXTRA = ("dynamics",)  # only when asked for: it reads every checkpoint
+EXTRA = ("dynamics", "edges", "switches", "translations")  # only when asked for: they take long
+WITHOUT_TWINS = ("dynamics", "switches")  # switches measures twins of its own
 
 
 @dataclass
@@ -40,8 +46,11 @@ class Command:
         srmlab analyze runs/nano --only routing ablation --tokens 100000
         srmlab analyze runs/nano --only routing --null 10 --threshold 2/S
         srmlab analyze runs/nano --only dynamics
+        srmlab analyze runs/nano --only edges --margin 0.1
+        srmlab analyze runs/nano --only switches
         srmlab analyze exports/nano --text speech.txt --json
         srmlab analyze --pretrained --only routing
+        srmlab analyze runs/sudoku --only cells fixed_points cell_probe
     """
 
     path: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
@@ -49,7 +58,9 @@ class Command:
     pretrained: bool = False
     """Instead of a run: the trained model that comes with the package."""
     only: tuple[str, ...] = ()
-    """Which analyses; by default all but dynamics (the curves over a run's checkpoints)."""
+    """Which analyses; by default all but dynamics (the curves over a run's checkpoints), edges (the smallest
+    circuit of streams), switches (why routing switches) and translations (what streams pass on); the last two
+    need a dictionary."""
     tokens: int = TOKENS
     """How many tokens to read."""
     text: Path | None = None
@@ -65,6 +76,18 @@ class Command:
     """An edge is in use above this weight; 2/S: twice what it has if all streams are read alike."""
     lens_tokens: int = 4096
     """How many positions the logit lens reads: it costs 2·S + 1 unembeddings for each, at every layer."""
+    margin: float = 0.05
+    """Edges: by how many nats a circuit may raise the loss."""
+    closed: Literal["zero", "mean"] = "zero"
+    """Edges: what a closed edge carries, nothing or its mean weight."""
+    exact: int = 128
+    """Edges: how many are closed one by one."""
+    edge_tokens: int = 4096
+    """Edges: how many tokens to read; circuits are chosen on one half and tested on the other."""
+    dictionary: Path | None = None
+    """Switches, translations: a folder of `srmlab dictionary --layers every`; by default the run's newest."""
+    segments: int | None = None
+    """Of a model of puzzles: how many segments to look at; by default as many as in training."""
     max_depth: int | None = None
     """How deep to run the model; by default twice as deep as trained."""
     batch_size: int = 8
@@ -106,6 +129,10 @@ class Command:
             raise UserError(f"--tokens {self.tokens}: give 2 or more")
         if self.null is not None and self.null < 0:
             raise UserError(f"--null {self.null}: must be 0 or more")
+        if self.exact < 2:
+            raise UserError(f"--exact {self.exact}: give 2 edges or more")
+        if self.edge_tokens < 4:
+            raise UserError(f"--edge-tokens {self.edge_tokens}: give 4 or more")
         for kind in self.formats:
             if kind not in FORMATS:
                 raise UserError(f"--formats {kind}: there are {', '.join(FORMATS)}")
@@ -115,23 +142,15 @@ class Command:
         from srmlab.analysis.null import beside, summary
         from srmlab.analysis.store import Store
         from srmlab.figures import draw_beside, draw_missing, paths, remove_all, training_figure
-        from srmlab.training.run_text import chosen, open_text, place_for
+        from srmlab.training.run_text import chosen, place_for
 
         path = chosen(self.path, self.pretrained)
-        text = open_text(
-            path,
-            data=self.data,
-            text=self.text,
-            longest=self.tokens,
-            document_mask=self.document_mask,
-            answers_only=self.answers_only,
-            device=str(world.device),
-        )
+        text: Any = self.opened(path, str(world.device))  # both kinds are asked for the same
         batches = text.batches(self.batch_size, self.tokens)
         figures = (out := self.out or place_for(path, "analysis", inside="")) / "figures"
         self.weight = weight_of(self.threshold, text.model)
         name, settings = text.name(batches), [self.weight, self.lens_tokens, self.max_depth]
-        store = Store(out, text.model, name, settings)
+        store = Store(out, text.model, name, settings, self.own_settings(text))
 
         def keep(result: Result) -> None:
             with world.only_main() as mine:
@@ -140,11 +159,14 @@ class Command:
                     remove_all(result.kind, figures)
                     draw_missing(result, figures, self.formats)
 
-        results = self.survey(text.model, batches, store, keep, display)
-        if "dynamics" in self.only:
-            results["dynamics"] = self.dynamics(text, batches, store, keep, display)
-        twins = self.twins(text.model, batches, store, [*results], world, display)
-        notes = {kind: summary(result, twins[kind]) for kind, result in results.items() if twins.get(kind)}
+        with saying_what_is_kept(store, world.main):
+            results = self.survey(text.model, batches, store, keep, display)
+            for kind in (kind for kind in EXTRA if kind in self.only):
+                results[kind] = self.extra(kind, text, text.model, store, keep, display)
+            twins = self.twins(text, batches, store, [*results], world, display)
+            notes = {
+                kind: summary(result, twins[kind]) for kind, result in results.items() if twins.get(kind)
+            }
         with world.only_main() as mine:
             if mine:
                 store.finish((*ANALYSES, *EXTRA), notes)
@@ -161,8 +183,43 @@ class Command:
             found[kind]["twins"] = [str(line) for line in beside(results[kind], twins[kind])]
         return {"model": str(path), "text": name, "out": str(out), "results": found}
 
+    def opened(self, path: Path, device: str) -> RunText | RunPuzzles:
+        """The model with what it is looked at on: text, or the boards of puzzles."""
+        from srmlab.training.run_puzzles import open_boards, reads_puzzles
+        from srmlab.training.run_text import open_text
+
+        self.segment_depth: int | None = None
+        if not reads_puzzles(path):
+            if self.segments is not None:
+                raise UserError("--segments is for a model of puzzles; leave it out")
+            return open_text(
+                path,
+                data=self.data,
+                text=self.text,
+                longest=self.tokens,
+                document_mask=self.document_mask,
+                answers_only=self.answers_only,
+                device=device,
+            )
+        for name in ("text", "document_mask", "answers_only"):
+            if getattr(self, name):
+                raise UserError(
+                    f"--{name.replace('_', '-')} is for text, and {path} reads puzzles; leave it out"
+                )
+        for kind in EXTRA:
+            if kind in self.only:
+                raise UserError(f"--only {kind}: is measured on text, and {path} reads puzzles")
+        boards = open_boards(path, data=self.data, segments=self.segments, device=device)
+        self.segment_depth = boards.trained.depth
+        return boards
+
     def survey(
-        self, model: LanguageModel, batches: EvaluationBatches, store: Store, keep: Keep, display: Display
+        self,
+        model: LanguageModel,
+        batches: EvaluationBatches | BoardBatches,
+        store: Store,
+        keep: Keep,
+        display: Display,
     ) -> dict[str, Result]:
         from srmlab.analysis import lens_cost
         from srmlab.analysis.depth import deepened
@@ -182,7 +239,7 @@ class Command:
     def measured(
         self,
         model: LanguageModel,
-        batches: EvaluationBatches,
+        batches: EvaluationBatches | BoardBatches,
         store: Store,
         asked: Sequence[str],
         keep: Keep,
@@ -196,27 +253,69 @@ class Command:
             threshold=self.weight,
             lens_tokens=self.lens_tokens,
             max_depth=self.max_depth,
+            segment_depth=self.segment_depth,
             progress=display.tasks(len(batches), "batches"),
         )
 
+    def own_settings(self, text: RunText) -> dict[str, list[Any]]:
+        """What only one of the results depends on."""
+        own: dict[str, list[Any]] = {"edges": [self.margin, self.closed, self.exact, self.edge_tokens]}
+        if {"switches", "translations"} & set(self.only):
+            from srmlab.dictionaries.dictionary import WEIGHTS
+            from srmlab.files import sha256
+
+            self.dictionary = self.dictionary_of(text)
+            mark = sha256(self.dictionary / WEIGHTS)
+            own |= {"switches": [mark, self.null_count(text.model)], "translations": [mark]}
+        return own
+
+    def dictionary_of(self, text: RunText) -> Path:
+        """The folder of a dictionary that knows the states patterns are made from."""
+        from srmlab.dictionaries import load
+        from srmlab.dictionaries.lexicon import dictionary_folder
+        from srmlab.dictionaries.switches import check_readable
+
+        def suits(dictionary: Dictionary) -> None:
+            check_readable(text.model, dictionary)
+
+        if self.dictionary is not None:
+            suits(load(self.dictionary))
+            return self.dictionary
+        if (folder := dictionary_folder(text.path, suits)) is None:
+            command = f"srmlab dictionary {text.path} --layers every"
+            raise UserError(f"no dictionary of all depths for {text.path}: learn one with `{command}`")
+        return folder
+
+    def null_count(self, model: LanguageModel) -> int:
+        from srmlab.analysis.null import SMALL, TWINS
+
+        return self.null if self.null is not None else TWINS if model.num_parameters() <= SMALL else 0
+
+    def extra(
+        self, kind: str, text: RunText, model: LanguageModel, store: Store, keep: Keep, display: Display
+    ) -> Result:
+        """An analysis that is measured only when asked for."""
+        if known := store.known([kind]):
+            return known[kind]
+        result = getattr(self, kind)(text, model, display)
+        keep(result)
+        return result
+
     def twins(
         self,
-        model: LanguageModel,
-        batches: EvaluationBatches,
+        text: RunText,
+        batches: EvaluationBatches | BoardBatches,
         store: Store,
         kinds: list[str],
         world: World,
         display: Display,
     ) -> dict[str, list[Result]]:
         """The same analyses of untrained twins, by name."""
-        from srmlab.analysis.null import SMALL, TWINS, twins
+        from srmlab.analysis.null import twins
 
-        count = self.null
-        if count is None:
-            count = TWINS if model.num_parameters() <= SMALL else 0
-        asked = [kind for kind in kinds if kind not in EXTRA]
+        asked = [kind for kind in kinds if kind not in WITHOUT_TWINS]
         found: dict[str, list[Result]] = {kind: [] for kind in asked}
-        for seed, twin in twins(model, count if asked else 0):
+        for seed, twin in twins(text.model, self.null_count(text.model) if asked else 0):
             place = store.twin(seed, twin)
             display.say(f"untrained twin, seed {seed}")
 
@@ -225,7 +324,10 @@ class Command:
                     if mine:
                         place.save(result)
 
-            results = self.measured(twin, batches, place, asked, keep, display)
+            usual = [kind for kind in asked if kind not in EXTRA]
+            results = self.measured(twin, batches, place, usual, keep, display)
+            for kind in (kind for kind in asked if kind in EXTRA):
+                results[kind] = self.extra(kind, text, twin, place, keep, display)
             with world.only_main() as mine:
                 if mine:
                     place.finish(asked)
@@ -233,18 +335,83 @@ class Command:
                 found[kind].append(result)
         return found
 
-    def dynamics(
-        self, text: RunText, batches: EvaluationBatches, store: Store, keep: Keep, display: Display
-    ) -> Result:
+    def dynamics(self, text: RunText, _: LanguageModel, display: Display) -> Result:
         from srmlab.analysis import checkpoints_of, dynamics
 
-        if known := store.known(["dynamics"]):
-            return known["dynamics"]
         task, done = display.task("dynamics", unit="checkpoints"), count(1)
-        models = checkpoints_of(text.path)
-        result = dynamics(models, batches, self.weight, lambda _: task.update(next(done)))
-        keep(result)
-        return result
+        batches = text.batches(self.batch_size, self.tokens)
+        return dynamics(checkpoints_of(text.path), batches, self.weight, lambda _: task.update(next(done)))
+
+    def edges(self, text: RunText, model: LanguageModel, display: Display) -> Result:
+        from srmlab.analysis import edges
+
+        windows = min(self.edge_tokens, self.tokens) // text.context
+        size = max(1, min(self.batch_size, windows // 2))  # two batches at least
+        return edges(
+            model,
+            text.batches(size, windows * text.context),
+            margin=self.margin,
+            by=self.closed,
+            exact=self.exact,
+            progress=parts(display),
+        )
+
+    def switches(self, text: RunText, model: LanguageModel, display: Display) -> Result:
+        from srmlab.cli.dictionary import readable
+        from srmlab.dictionaries import load, switches
+
+        assert self.dictionary is not None, "found before"
+        return switches(
+            model,
+            load(self.dictionary),
+            text.batches(self.batch_size, self.tokens),
+            twins=self.null_count(model),
+            decode=readable(text.tokenizer),
+            progress=parts(display),
+        )
+
+    def translations(self, text: RunText, model: LanguageModel, _: Display) -> Result:
+        from srmlab.cli.dictionary import readable
+        from srmlab.dictionaries import Lexicon, load, translations
+
+        assert self.dictionary is not None, "found before"
+        batches = text.batches(self.batch_size, min(self.tokens, TRANSLATED))
+        if model is not text.model:  # a twin has no dictionary
+            return translations(model, batches)
+        decode = readable(text.tokenizer)
+
+        def describe(stream: int, feature: int) -> str:
+            raised = lexicon.features.raised[stream, feature, :3]
+            return "raises " + " ".join(repr(decode(int(token))) for token in raised)
+
+        try:
+            lexicon = Lexicon.load(self.dictionary, model)
+        except UserError:  # its features were not described
+            return translations(model, batches, load(self.dictionary))
+        return translations(model, batches, lexicon.dictionary, describe=describe)
+
+
+def parts(display: Display) -> Callable[[str, int, int], None]:
+    """A task for each part of an analysis that is reported."""
+    tasks: dict[str, Task] = {}
+
+    def progress(name: str, done: int, total: int) -> None:
+        tasks.setdefault(name, display.task(name, total)).update(done)
+
+    return progress
+
+
+@contextmanager
+def saying_what_is_kept(store: Store, aloud: bool) -> Iterator[None]:
+    """Ctrl-C loses nothing that is measured, and says so."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if aloud:
+            kept = ", ".join(store.known()) or "no complete analysis yet"
+            said = f"stopped; kept in {store.results}: {kept}; the same command goes on from here"
+            print(f"srmlab analyze: {said}", file=sys.stderr)
+        raise
 
 
 def weight_of(threshold: str, model: LanguageModel) -> float:

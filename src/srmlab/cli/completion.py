@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import io
-import re
 import shlex
 from dataclasses import dataclass
 from typing import Literal
 
 import tyro
 
-from srmlab.cli import COMMANDS, parse
+from srmlab.cli import COMMANDS
+from srmlab.cli.options import option_names
 
 
 @dataclass
@@ -36,10 +34,7 @@ class Command:
 def options(name: str) -> list[str]:
     """The options of one command, as its help lists them."""
     command = importlib.import_module(f"srmlab.cli.{name}").Command
-    text = io.StringIO()
-    with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
-        parse(command, f"srmlab {name}", ["--help"])
-    return sorted(set(re.findall(r"(?<![\w-])--[a-z][\w.-]*", text.getvalue().partition("options")[2])))
+    return option_names(command, f"srmlab {name}")
 
 
 def bash(commands: dict[str, list[str]]) -> str:

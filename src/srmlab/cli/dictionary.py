@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import tyro
 
@@ -18,41 +18,28 @@ if TYPE_CHECKING:
     from srmlab.analysis.replacement import Layers
     from srmlab.data import Tokenizer
     from srmlab.dictionaries import Dictionary, Features, Quality
+    from srmlab.training.run_text import RunText
 
 
-@dataclass
-class Command:
-    """Learn sparse dictionaries of the streams of a trained SRM on its training text, one for each stream;
-    measure on validation text what they explain and what the model loses by them; and write a page of their
-    features: where each fires, and which tokens it speaks for.
-
-    Example:
-        srmlab dictionary runs/nano
-        srmlab dictionary runs/nano --layers every --features 512 --k 8
-        srmlab dictionary --pretrained --data data/sotu
-        srmlab dictionary runs/nano --layers 2 3 --tokens 1000000 --out dictionaries/middle
-    """
+@dataclass(kw_only=True)
+class Learning:
+    """What every command that learns from a run's text can be told."""
 
     path: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
     """A run (its last good checkpoint), a checkpoint or an export."""
     pretrained: bool = False
     """Instead of a run: the trained model that comes with the package."""
-    layers: tuple[str, ...] = ("last",)
-    """The states after which layers: last (what the output reads, post-steps included), every (one dictionary
-    for all depths), or numbers from 0."""
     features: int | None = None
     """Features of each stream; by default 8 for each dimension."""
-    k: int | None = None
-    """Features in use at once; by default an eighth of the dimensions."""
+    dead: Literal["replace", "auxiliary"] = "replace"
+    """Features that no longer fire: begin anew where most is unexplained, or learn what the others leave."""
     tokens: int = 500_000
     """Tokens to learn from."""
     lr: float = 2e-3
     seed: int = 0
     """Of the first directions and of the order of the text."""
     eval_tokens: int = 16_384
-    """Validation tokens to measure on, and to find examples in."""
-    examples: int = 8
-    """Examples of each feature."""
+    """Validation tokens to measure on."""
     batch_size: int = 8
     """Windows at a time; bounds the memory."""
     document_mask: bool = False
@@ -62,10 +49,12 @@ class Command:
     data: Path | None = None
     """Folder of `srmlab prepare`; by default the run's."""
     out: Path | None = None
-    """Folder to write; by default dictionaries/LAYERS-FEATURES-K in the run, or beside an export."""
+    """Folder to write; must not exist."""
     device: str = "auto"
     json: bool = False
     """Print JSON, for a program to read."""
+
+    least: ClassVar[Mapping[str, int]] = {"batch_size": 1, "seed": 0}
 
     def run(self) -> None:
         try:
@@ -73,32 +62,88 @@ class Command:
         except OSError as error:
             where = error.filename or self.out or self.path
             raise UserError(f"cannot write {where} ({error.strerror}): choose another --out") from None
-        print(json.dumps(answer, indent=2) if self.json else "\n".join(lines(answer)))
+        print(json.dumps(answer, indent=2) if self.json else "\n".join(self.lines(answer)))
 
     def learn(self) -> dict[str, Any]:
-        from srmlab import dictionaries
-        from srmlab.progress import Display
+        """Learn, measure and write; what came out."""
+        raise NotImplementedError
+
+    def lines(self, answer: dict[str, Any]) -> list[str]:
+        return [answer["summary"], "", f"{answer['out']}/summary.txt"]
+
+    def text(self) -> RunText:
         from srmlab.training.run_text import chosen, open_text
 
-        self.check()
-        path = chosen(self.path, self.pretrained)
-        text = open_text(
-            path,
+        for name, least in self.least.items():
+            if getattr(self, name) < least:
+                option = name.replace("_", "-")
+                raise UserError(f"--{option} {getattr(self, name)}: must be at least {least}")
+        return open_text(
+            chosen(self.path, self.pretrained),
             data=self.data,
             document_mask=self.document_mask,
             answers_only=self.answers_only,
             device=self.device,
         )
-        model, batches = text.model, text.training_batches(self.batch_size, self.seed)
+
+    def steps(self, text: RunText) -> int:
+        """How often a batch is read."""
         steps = self.tokens // (text.context * self.batch_size)
         if steps < 1:
             raise UserError(f"--tokens {self.tokens}: one batch alone is {text.context * self.batch_size}")
-        held_out = text.batches(self.batch_size, self.eval_tokens)
-        layers = chosen_layers(self.layers)
-        out = self.out or self.folder(path, model.config)
+        return steps
+
+    def folder(self, text: RunText, usual: str) -> Path:
+        """Where to write; refused now rather than after learning."""
+        from srmlab.training.run_text import place_for
+
+        out = self.out or place_for(text.path, "dictionaries") / usual
         if out.exists():
             raise UserError(f"{out} exists and is not overwritten: choose another --out, or delete it")
-        out.parent.mkdir(parents=True, exist_ok=True)  # refused now rather than after learning
+        out.parent.mkdir(parents=True, exist_ok=True)
+        return out
+
+
+@dataclass(kw_only=True)
+class Command(Learning):
+    """Learn sparse dictionaries of the streams of a trained SRM on its training text, one for each stream;
+    measure on validation text what they explain and what the model loses by them; and write a page of their
+    features: where each fires, and which tokens it speaks for.
+
+    Example:
+        srmlab dictionary runs/nano
+        srmlab dictionary runs/nano --layers every --features 512 --k 8
+        srmlab dictionary runs/nano --activation batchtopk --saelens
+        srmlab dictionary --pretrained --data data/sotu
+        srmlab dictionary runs/nano --layers 2 3 --tokens 1000000 --out dictionaries/middle
+    """
+
+    layers: tuple[str, ...] = ("last",)
+    """The states after which layers: last (what the output reads, post-steps included), every (one dictionary
+    for all depths), or numbers from 0."""
+    k: int | None = None
+    """Features in use at once; by default an eighth of the dimensions."""
+    activation: Literal["topk", "batchtopk", "jumprelu"] = "topk"
+    """The k largest of a state, or those above a threshold: k on average."""
+    examples: int = 8
+    """Examples of each feature."""
+    saelens: bool = False
+    """Also write a folder for every stream in SAELens' format."""
+    out: Path | None = None
+    """Folder to write; by default dictionaries/LAYERS-FEATURES-K in the run, or beside an export."""
+
+    least: ClassVar[Mapping[str, int]] = {"examples": 1, "batch_size": 1, "seed": 0}
+
+    def learn(self) -> dict[str, Any]:
+        from srmlab import dictionaries
+        from srmlab.progress import Display
+
+        text = self.text()
+        model, batches = text.model, text.training_batches(self.batch_size, self.seed)
+        steps = self.steps(text)
+        held_out = text.batches(self.batch_size, self.eval_tokens)
+        layers = chosen_layers(self.layers)
+        out = self.folder(text, self.usual_name(model.config))
         with Display(show=not self.json) as display:
             task = display.task("learning", steps, "steps")
             dictionary = dictionaries.learn(
@@ -110,6 +155,8 @@ class Command:
                 layers=layers,
                 lr=self.lr,
                 seed=self.seed,
+                activation=self.activation,
+                dead=self.dead,
                 progress=lambda done, left: task.update(done, f"{left:.1%} unexplained"),
             )
             progress = display.tasks(len(held_out), "batches")
@@ -117,9 +164,9 @@ class Command:
             features = dictionaries.features(
                 model, dictionary, held_out, self.examples, partial(progress, "features")
             )
-        self.write(out, path, dictionary, quality, features, readable(text.tokenizer))
+        self.write(out, text.path, dictionary, quality, features, readable(text.tokenizer))
         tokens = steps * text.context * self.batch_size
-        return {"model": str(path), "tokens": tokens, "out": str(out), **found(dictionary, quality)}
+        return {"model": str(text.path), "tokens": tokens, "out": str(out), **found(dictionary, quality)}
 
     def write(
         self,
@@ -134,6 +181,7 @@ class Command:
         from srmlab import dictionaries
         from srmlab.figures import save_all
         from srmlab.files import sealed_folder
+        from srmlab.interop import saelens
 
         with sealed_folder(out) as folder:
             dictionaries.save(dictionary, folder)
@@ -143,20 +191,19 @@ class Command:
             dictionaries.write_page(features, folder / "features.html", decode, f"Features of {path}")
             summary = f"{quality.summary()}\n\n{features.summary(decode)}\n"
             (folder / "summary.txt").write_text(summary, encoding="utf-8")
+            if self.saelens:
+                saelens.save(dictionary, folder / "saelens")
 
-    def check(self) -> None:
-        for name, least in (("examples", 1), ("batch_size", 1), ("seed", 0)):
-            if getattr(self, name) < least:
-                option = name.replace("_", "-")
-                raise UserError(f"--{option} {getattr(self, name)}: must be at least {least}")
-
-    def folder(self, path: Path, config: Any) -> Path:
+    def usual_name(self, config: Any) -> str:
         from srmlab.dictionaries.learning import usual_features, usual_k
-        from srmlab.training.run_text import place_for
 
         features = usual_features(config.stream_dim) if self.features is None else self.features
         k = usual_k(config.stream_dim) if self.k is None else self.k
-        return place_for(path, "dictionaries") / f"{'-'.join(self.layers)}-{features}-{k}"
+        kind = "" if self.activation == "topk" else f"-{self.activation}"
+        return f"{'-'.join(self.layers)}-{features}-{k}{kind}"
+
+    def lines(self, answer: dict[str, Any]) -> list[str]:
+        return [answer["summary"], "", f"{answer['out']}/features.html  ·  {answer['out']}/summary.txt"]
 
 
 def chosen_layers(given: tuple[str, ...]) -> Layers:
@@ -176,6 +223,8 @@ def found(dictionary: Dictionary, quality: Quality) -> dict[str, Any]:
         "points": list(config.points),
         "features": config.features,
         "k": config.k,
+        "activation": config.activation,
+        "active": quality.mean_active,
         "explained": quality.mean_explained,
         "recovered": None if math.isnan(quality.all_recovered) else quality.all_recovered,
         "loss": float(quality.loss),
@@ -193,7 +242,3 @@ def readable(tokenizer: Tokenizer) -> Callable[[int], str]:
         return tokenizer.tokens[token].decode("utf-8", "backslashreplace")
 
     return decode
-
-
-def lines(answer: dict[str, Any]) -> list[str]:
-    return [answer["summary"], "", f"{answer['out']}/features.html  ·  {answer['out']}/summary.txt"]

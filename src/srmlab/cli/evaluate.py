@@ -41,7 +41,10 @@ class Command:
     answers_only: bool = False
     """Count only what follows "=" in a document (always so if the run was trained so)."""
     exit: float | None = None
-    """Stop the recursion of a batch where the state changes by less than this share of it, such as 0.05."""
+    """Stop the recursion of a batch where the state changes by less than this share of it, such as 0.05;
+    or where the model's own rule says so for all of its tokens, as Ouro's gate: 0.9."""
+    exit_by: str | None = None
+    """Which of the model's rules --exit is for: change, gate …"""
     device: str = "auto"
     json: bool = False
     """Print JSON, for a program to read."""
@@ -52,6 +55,7 @@ class Command:
 
     def evaluate(self) -> dict[str, Any]:
         from srmlab.data import reference_losses
+        from srmlab.models import Exit
         from srmlab.progress import Display
         from srmlab.training.evaluation import evaluate
         from srmlab.training.run_text import chosen, open_text
@@ -70,7 +74,11 @@ class Command:
         with Display(show=not self.json) as display:
             task = display.task("evaluating", len(batches), "batches")
             result = evaluate(
-                text.model, batches, tokenizer=text.tokenizer, exit=self.exit, progress=task.update
+                text.model,
+                batches,
+                tokenizer=text.tokenizer,
+                exit=None if self.exit is None else Exit(self.exit, self.exit_by),
+                progress=task.update,
             )
         answers = text.marks is not None
         read = text.data if not answers else None  # what references are counted on

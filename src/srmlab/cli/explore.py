@@ -5,7 +5,9 @@ from __future__ import annotations
 import socket
 import threading
 import webbrowser
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +17,8 @@ from srmlab.errors import UserError
 from srmlab.pretrained import folder
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
     from srmlab.explorer.session import Session
 
 
@@ -27,15 +31,19 @@ class Command:
         srmlab explore --pretrained
         srmlab explore runs/nano
         srmlab explore --preset srm-nano
+        srmlab explore runs                      # any run below the folder, chosen on the page
         srmlab explore runs/nano --view my_view.js
+        srmlab explore runs/sudoku
     """
 
     run_path: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
-    """A run, a checkpoint or an export."""
+    """A run, a checkpoint or an export; or a folder of runs."""
     preset: str | None = None
     """Instead of a run: an untrained model by name."""
     pretrained: bool = False
     """Instead of a run: the trained model that comes with the package."""
+    segments: int | None = None
+    """Of a run on puzzles: how many segments to look at; by default as many as in training."""
     dictionary: Path | None = None
     """A folder of `srmlab dictionary`; by default the run's newest one."""
     view: Annotated[tuple[Path, ...], tyro.conf.UseAppendAction] = ()
@@ -49,6 +57,8 @@ class Command:
 
     def run(self) -> None:
         from srmlab.explorer.frontend import register_view
+        from srmlab.explorer.runs import Runs, runs_below
+        from srmlab.explorer.server import create_app
 
         run, preset = subject(self.run_path, self.preset, self.pretrained)
         if not 0 <= self.port <= 65535:
@@ -57,8 +67,16 @@ class Command:
             register_view(path)
         listener = listen(self.host, self.port)
         try:
-            session = opened(run, preset, self.dictionary)
-            serve(session, listener, self.host, self.browser)
+            several = runs_below(run) if run is not None else {}
+            if several and self.dictionary is not None:
+                raise UserError("--dictionary goes with one run: give the run")
+            if several and self.segments is not None:
+                raise UserError("--segments goes with one run: give the run")
+            if several:
+                serve(f"{len(several)} runs", listener, self.host, self.browser, partial(Runs, several))
+            else:
+                session = opened(run, preset, self.dictionary, self.segments)
+                serve(session.name, listener, self.host, self.browser, partial(create_app, session))
         finally:
             listener.close()
 
@@ -70,13 +88,17 @@ def subject(run: str | None, preset: str | None, pretrained: bool) -> tuple[str 
     return (str(folder()) if pretrained else run), preset
 
 
-def opened(run: str | None, preset: str | None, dictionary: Path | None) -> Session:
+def opened(
+    run: str | None, preset: str | None, dictionary: Path | None, segments: int | None = None
+) -> Session:
     """The session to look at, with a dictionary of its streams if there is one."""
     from srmlab.explorer.opening import open_preset, open_run, use_threads
 
     if run is None and dictionary is not None:
         raise UserError("--dictionary goes with a run: an untrained preset has none")
-    session = open_run(run, dictionary) if run is not None else open_preset(preset or "")
+    if run is None and segments is not None:
+        raise UserError("--segments goes with a run on puzzles: leave it out")
+    session = open_run(run, dictionary, segments) if run is not None else open_preset(preset or "")
     use_threads(session.model)
     return session
 
@@ -100,21 +122,20 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def serve(session, listener: socket.socket, host: str, browser: bool) -> None:
-    """Answer until SIGINT or SIGTERM; then finish what is running and return."""
+def serve(name: str, listener: socket.socket, host: str, browser: bool, make: Callable[..., ASGIApp]) -> None:
+    """Answer until SIGINT or SIGTERM; then finish what is running and return. `make` takes the host names."""
     import uvicorn
 
     from srmlab.explorer.guard import LOOPBACK
-    from srmlab.explorer.server import create_app
 
     port = listener.getsockname()[1]
     shown = "localhost" if host in LOOPBACK else host
     url = f"http://{f'[{shown}]' if ':' in shown else shown}:{port}/"
-    app = create_app(session, hosts=tuple({*LOOPBACK, host, *names_of(host)}))
+    app = make(hosts=tuple({*LOOPBACK, host, *names_of(host)}))
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, timeout_graceful_shutdown=5, server_header=False
     )
-    print(f"{session.name}: {url}   (Ctrl-C stops)", flush=True)
+    print(f"{name}: {url}   (Ctrl-C stops)", flush=True)
     if host not in LOOPBACK:
         print("listening beyond this machine: whoever reaches this address can use the model", flush=True)
     if browser:

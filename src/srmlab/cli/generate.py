@@ -59,7 +59,12 @@ class Command:
     overflow: Literal["refuse", "slide"] = "refuse"
     """Past the model's context: refuse, or forget the first half and go on."""
     exit: float | None = None
-    """Stop the recursion of a token where its state changes by less than this share of it, such as 0.05."""
+    """Stop the recursion of a token where its state changes by less than this share of it, such as 0.05; or
+    by the model's own rule, as Ouro's gate: 0.9."""
+    exit_by: str | None = None
+    """Which of the model's rules --exit is for: change, gate …"""
+    reuse_cache: bool = False
+    """Keep keys and values of a looped model's last loop only."""
     tokenizer: str | None = None
     """gpt2, byte or a saved tokenizer's folder, where the model has none of its own."""
     json: bool = False
@@ -71,10 +76,14 @@ class Command:
         from srmlab.models import Exit
         from srmlab.training.run_text import chosen
 
-        exit = Exit.of(self.exit)
+        exit = None if self.exit is None else Exit(self.exit, self.exit_by)
+        if exit is None and self.exit_by is not None:
+            raise UserError("--exit-by says what --exit is for: give --exit too, such as --exit 0.9")
         path = chosen(self.model, self.pretrained)
         fresh = not path.exists()
         model, tokenizer = build_preset(str(path)) if fresh else open_folder(path)
+        if not model.config.causal:
+            raise UserError(f"{path} is a model of puzzles and writes no text: use `srmlab solve`")
         if self.tokenizer is not None:
             tokenizer = make_tokenizer(self.tokenizer)
         prompt = self.prompt_tokens(model, byte_tokenizer() if fresh and tokenizer is None else tokenizer)
@@ -101,27 +110,23 @@ class Command:
                 stop_token=tokenizer.end_of_text if tokenizer else None,
                 overflow=self.overflow,
                 exit=exit,
+                reuse_cache=self.reuse_cache,
                 on_token=show,
             )
         except ValueError as error:  # a prompt or a setting that cannot work
             raise UserError(str(error).replace('pass overflow="slide"', "add --overflow slide")) from None
         if self.json:
             text = None if tokenizer is None else Stream(tokenizer).all(written)
-            answer = {
-                "model": str(path),
-                "seed": seed,
-                "prompt_tokens": prompt,
-                "new_tokens": written,
-                "text": text,
-            }
+            answer = {"model": str(path), "seed": seed, "prompt_tokens": prompt, "new_tokens": written}
+            answer["text"] = text
             if exit is not None:
                 answer |= {"exit": exit.tolerance, "mean_levels": exit.mean_levels, "levels": model.depth}
             print(json.dumps(answer, ensure_ascii=False))
-        else:
-            print(stream.close())
-            if exit is not None:
-                used = f"{exit.mean_levels:.2f} of {model.depth} {model.level_name}"
-                print(f"{used} per token", file=sys.stderr)
+            return
+        print(stream.close())
+        if exit is not None:
+            used = f"{exit.mean_levels:.2f} of {model.depth} {model.level_name}"
+            print(f"{used} per token", file=sys.stderr)
 
     def prompt_tokens(self, model: LanguageModel, tokenizer: Tokenizer | None) -> list[int]:
         if self.tokens and self.prompt:

@@ -1,4 +1,4 @@
-"""`srmlab info NAME`: one model in full, with a drawing of its layer.
+"""`srmlab info NAME`: one model in full, with a drawing of its layer; and the run it comes from.
 
 `describe` is the answer as plain data (what `--json` prints).
 """
@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import tyro
@@ -17,9 +18,11 @@ from torch import Tensor
 
 import srmlab
 from srmlab.cli.presets import PAPER_PARAMETERS
+from srmlab.cli.run_info import config_of, describe_path, path_section
 from srmlab.errors import UserError
-from srmlab.models import LanguageModel, ModelConfig
+from srmlab.models import PRESETS, SWEEP_PRESETS, LanguageModel, ModelConfig
 from srmlab.models.ordering import LETTERS
+from srmlab.training.run_text import chosen
 
 WIDTH = 80  # columns of everything printed here
 
@@ -27,27 +30,57 @@ WIDTH = 80  # columns of everything printed here
 @dataclass
 class Command:
     """Describe one model in full: computation, config, parameters part by part, arithmetic, memory, sites.
+    Of a run, a checkpoint or an export, first: how far it was trained, on what, its losses, what it holds.
 
     Example:
         srmlab info srm-base
+        srmlab info runs/nano
+        srmlab info --pretrained
         srmlab info srm-nano --set streams=16 order=ABCCBA
         srmlab info gpt2 --json
     """
 
-    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
-    """A preset; `srmlab presets --sweep` lists them."""
+    name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = None
+    """A preset (`srmlab presets --sweep` lists them), or a run, a checkpoint or an export."""
+    pretrained: bool = False
+    """Instead of NAME: the trained model that comes with the package."""
     set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FIELD=VALUE")] = ()
     """Change fields of the config."""
     json: bool = False
     """Print JSON, for a program to read."""
 
     def run(self) -> None:
-        config = changed(srmlab.preset(self.name), self.set)
-        answer = describe(config, self.name)
+        if self.name is None and not self.pretrained:
+            raise UserError("NAME missing; `srmlab info --help` shows the options")
+        if self.name is not None and (is_preset(self.name) or not Path(self.name).exists()):
+            config = changed(self.preset(self.name), self.set)
+            answer, sections = describe(config, self.name), []
+        else:
+            config, about = self.opened(chosen(self.name, self.pretrained))
+            preset = about.get("preset")
+            answer = describe(config, preset or config.architecture, named=bool(preset)) | {"about": about}
+            sections = [path_section(about)]
         if self.json:
             print(json.dumps(answer, indent=2, ensure_ascii=False))
         else:
-            print(report(config, answer))
+            print("\n\n".join([*sections, report(config, answer)]))
+
+    def preset(self, name: str) -> ModelConfig:
+        if self.pretrained:
+            raise UserError(f"give one of them: {name}, or --pretrained")
+        if "/" in name:
+            raise UserError(f"{name} does not exist: give a preset, a run, a checkpoint or an export")
+        return srmlab.preset(name)
+
+    def opened(self, path: Path) -> tuple[ModelConfig, dict[str, Any]]:
+        """The config of what is in a folder, and what else the folder holds."""
+        if self.set:
+            raise UserError(f"--set changes a preset, and {path} is trained: leave it out")
+        return config_of(path), describe_path(path)
+
+
+def is_preset(name: str) -> bool:
+    return name in {**PRESETS, **SWEEP_PRESETS}
 
 
 def changed(config: ModelConfig, settings: tuple[str, ...]) -> ModelConfig:
@@ -71,16 +104,17 @@ def _read(text: str, kind: Any) -> Any:
         return text
 
 
-def describe(config: ModelConfig, name: str) -> dict[str, Any]:
-    """What `srmlab info` shows, as plain data. `name` is the preset that the config comes from."""
+def describe(config: ModelConfig, name: str, named: bool = True) -> dict[str, Any]:
+    """What `srmlab info` shows, as plain data. `name` is the preset of the config, unless not `named`."""
     model = srmlab.build(config, device="meta")
     flops = model.flops_per_token(config.context)
     parameters = model.num_parameters()
     cached = model.recording.cached_values
-    as_named = config == srmlab.preset(name)
+    named = named and is_preset(name)
+    as_named = named and config == srmlab.preset(name)
     return {
         "name": name,
-        "changed": not as_named,
+        "changed": named and not as_named,
         "config": config.to_dict(),
         "parameters": parameters,
         "paper": PAPER_PARAMETERS.get(name) if as_named else None,
@@ -171,7 +205,7 @@ def _heading(answer: dict[str, Any]) -> str:
 
 
 def _config_section(config: ModelConfig, answer: dict[str, Any]) -> str:
-    preset = srmlab.preset(answer["name"])
+    preset = srmlab.preset(answer["name"]) if answer["changed"] else config
     rows = []
     for field in fields(config):
         value = getattr(config, field.name)
@@ -202,7 +236,8 @@ def _parts_section(answer: dict[str, Any]) -> str:
     for part, times in runs:
         name = part["name"] if times == 1 else f"{times} {part['name'].rpartition(' ')[0]}s"
         count, share = times * part["parameters"], times * part["share"]
-        lines.append(f"  {name:<13}{count:>11,} {share:>6.1%}  {_shapes(part['weights'])}".rstrip())
+        line = f"  {name:<13}{count:>11,} {share:>6.1%}  {_shapes(part['weights'])}".rstrip()
+        lines.append(line if len(line) <= WIDTH else f"{line[: WIDTH - 1].rsplit(' ', 1)[0]} …")
     lines.append(f"  {'all':<13}{answer['parameters']:>11,} {1:>6.0%}")
     if answer["config"]["tied"]:
         lines[-1] += "  the unembedding is the embedding"

@@ -9,14 +9,20 @@ from typing import Any
 
 import srmlab
 from srmlab.models import PRESETS, SWEEP_PRESETS, ModelConfig
-from srmlab.models.srm import SWEEP_STREAMS
+from srmlab.models.srm_config import SWEEP_STREAMS
 
-PAPER_PARAMETERS = {  # as the paper prints them
+PAPER_PARAMETERS = {  # as the paper prints them, and those of other models theirs
     "srm-base": "68M",
     "srm-med": "134M",
     "srm-large": "454M",
     "hrm": "109M",
     "gpt2": "124M",
+    "huginn": "3.5B",
+    "hyper": "1.2B",
+    "hyper-static": "1.2B",
+    "mor": "165M",
+    "ouro": "1.4B",
+    "ouro-2.6b": "2.6B",
     **{f"srm-sweep-parameter-{s}": "85M" for s in SWEEP_STREAMS},
     **{
         f"srm-sweep-width-{s}": f"{millions}M"
@@ -31,7 +37,7 @@ SLIP = "srm-sweep-width-1"  # the one cell of the paper's table that is counted 
 LEGEND = [
     "S       streams; dim, that of one stream",
     "order   the steps of one layer; +1: a post-step. HRM: blocks of its nets",
-    "layers  applied / in the gradient. HRM: high × low cycles. GPT-2: its blocks",
+    "depth   applied / in the gradient. HRM: high × low cycles; else blocks, loops",
     "GFLOP   training arithmetic per token at the model's context",
 ]
 SWEEP_NOTES = [
@@ -94,11 +100,12 @@ def describe(name: str) -> dict[str, Any]:
 def table(rows: list[dict[str, Any]]) -> str:
     """The rows as text: 80 columns for the named models, 100 with the sweep."""
     lines: list[tuple[str, ...]] = [
-        ("preset", "S", "dim", "MLP", "order", "layers", "parameters", "paper", "GFLOP")
+        ("preset", "S", "dim", "MLP", "order", "depth", "parameters", "paper", "GFLOP")
     ]
     for row in rows:
         paper = f"{row['paper'] or '–'}{'*' if row['name'] == SLIP else ''}"
-        gigaflops = f"{row['training_flops_per_token'] / 1e9:.3g}"
+        flops = row["training_flops_per_token"] / 1e9
+        gigaflops = f"{flops:.3g}" if flops >= 0.01 else f"{flops:.4f}"
         sizes = _sizes(srmlab.config_from_dict({"architecture": row["architecture"], **row["config"]}))
         lines.append((row["name"], *sizes, f"{row['parameters']:,}", paper, gigaflops))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]

@@ -65,5 +65,11 @@ class Command:
             for prompt in prompts:
                 traces.append(session.trace(prompt))
                 task.update(len(traces))
-            path = write_report(session, out, run=run, traces=traces, results=self.results)
+            drawing = display.task("drawing", unit="figures")
+
+            def drawn(name: str, done: int, total: int) -> None:
+                if total:
+                    drawing.update(done, name, total)
+
+            path = write_report(session, out, run=run, traces=traces, results=self.results, progress=drawn)
         print(f"{path}   {path.stat().st_size / 1e6:.1f} MB, open it in a browser")

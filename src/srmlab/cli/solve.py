@@ -1,4 +1,4 @@
-"""`srmlab solve RUN`: how many problems a model solves, by difficulty and by the depth it is run at."""
+"""`srmlab solve RUN`: how many problems, or puzzles, a model solves, by difficulty and by depth."""
 
 from __future__ import annotations
 
@@ -15,22 +15,29 @@ from srmlab.errors import UserError
 if TYPE_CHECKING:
     from srmlab.data import Manifest
     from srmlab.models import LanguageModel
+    from srmlab.training.run import RunConfig
     from srmlab.training.run_text import RunText
 
 
 @dataclass
 class Command:
-    """Count the problems of a task that a model solves: the whole answer is right, and so is where it ends.
+    """Count the problems of a task, or the puzzles, that a model solves: the whole answer is right.
 
     The problems are new: they lie on the validation side of the data's split, so the model was trained on
     none of them. Recurrent models are also run at other depths than they were trained at, on the same
     weights. In brackets is the 95 % interval (Wilson's).
+
+    A model of puzzles is tried on the test puzzles of its data, or on a file of your own, and its answers
+    are counted after every segment. --show prints boards with what each segment changed.
 
     Example:
         srmlab prepare task:hops --out data/hops --tokenizer byte
         srmlab train srm-nano --data data/hops --out runs/hops --model.vocab-size 257 --answers-only
         srmlab solve runs/hops
         srmlab solve runs/hops --difficulty 1 2 3 --depth 4 8 16 --problems 1000 --json
+        srmlab solve --pretrained sudoku --show
+        srmlab solve runs/sudoku4 --segments 32 --votes 16
+        srmlab solve runs/sudoku4 --file mine.txt --show
     """
 
     path: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
@@ -44,7 +51,15 @@ class Command:
     depth: tuple[int, ...] = ()
     """Layers (HRM: high cycles) to run; by default powers of two up to twice the trained depth."""
     problems: int = 200
-    """How many of every difficulty."""
+    """How many of every difficulty; of puzzles, how many in all."""
+    segments: int | None = None
+    """Of puzzles: segments to run; by default as many as in training."""
+    votes: int = 1
+    """Of puzzles: symmetries of each to answer and take the most frequent answer (of ARC, the two)."""
+    file: Path | None = None
+    """Of puzzles: a file of your own, one a line or a table with question and answer."""
+    show: bool = False
+    """Of puzzles: print the first boards, and what changes from segment to segment."""
     data: Path | None = None
     """Folder of `srmlab prepare` that the model was trained on; by default the run's."""
     document_mask: bool = False
@@ -58,18 +73,47 @@ class Command:
     """Print JSON, for a program to read."""
 
     def run(self) -> None:
-        answer = self.solve()
-        print(json.dumps(answer, indent=2) if self.json else "\n".join(lines(answer)))
+        from srmlab.training.initial import model_of
+        from srmlab.training.run import run_config
+        from srmlab.training.run_text import chosen
 
-    def solve(self) -> dict[str, Any]:
-        from srmlab.progress import Display
-        from srmlab.tasks.accuracy import Accuracy, solved
-        from srmlab.training.run_text import chosen, open_text
-
-        for name in ("problems", "batch_size"):
+        for name in ("problems", "batch_size", "votes"):
             if getattr(self, name) < 1:
                 raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be at least 1")
         path = chosen(self.path, self.pretrained)
+        if not model_of(path).causal:
+            self.run_puzzles(path, run_config(path))
+            return
+        for name in ("segments", "votes", "file", "show"):
+            if getattr(self, name) != Command.__dataclass_fields__[name].default:
+                raise UserError(f"--{name}: is for puzzles, and {path} was trained on text")
+        answer = self.solve(path)
+        print(json.dumps(answer, indent=2) if self.json else "\n".join(lines(answer)))
+
+    def run_puzzles(self, path: Path, run: RunConfig | None) -> None:
+        import srmlab
+        from srmlab.cli.solve_puzzles import SHOWN, lines, measure, open_subject, play
+        from srmlab.training.distributed import device_of
+
+        for name in ("task", "difficulty", "document_mask"):
+            if getattr(self, name):
+                raise UserError(f"--{name.replace('_', '-')}: is for text, and {path} solves puzzles")
+        if low := [n for n in (*self.depth, 1 if self.segments is None else self.segments) if n < 1]:
+            raise UserError(f"--depth, --segments {low[0]}: must be at least 1")
+        subject = open_subject(path, srmlab.load(path, device=device_of(self.device)), run, self)
+        answer, found = measure(subject, self)
+        if self.json:
+            print(json.dumps(answer, indent=2))
+            return
+        for board in range(min(SHOWN, len(found)) if self.show else 0):
+            print("\n".join(play(subject.kind, found, board)) + "\n")
+        print("\n".join(lines(answer)))
+
+    def solve(self, path: Path) -> dict[str, Any]:
+        from srmlab.progress import Display
+        from srmlab.tasks.accuracy import Accuracy, solved
+        from srmlab.training.run_text import open_text
+
         text = open_text(
             path, data=self.data, document_mask=self.document_mask, device=self.device, verify=False
         )

@@ -14,10 +14,11 @@ from srmlab.errors import UserError
 from srmlab.progress import Display, duration
 
 if TYPE_CHECKING:
-    from srmlab.data import TokenData
     from srmlab.experiments import Cell, Experiment, SweepResult
     from srmlab.experiments.dispatch import Outcome
     from srmlab.experiments.jobs import Job
+    from srmlab.puzzles import Puzzles
+    from srmlab.training.objective import Data
 
 MINI_SOURCE, MINI_TOKENIZER = "sotu", "bpe:512"
 
@@ -111,7 +112,7 @@ class Command:
     def sweep(self, experiment: Experiment) -> None:
         from srmlab.experiments.jobs import make_jobs, write_plan
 
-        data = self.open_data()
+        data = self.open_data(experiment)
         cells = self.cells(experiment, data)
         plan = self.out / "plans" / f"{self.folder_name(experiment)}.json"
         while True:  # the search for rates decides which runs come next
@@ -154,11 +155,14 @@ class Command:
         if not self.json:
             print(f"{len(submitted)} jobs {'submitted' if cluster == 'slurm' else 'done'} {submitted[:1]}")
 
-    def open_data(self) -> TokenData:
+    def open_data(self, experiment: Experiment) -> Data:
         from srmlab.data import PrepareConfig, open_tokens, prepare
+        from srmlab.training.objective import open_data
 
         if self.data is not None:
-            return open_tokens(self.data)
+            return open_data(self.data)
+        if experiment.puzzles:
+            return self.open_puzzles(experiment.puzzles)
         if self.scale == "paper":
             raise UserError(
                 "--data missing: `srmlab prepare hf:Skylion007/openwebtext --out data/openwebtext` makes it"
@@ -169,10 +173,22 @@ class Command:
             prepare(PrepareConfig(source=MINI_SOURCE, out=folder, tokenizer=MINI_TOKENIZER))
         return open_tokens(folder)
 
-    def all_cells(self, experiment: Experiment, data: TokenData) -> list[Cell]:
+    def open_puzzles(self, kind: str) -> Puzzles:
+        from srmlab.puzzles import PuzzleConfig, open_puzzles, prepare_puzzles
+
+        folder = self.puzzle_folder(kind)
+        if (folder / "manifest.json").is_file():
+            return open_puzzles(folder)
+        print(f"preparing {kind} in {folder}", file=sys.stderr)
+        return prepare_puzzles(PuzzleConfig(kind, folder, held_out=0.2))
+
+    def puzzle_folder(self, kind: str) -> Path:
+        return self.out / kind.replace(":", "-")
+
+    def all_cells(self, experiment: Experiment, data: Data) -> list[Cell]:
         return experiment.plan(self.scale, vocab_size=data.vocab_size, steps=self.steps)
 
-    def cells(self, experiment: Experiment, data: TokenData) -> list[Cell]:
+    def cells(self, experiment: Experiment, data: Data) -> list[Cell]:
         """Those that are to be run."""
         cells = self.all_cells(experiment, data)
         for name in self.only:
@@ -185,14 +201,11 @@ class Command:
         return f"{experiment.name}-{self.scale}{rehearsal}"
 
     def tell_plan(self, cells: list[Cell], jobs: list[Job]) -> None:
-        from srmlab.models import build
         from srmlab.training.peak import measure_peak
 
         runs = [self.seeds + (2 if cell.tuned else 0) for cell in cells]  # two more rates, if not more
         flops = [
-            cell.training.steps
-            * cell.training.tokens_per_step(cell.model.context)
-            * build(cell.model, device="meta").flops_per_token(cell.model.context).training
+            cell.training.steps * cell.training.tokens_per_step(cell.model.context) * cell.flops_per_token
             for cell in cells
         ]
         total = float(sum(cost * times for cost, times in zip(flops, runs, strict=True)))
@@ -224,8 +237,9 @@ class Command:
     def show(self, experiment: Experiment) -> None:
         from srmlab.experiments import SweepResult
 
-        if (self.out / "data" / "manifest.json").is_file() or self.data is not None:
-            data = self.open_data()
+        folder = self.puzzle_folder(experiment.puzzles) if experiment.puzzles else self.out / "data"
+        if (folder / "manifest.json").is_file() or self.data is not None:
+            data = self.open_data(experiment)
             result = self.collect(experiment, self.all_cells(experiment, data), data)
             if result.cells:
                 self.tell(experiment, result)
@@ -240,7 +254,7 @@ class Command:
             "or name the folder of results with --results"
         )
 
-    def collect(self, experiment: Experiment, cells: list[Cell], data: TokenData) -> SweepResult:
+    def collect(self, experiment: Experiment, cells: list[Cell], data: Data) -> SweepResult:
         from srmlab.experiments import collect
 
         about = {

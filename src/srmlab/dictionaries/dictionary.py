@@ -1,11 +1,17 @@
 """A dictionary writes the states of a stream as sums of few directions out of many.
 
-    x ≈ centre + Σ_f a_f · direction_f          a = the k largest of ReLU((x − centre) · encoder + bias)
+    x ≈ centre + Σ_f a_f · direction_f          a = few of ReLU((x − centre) · encoder + bias)
 
-so at most k of the F activations a_f of a state are above 0: a sparse autoencoder with a top-k activation
-(Gao et al., 2024). Directions have length 1. Streams do not share their spaces, so every stream has a
-dictionary of its own; all are held in one object and computed in one grouped matmul. States are taken as a
-site gives them, with stream and dim last: `dictionary.encode(cache["layers.7.out"])`.
+a sparse autoencoder. Which activations a_f stay above 0 is its activation:
+
+    topk        the k largest of a state (Gao et al., 2024)
+    batchtopk   while it learns, the k·N largest of N states, so that a state has as many as it needs; then
+                those above the threshold that this came to, one for a stream (Bussmann et al., 2024)
+    jumprelu    those above a threshold of their own, which is learned (Rajamanoharan et al., 2024)
+
+Directions have length 1. Streams do not share their spaces, so every stream has a dictionary of its own; all
+are held in one object and computed in one grouped matmul. States are taken as a site gives them, with stream
+and dim last: `dictionary.encode(cache["layers.7.out"])`.
 
     >>> import torch
     >>> dictionary = Dictionary(DictionaryConfig(streams=8, dim=32, features=128, k=4))
@@ -24,7 +30,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +38,7 @@ from torch import Tensor, nn
 from srmlab.errors import UserError
 from srmlab.files import write_file
 
+Activation = Literal["topk", "batchtopk", "jumprelu"]
 FORMAT = 1
 CONFIG, WEIGHTS = "dictionary.json", "dictionary.safetensors"
 
@@ -41,18 +48,34 @@ class DictionaryConfig:
     streams: int
     dim: int
     features: int  # of each stream
-    k: int  # features in use at most for one state
+    k: int  # features in use for one state: at most, or with a threshold about, on average
     points: tuple[str, ...] = ()  # the sites whose states it was learned from
     model: str = ""  # the mark of the model it was learned on
+    activation: Activation = "topk"
 
     def __post_init__(self) -> None:
+        if self.activation not in get_args(Activation):
+            kinds = ", ".join(get_args(Activation))
+            raise UserError(f"activation = {self.activation!r}: must be one of {kinds}")
         if self.features < 1:
             raise UserError(f"features = {self.features}: give 1 or more")
         if not 1 <= self.k <= self.features:
             raise UserError(f"k = {self.k}: give 1 to {self.features}, the number of features")
 
+    @property
+    def has_threshold(self) -> bool:
+        return self.activation != "topk"
+
+    @property
+    def most(self) -> int:
+        """Features of a state that are shown: with a threshold there may be more of them in use."""
+        return min(self.features, 4 * self.k) if self.has_threshold else self.k
+
 
 class Dictionary(nn.Module):
+    translates: ClassVar[bool] = False  # whether it makes something else of a state than the state itself
+    threshold: Tensor | None  # [S, F]
+
     def __init__(self, config: DictionaryConfig, seed: int = 0) -> None:
         super().__init__()
         self.config = config
@@ -63,13 +86,18 @@ class Dictionary(nn.Module):
         self.encoder = nn.Parameter(directions.mT.contiguous())  # [S, D, F]
         self.bias = nn.Parameter(torch.zeros(S, F))
         self.directions = nn.Parameter(directions.clone())  # [S, F, D]
+        learned, kept = config.activation == "jumprelu", config.activation == "batchtopk"
+        if learned:
+            self.threshold = nn.Parameter(torch.zeros(S, F))
+        else:
+            self.register_buffer("threshold", torch.zeros(S, F) if kept else None)
 
     def activations(self, states: Tensor) -> Tensor:
-        """States […, S, D] → […, S, F], before the k largest are chosen; never negative."""
+        """States […, S, D] → […, S, F], before any are chosen; never negative."""
         return self._by_stream(self._activations, states, self.config.dim)
 
     def encode(self, states: Tensor) -> Tensor:
-        """States […, S, D] → codes […, S, F], at most k above 0."""
+        """States […, S, D] → codes […, S, F], few above 0."""
         return self._by_stream(self._encode, states, self.config.dim)
 
     def decode(self, codes: Tensor) -> Tensor:
@@ -97,10 +125,28 @@ class Dictionary(nn.Module):
         return torch.baddbmm(self.bias[:, None], centred, self.encoder).relu()
 
     def _encode(self, states: Tensor) -> Tensor:
-        return largest(self._activations(states), self.config.k)
+        activations = self._activations(states)
+        if self.threshold is None:
+            return largest(activations, self.config.k)
+        return activations * (activations > self.threshold[:, None])
 
     def _decode(self, codes: Tensor) -> Tensor:
         return torch.baddbmm(self.centre[:, None], codes, self.directions)
+
+    def directed(self, codes: Tensor) -> Tensor:
+        """Codes [S, N, F] → the sum of their directions [S, N, D]."""
+        return torch.bmm(codes, self.directions)
+
+    def rebuild(self, codes: Tensor, states: Tensor) -> Tensor:  # noqa: ARG002
+        """Codes [S, N, F], and the states [S, N, D] they are of → what it makes of them [S, N, D]."""
+        return self._decode(codes)
+
+    def begin(self, states: Tensor, targets: Tensor) -> None:  # noqa: ARG002
+        """Learning begins, with these states and targets [S, N, D]."""
+        self.centre.copy_(states.mean(1))
+
+    def forget(self, stream: int, features: Tensor) -> None:
+        """What else there is of features that begin anew."""
 
     @torch.no_grad()
     def normalise(self) -> None:
@@ -122,6 +168,8 @@ def save(dictionary: Dictionary, folder: str | Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     save_file({name: value.contiguous() for name, value in dictionary.state_dict().items()}, folder / WEIGHTS)
     document = {"format": FORMAT, **dataclasses.asdict(dictionary.config)}
+    if document["activation"] == "topk":
+        del document["activation"]  # as it was before there were others
     write_file(folder / CONFIG, json.dumps(document, indent=2) + "\n")
     return folder
 

@@ -41,6 +41,9 @@ CHOICES = 8  # tokens raised and lowered most
 
 Decode = Callable[[int], str]
 
+EXAMPLES = 8  # of every feature
+Progress = Callable[[int], None] | None  # gets how many batches are read
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Features(Result):
@@ -110,11 +113,17 @@ def features(
     model: LanguageModel,
     dictionary: Dictionary,
     batches: Batches,
-    examples: int = 8,
-    progress: Callable[[int], None] | None = None,
+    examples: int = EXAMPLES,
+    progress: Progress = None,
 ) -> Features:
     """The strongest examples of every feature, and the tokens whose logits it raises."""
-    model = check(model, dictionary)
+    return find_features(check(model, dictionary), dictionary, batches, examples, progress)
+
+
+def find_features(
+    model: LanguageModel, dictionary: Dictionary, batches: Batches, examples: int, progress: Progress = None
+) -> Features:
+    """The same for anything that reads sites of the model: also of a transcoder."""
     if examples < 1:
         raise UserError(f"examples = {examples}: give 1 or more")
     search = Search(model, dictionary.to(model.device), examples)

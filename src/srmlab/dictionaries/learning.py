@@ -5,8 +5,10 @@ every stream at once. Nothing is stored between steps, and step t reads batch t:
 dictionary. The loss of a stream is the share of its variance that is left unexplained, so streams of
 different spread learn alike, and none learns at the cost of another.
 
-A feature that has fired at none of the last `patience` states is dead, and is re-initialised along the
-residual of one of the states that are explained worst (as in Bricken et al., 2023).
+A feature that has fired at none of the last `patience` states is dead. With dead="replace" it is
+re-initialised along the residual of one of the states that are explained worst (as in Bricken et al., 2023);
+with dead="auxiliary" the dead features together learn what the living leave unexplained, at 1/32 of the loss
+(as in Gao et al., 2024).
 
 With `layers="every"` the states after all layers are taken together: the layers share their weights, and one
 dictionary then says what a stream carries at any depth.
@@ -22,22 +24,27 @@ dictionary then says what a stream carries at any depth.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from srmlab.analysis.capture import stream_major
 from srmlab.analysis.registry import streams_of
 from srmlab.analysis.replacement import Layers, points_at
+from srmlab.analysis.states import stream_major
 from srmlab.data import Batch, as_batch
-from srmlab.dictionaries.dictionary import Dictionary, DictionaryConfig
+from srmlab.dictionaries.dictionary import Activation, Dictionary, DictionaryConfig, largest
+from srmlab.dictionaries.sparsity import chosen, first_threshold
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
 from srmlab.storage.identity import model_mark
 
 PATIENCE = 100_000  # states without firing, after which a feature is dead
 COOLING = 0.2  # of the steps, at the end, in which the rate falls to 0
+AUXILIARY = 1 / 32  # the weight of what dead features learn
+JUMP = 1.0  # the width of a threshold's jump, in spreads of the states
 
+Dead = Literal["replace", "auxiliary"]
 Progress = Callable[[int, float], None]  # steps done, the share of variance unexplained
 
 
@@ -52,6 +59,8 @@ def learn(
     lr: float = 2e-3,
     patience: int = PATIENCE,
     seed: int = 0,
+    activation: Activation = "topk",
+    dead: Dead = "replace",
     progress: Progress | None = None,
 ) -> Dictionary:
     """A dictionary of each stream's states after some layers ("last", "every", or layer numbers).
@@ -61,10 +70,6 @@ def learn(
     features for each dimension of a stream, and an eighth as many as dimensions are in use at once.
     """
     model = streams_of(model, "a dictionary")
-    if steps < 1:
-        raise UserError(f"steps = {steps}: give 1 or more")
-    if not 0 < lr < float("inf"):
-        raise UserError(f"lr = {lr}: must be positive")
     dim = model.config.stream_dim
     config = DictionaryConfig(
         streams=len(model.streams),
@@ -73,34 +78,72 @@ def learn(
         k=usual_k(dim) if k is None else k,
         points=points_at(model, layers),
         model=model_mark(model),
+        activation=activation,
     )
-    dictionary = Dictionary(config, seed).to(model.device)
-    optimizer = torch.optim.Adam(dictionary.parameters(), lr=lr)
-    silent = torch.zeros(config.streams, config.features, device=model.device)  # states since it last fired
-    variance = torch.ones(config.streams, device=model.device)
+    learner = Learner(Dictionary(config, seed).to(model.device), steps, lr, patience, dead)
     for step in range(steps):
         states = states_of(model, as_batch(batch(step)).to(model.device), config.points)
-        if step == 0:
-            variance = settle(dictionary, states)
-        for group in optimizer.param_groups:
-            group["lr"] = lr * min(1.0, (steps - step) / (COOLING * steps))
-        codes = dictionary.encode(states)
-        residual = (states - dictionary.decode(codes)).transpose(0, 1)  # [S, N, D]
-        unexplained = residual.square().sum(-1).mean(1) / variance  # [S]
-        if not bool(unexplained.isfinite().all()):
-            raise UserError(f"the loss is not finite at step {step}: learn with less than lr = {lr:g}")
-        optimizer.zero_grad()
-        unexplained.sum().backward()
-        optimizer.step()
-        dictionary.normalise()
-        silent = torch.where((codes > 0).any(0), 0.0, silent + len(states))
-        dead = silent >= patience
-        if bool(dead.any()) and steps - step > COOLING * steps:
-            replace(dictionary, optimizer, residual.detach(), dead)
-            silent[dead] = 0
+        states = states.transpose(0, 1)  # [S, N, D]
+        unexplained = learner.step(states, states)
         if progress is not None:
-            progress(step + 1, unexplained.mean().item())
-    return dictionary.eval()
+            progress(step + 1, unexplained)
+    return learner.dictionary.eval()
+
+
+class Learner:
+    """A dictionary that learns: the steps of Adam, and what becomes of dead features."""
+
+    def __init__(self, dictionary: Dictionary, steps: int, lr: float, patience: int, dead: Dead) -> None:
+        if steps < 1:
+            raise UserError(f"steps = {steps}: give 1 or more")
+        if not 0 < lr < float("inf"):
+            raise UserError(f"lr = {lr}: must be positive")
+        if dead not in get_args(Dead):
+            raise UserError(f"dead = {dead!r}: must be one of {', '.join(get_args(Dead))}")
+        self.dictionary, self.steps, self.lr, self.patience, self.dead = dictionary, steps, lr, patience, dead
+        self.optimizer = torch.optim.Adam(dictionary.parameters(), lr=lr)
+        self.silent = torch.zeros_like(dictionary.bias)  # [S, F] states since it last fired
+        self.done = 0
+
+    def step(self, states: Tensor, targets: Tensor) -> float:
+        """One step on states [S, N, D], and what is to be made of them; the share of variance left."""
+        dictionary = self.dictionary
+        if self.done == 0:
+            self.variance = settle(dictionary, states, targets)  # [S]
+            spread = (states - states.mean(1, keepdim=True)).square().mean((1, 2), keepdim=True)
+            self.width = JUMP * spread.sqrt().clamp(min=1e-6)  # [S, 1, 1]
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.lr * min(1.0, (self.steps - self.done) / (COOLING * self.steps))
+        activations = dictionary._activations(states)
+        codes, cost = chosen(dictionary, activations, self.width)
+        residual = targets - dictionary.rebuild(codes, states)  # [S, N, D]
+        unexplained = residual.square().sum(-1).mean(1) / self.variance  # [S]
+        if not bool(unexplained.isfinite().all()):
+            raise UserError(
+                f"the loss is not finite at step {self.done}: learn with less than lr = {self.lr:g}"
+            )
+        loss = unexplained if cost is None else unexplained + cost
+        asleep = self.silent >= self.patience
+        if self.dead == "auxiliary" and bool(asleep.any()):
+            loss = loss + AUXILIARY * self.of_the_dead(activations, residual.detach(), asleep)
+        self.optimizer.zero_grad()
+        loss.sum().backward()
+        self.optimizer.step()
+        dictionary.normalise()
+        self.silent = torch.where((codes > 0).any(1), 0.0, self.silent + states.shape[1])
+        asleep = self.silent >= self.patience
+        if self.dead == "replace" and bool(asleep.any()) and self.steps - self.done > COOLING * self.steps:
+            replace(dictionary, self.optimizer, residual.detach(), asleep, states)
+            self.silent[asleep] = 0
+        self.done += 1
+        return unexplained.mean().item()
+
+    def of_the_dead(self, activations: Tensor, residual: Tensor, dead: Tensor) -> Tensor:
+        """[S] What dead features alone leave of the residual."""
+        few = min(activations.shape[-1], max(1, residual.shape[-1] // 2))
+        codes = largest(activations.masked_fill(~dead[:, None], 0), few)
+        left = residual - self.dictionary.directed(codes)
+        return left.square().sum(-1).mean(1) / self.variance
 
 
 def usual_features(dim: int) -> int:
@@ -122,25 +165,41 @@ def states_of(model: LanguageModel, batch: Batch, points: Sequence[str]) -> Tens
 
 
 @torch.no_grad()
-def settle(dictionary: Dictionary, states: Tensor) -> Tensor:
-    """Start at the mean of the first states; the variance [S] around it."""
-    states = states.transpose(0, 1)  # [S, N, D]
-    dictionary.centre.copy_(states.mean(1))
-    spread = states - dictionary.centre[:, None]
+def settle(dictionary: Dictionary, states: Tensor, targets: Tensor) -> Tensor:
+    """Start at the means of the first states and targets [S, N, D]; the targets' variance [S]."""
+    dictionary.begin(states, targets)
+    if dictionary.threshold is not None:
+        first_threshold(dictionary, dictionary._activations(states))
+    spread = targets - targets.mean(1)[:, None]
     return spread.square().sum(-1).mean(1).clamp(min=1e-12)
 
 
 @torch.no_grad()
-def replace(dictionary: Dictionary, optimizer: torch.optim.Adam, residual: Tensor, dead: Tensor) -> None:
-    """Re-initialise dead features [S, F] along the residuals [S, N, D] of the states explained worst."""
+def replace(
+    dictionary: Dictionary,
+    optimizer: torch.optim.Adam,
+    residual: Tensor,
+    dead: Tensor,
+    states: Tensor | None = None,
+) -> None:
+    """Re-initialise dead features [S, F] along the residuals [S, N, D] of the states explained worst; what
+    they read is along these states, if the dictionary makes something else of them.
+    """
     worst = torch.linalg.vector_norm(residual, dim=-1).argsort(dim=-1, descending=True)  # [S, N]
     for s in dead.any(1).nonzero().squeeze(1).tolist():
         features = dead[s].nonzero().squeeze(1)[: worst.shape[1]]
         direction = torch.nn.functional.normalize(residual[s, worst[s, : len(features)]], dim=-1)
         strength = torch.linalg.vector_norm(dictionary.encoder[s], dim=0)[~dead[s]]
         dictionary.directions[s, features] = direction
-        dictionary.encoder[s, :, features] = direction.T * (strength.mean() if len(strength) else 1.0)
+        read = direction
+        if dictionary.translates and states is not None:
+            read = states[s, worst[s, : len(features)]] - dictionary.centre[s]
+            read = torch.nn.functional.normalize(read, dim=-1)
+        dictionary.encoder[s, :, features] = read.T * (strength.mean() if len(strength) else 1.0)
         dictionary.bias[s, features] = 0
+        dictionary.forget(s, features)
+        if dictionary.threshold is not None and len(strength):
+            dictionary.threshold[s, features] = dictionary.threshold[s, ~dead[s]].mean()
         for parameter, places in (
             (dictionary.directions, (s, features)),
             (dictionary.encoder, (s, slice(None), features)),

@@ -8,6 +8,8 @@ and what each of them is.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,9 +46,9 @@ class Lexicon:
 
     @torch.inference_mode()
     def in_use(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """States […, S, D] → the features in use, the strongest first, and their activations, each […, S, k].
-        Where fewer than k are, the others are −1, at 0."""
-        activations, features = self.dictionary.activations(states).topk(self.dictionary.config.k)
+        """States […, S, D] → the features in use, the strongest first, and their activations, each […, S, k]
+        (4·k of a dictionary with thresholds). Where fewer are, the others are −1, at 0."""
+        activations, features = self.dictionary.encode(states).topk(self.dictionary.config.most)
         return features.masked_fill(activations == 0, -1), activations
 
 
@@ -59,3 +61,12 @@ def lexicons_of(path: str | Path) -> list[Path]:
         folders.append(path.parent.parent / "dictionaries")
     found = [file.parent for folder in folders for file in folder.glob(f"[!.]*/{CONFIG}")]
     return sorted(found, key=lambda folder: (folder / CONFIG).stat().st_mtime, reverse=True)
+
+
+def dictionary_folder(path: str | Path, suits: Callable[[Dictionary], object]) -> Path | None:
+    """The newest folder of these whose dictionary `suits` does not refuse."""
+    for folder in lexicons_of(path):
+        with suppress(UserError):
+            suits(load(folder))
+            return folder
+    return None

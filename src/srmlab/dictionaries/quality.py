@@ -29,29 +29,51 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srmlab.analysis.capture import (
-    Accumulator,
-    Batches,
-    Mean,
-    Placed,
-    capture,
-    need_targets,
-    read_twice,
-    stream_major,
-)
+from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture, need_targets, read_twice
 from srmlab.analysis.readout import Readout, sequence_losses
 from srmlab.analysis.registry import streams_of
 from srmlab.analysis.replacement import Replace, replacing
-from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require
-from srmlab.analysis.states import StateMeans, StateSums, points_of
+from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require, require_named
+from srmlab.analysis.states import StateMeans, StateSums, points_of, stream_major
 from srmlab.dictionaries.dictionary import Dictionary
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
 from srmlab.storage.identity import model_mark
 
 
+class AllReplaced:
+    """What is said of everything that a dictionary or a transcoder replaces."""
+
+    active: Array
+    loss: Array
+    all_spliced: Array
+    all_ablated: Array
+
+    @property
+    def explained(self) -> Array:
+        raise NotImplementedError
+
+    @property
+    @derived("", "share of variance")
+    def mean_explained(self) -> float:
+        """Over all that is replaced."""
+        return float(self.explained.mean())
+
+    @property
+    @derived("", "features")
+    def mean_active(self) -> float:
+        """Features in use, over all that is replaced."""
+        return float(self.active.mean())
+
+    @property
+    @derived("", "share of the loss")
+    def all_recovered(self) -> float:
+        """With all replaced at once."""
+        return float(share(self.all_ablated - self.all_spliced, self.all_ablated - self.loss))
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Quality(Result):
+class Quality(AllReplaced, Result):
     kind: ClassVar[str] = "dictionary"
     columns: ClassVar[tuple[str, ...]] = ("stream_explained", "recovered", "alive")
 
@@ -67,14 +89,13 @@ class Quality(Result):
     ablated: Annotated[Array, Measured("stream", "nats, loss with the stream at its mean")]
     all_spliced: Annotated[Array, Measured("", "nats, loss with all streams' reconstructions")]
     all_ablated: Annotated[Array, Measured("", "nats, loss with all streams at their means")]
+    activation: str = "topk"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            len(self.points) == len(self.residual),
-            f"{len(self.points)} points named, {len(self.residual)} measured",
-        )
-        require(bool((self.active <= self.k + 1e-9).all()), f"at most k = {self.k} features are in use")
+        require_named(self.points, self.residual)
+        few = self.activation != "topk" or bool((self.active <= self.k + 1e-9).all())
+        require(few, f"at most k = {self.k} features are in use")
 
     @property
     def features(self) -> int:
@@ -99,35 +120,34 @@ class Quality(Result):
         return self.active.mean(0)
 
     @property
-    @derived("", "share of variance")
-    def mean_explained(self) -> float:
-        """Over points and streams."""
-        return float(self.explained.mean())
+    def dead(self) -> float:
+        """The share of features that never fire."""
+        return float(1 - self.alive.mean())
 
     @property
     @derived("stream", "share of the loss")
     def recovered(self) -> Array:
-        return _share(self.ablated - self.spliced, self.ablated - self.loss)
-
-    @property
-    @derived("", "share of the loss")
-    def all_recovered(self) -> float:
-        """With all streams replaced at once."""
-        return float(_share(self.all_ablated - self.all_spliced, self.all_ablated - self.loss))
+        return share(self.ablated - self.spliced, self.ablated - self.loss)
 
     @property
     @derived("stream", "share of features")
     def alive(self) -> Array:
         return (self.firing.max(0) > 0).mean(-1)
 
+    @property
+    def in_use(self) -> str:
+        """How many features a state uses, in words."""
+        return f"{self.k}" if self.activation == "topk" else f"{self.mean_active:.1f} ({self.activation})"
+
     def headline(self) -> str:
         explained, recovered = self.text("mean_explained", ".1%"), self.text("all_recovered", ".1%")
         found = f"{explained} of variance explained, {recovered} of the loss recovered"
-        return f"{self.features} features a stream, {self.k} in use: {found}"
+        return f"{self.features} features a stream, {self.in_use} in use: {found}"
 
     def summary(self) -> str:
+        most = f"at most {self.k}" if self.activation == "topk" else self.in_use
         lines = [
-            f"Dictionaries of {self.features} features, at most {self.k} in use ({self.evidence})",
+            f"Dictionaries of {self.features} features, {most} in use ({self.evidence})",
             f"  {self.text('mean_explained', '.1%')} of variance explained; with all streams replaced "
             f"the loss is {self.text('all_spliced')} instead of {self.text('loss')} nats, "
             f"{self.text('all_recovered', '.1%')} recovered",
@@ -148,7 +168,7 @@ class Quality(Result):
         return "\n".join(lines)
 
 
-def _share(part: Array, whole: Array) -> Array:
+def share(part: Array, whole: Array) -> Array:
     """part / whole; NaN where there is nothing to recover."""
     return np.divide(part, whole, out=np.full(np.shape(whole), np.nan), where=np.asarray(whole) > 0)
 
@@ -229,7 +249,9 @@ class QualitySums(Accumulator):
 
     def result(self, evidence: Evidence) -> Quality:
         need_targets(self.means["loss"])
-        return Quality(evidence=evidence, points=self.points, k=self.dictionary.config.k, **self.numbers())
+        config = self.dictionary.config
+        settings = {"points": self.points, "k": config.k, "activation": config.activation}
+        return Quality(evidence=evidence, **settings, **self.numbers())
 
 
 def quality(

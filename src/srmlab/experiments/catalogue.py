@@ -12,51 +12,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from srmlab.errors import UserError, nearest
-from srmlab.experiments import miniatures
+from srmlab.experiments import miniatures, reasoning, training_depth
+from srmlab.experiments.cells import MARGIN, Findings, cells_of, changed, sweep_model, sweep_training
 from srmlab.experiments.evidence import Claim, alike, below, every, not_above, paired, some
 from srmlab.experiments.experiment import Cell, Experiment, Scale
+from srmlab.experiments.family import FAMILY
 from srmlab.experiments.miniatures import count, sized
 from srmlab.experiments.results import SweepResult
-from srmlab.models import ModelConfig, SRMConfig, preset
-from srmlab.models.srm import srm_base
-from srmlab.training.config import TrainConfig
+from srmlab.models import ModelConfig, preset
 from srmlab.training.recipes import recipe
 
-MARGIN = (
-    0.02  # nats: 2 % of perplexity, and what the paper calls "no noticeable effect" in its table of orders
-)
 GPT2, FLOP = "gpt2, init by width", "transformer, SRM's FLOP"
-Findings = list[Claim | str]
-
-
-def sweep_model(scale: Scale) -> SRMConfig:
-    """The SRM that one thing is changed in."""
-    return srm_base().replace(post_steps=0) if scale == "paper" else miniatures.srm_med(scale)
-
-
-def sweep_training(scale: Scale) -> TrainConfig:
-    return recipe("srm-sweep") if scale == "paper" else miniatures.training(scale)
-
-
-def cells_of(
-    scale: Scale, models: dict[str, ModelConfig], paper: dict[str, float] | None = None
-) -> list[Cell]:
-    """One cell a model, trained alike."""
-    return [
-        Cell(
-            name=name,
-            model=model,
-            training=sweep_training(scale),
-            paper=(paper or {}).get(name),
-            tuned=scale != "paper",
-        )
-        for name, model in models.items()
-    ]
-
-
-def changed(scale: Scale, **cells: dict) -> list[Cell]:
-    """The sweep's model with some fields changed, by cell."""
-    return cells_of(scale, {name: sweep_model(scale).replace(**fields) for name, fields in cells.items()})
 
 
 # --- the paper's ------------------------------------------------------------------------------------------
@@ -432,6 +398,8 @@ EXPERIMENTS = {
             axis="layers in the gradient (l)",
             test_depth=16,
         ),
+        training_depth.EXPERIMENT,
+        *reasoning.EXPERIMENTS,
         Experiment(
             name="optimizers",
             question="Does the form of Adam-atan2 matter, and is it better than AdamW?",
@@ -448,6 +416,7 @@ EXPERIMENTS = {
             verdict=judge_learning_rates,
             axis="learning rate",
         ),
+        FAMILY,
     )
 }
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 from srmlab.models import ModelConfig
 from srmlab.training.config import TrainConfig, identity
+from srmlab.training.depth import TrainingDepth
 
 if TYPE_CHECKING:
     from srmlab.experiments.evidence import Claim
@@ -46,6 +47,14 @@ class Cell:
         return replace(self, training=self.training.replace(lr=rate), tuned=False)
 
     @property
+    def flops_per_token(self) -> int:
+        """Of training, mean over the depths that it is done at."""
+        training, context = self.training, self.training.context or self.model.context
+        schedule = training.depth_schedule
+        depth = TrainingDepth(schedule, self.model, steps=training.steps, seed=training.seed, context=context)
+        return round(depth.mean_flops())
+
+    @property
     def folder(self) -> str:
         """A name for what is trained: the same for the same thing."""
         unseeded = self.seeded(0)
@@ -69,6 +78,7 @@ class Experiment:
     axis: str = ""  # what x is; without it the figure ranks the cells
     test_depth: int = 0  # also measure the loss at depths up to this
     margin: float | None = None  # differences (nats) within it count as none; named before any run
+    puzzles: str = ""  # the kind of puzzle it is on, if not text
 
     def plan(self, scale: Scale, *, vocab_size: int | None = None, steps: int | None = None) -> list[Cell]:
         """The cells at a scale; for another vocabulary, or for a rehearsal of a few steps."""

@@ -17,7 +17,7 @@ from typing import Any
 from srmlab.errors import UserError
 from srmlab.experiments.experiment import Cell, Experiment
 from srmlab.experiments.rates import FIRST_SEED
-from srmlab.experiments.runs import depths_file, diverged, read_run, read_search
+from srmlab.experiments.runs import depths_file, diverged, exits_file, read_run, read_search
 from srmlab.files import write_file
 from srmlab.models import config_from_dict
 from srmlab.training.config import TrainConfig
@@ -112,8 +112,11 @@ def run_job(plan: str, number: int) -> int:
 
 
 def measure_depths(run: Path, data: str, max_depth: int) -> None:
-    """Validation loss of the trained weights at 1 … max_depth layers, to RUN/depths.json."""
+    """Validation loss of the trained weights at 1 … max_depth levels, but no more than twice the trained, to
+    RUN/depths.json; and with the model's own ways of spending less, to RUN/exits.json.
+    """
     from srmlab.analysis import depth
+    from srmlab.analysis.spending import spending
     from srmlab.data import evaluation_batches, open_tokens
     from srmlab.storage import load
 
@@ -121,7 +124,10 @@ def measure_depths(run: Path, data: str, max_depth: int) -> None:
     tokens = open_tokens(data).val
     context = model.config.context
     batches = list(evaluation_batches(tokens, context, 8, DEPTH_WINDOWS * context, spread=True))
-    found = depth(model, batches, max_depth=max_depth)
+    exits = spending(model, batches)
+    write_file(exits_file(run), json.dumps([asdict(one) for one in exits]) + "\n")
+    deepest = min(max_depth, 2 * model.depth) if model.recurrent else model.depth
+    found = depth(model, batches, max_depth=max(deepest, model.depth))
     losses = {int(d): float(loss) for d, loss in zip(found.depths, found.loss, strict=True)}
     write_file(depths_file(run), json.dumps(losses) + "\n")
 

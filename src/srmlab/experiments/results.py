@@ -22,6 +22,7 @@ from srmlab.experiments.evidence import LEVEL, Claim, Difference, Verdict, paire
 from srmlab.experiments.experiment import Experiment, Scale
 from srmlab.experiments.rates import Search
 from srmlab.files import write_file
+from srmlab.models import build, config_from_dict
 from srmlab.progress import duration
 
 FORMAT = 1
@@ -37,6 +38,7 @@ class Run:
     seconds: float  # of training alone
     curve: list[tuple[int, float]]  # step and smoothed training loss
     depths: dict[int, float] | None = None  # validation loss by layers run, where it was measured
+    exits: list[dict[str, Any]] | None = None  # and with early exit or routing: see analysis.spending
 
 
 @dataclass(frozen=True)
@@ -222,13 +224,13 @@ class SweepResult:
         measured = [run.depths for run in self[name].runs if run.depths]
         if not measured:
             return ""
-        trained = int(self[name].model["depth"])
+        trained, unit = levels(self[name])
         mean = {d: float(np.mean([depths[d] for depths in measured])) for d in measured[0]}
         best, last = min(mean, key=lambda d: mean[d]), max(mean)
-        half = trained // 2
+        half = max(1, trained // 2)
         return (
-            f"{name}: {mean[half]:.3f} at {half} layers, {mean[trained]:.3f} at the trained {trained}, "
-            f"{mean[last]:.3f} at {last}; least at {best}."
+            f"{name}: {mean[half]:.3f} at {half} {unit}, {mean[trained]:.3f} at the trained "
+            f"{trained}, {mean[last]:.3f} at {last}; least at {best}."
         )
 
     # --- tables -------------------------------------------------------------------------------------------
@@ -302,6 +304,14 @@ class SweepResult:
             return cls(**(content | {"cells": [_cell(cell) for cell in content["cells"]]}))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"{file} cannot be read ({error}): write it again with `srmlab sweep`") from None
+
+
+def levels(cell: CellResult) -> tuple[int, str]:
+    """The depth a cell was trained at, and what it counts."""
+    if "depth" in cell.model:
+        return int(cell.model["depth"]), "layers"
+    model = build(config_from_dict(cell.model), device="meta")
+    return model.depth, model.level_name
 
 
 def table_row(cell: CellResult) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +40,13 @@ def collect(
 
 
 def cell_result(cell: Cell, search: Search, runs: list[Run]) -> CellResult:
-    model = build(cell.model, device="meta")
     return CellResult(
         name=cell.name,
         series=cell.series,
         x=cell.x,
         paper=cell.paper,
-        parameters=model.num_parameters(),
-        training_flops_per_token=model.flops_per_token(cell.model.context).training,
+        parameters=build(cell.model, device="meta").num_parameters(),
+        training_flops_per_token=cell.flops_per_token,
         tokens=cell.training.steps * cell.training.tokens_per_step(cell.model.context),
         model=cell.model.to_dict(),
         training=cell.training.to_dict(),
@@ -82,7 +82,7 @@ def read_run(folder: Path, cell: Cell, seed: int, test_depth: int = 0) -> Run | 
     val_loss, seconds = None, 0.0
     for row in iter_metrics(metrics):
         if "loss" in row and "event" not in row:
-            losses.append(row["loss"])
+            losses.append(row.get("parts", {}).get("cross_entropy", row["loss"]))
             seconds += cell.training.tokens_per_step(cell.model.context) / row["tokens_per_second"]
         if row["step"] == cell.training.steps:
             val_loss = row.get("val_loss", val_loss)
@@ -90,7 +90,8 @@ def read_run(folder: Path, cell: Cell, seed: int, test_depth: int = 0) -> Run | 
     if val_loss is None or (test_depth and depths is None):
         return None
     last = losses[-min(LAST_STEPS, max(1, len(losses) // 5)) :]
-    return Run(seed, float(np.mean(last)), val_loss, seconds, thinned(losses), depths if test_depth else None)
+    run = Run(seed, float(np.mean(last)), val_loss, seconds, thinned(losses))
+    return replace(run, depths=depths, exits=read_exits(folder)) if test_depth else run
 
 
 def diverged(folder: Path) -> bool:
@@ -107,6 +108,17 @@ def thinned(losses: list[float]) -> list[tuple[int, float]]:
         (int(step), round(float(values[max(0, step - 1 - step // 20) : step + step // 20].mean()), 4))
         for step in steps
     ]
+
+
+def exits_file(folder: Path) -> Path:
+    return folder / "exits.json"
+
+
+def read_exits(folder: Path) -> list[dict[str, Any]] | None:
+    try:
+        return json.loads(exits_file(folder).read_text(encoding="utf-8"))
+    except OSError:
+        return None
 
 
 def depths_file(folder: Path) -> Path:

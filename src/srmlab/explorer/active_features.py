@@ -37,7 +37,7 @@ def described(lexicon: Lexicon, used: np.ndarray, model: LanguageModel) -> dict[
         "points": list(config.points),
         "layers": [min(points.index(point), model.depth - 1) for point in config.points],
         "features": config.features,
-        "k": config.k,
+        "k": config.most,
         "about": {
             f"{s}.{f}": {"frequency": round(float(frequency[s, f]), 6), **_about(lexicon.features, s, f)}
             for s, f in in_use

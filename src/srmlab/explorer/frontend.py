@@ -8,6 +8,7 @@ is shown like any of them by the explorer, the report and the notebook.
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from importlib.resources import files
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from srmlab.errors import UserError
 from srmlab.explorer.bundle import BundleError, bundle
+from srmlab.figures import palette
 
 TYPES = {
     "html": "text/html",
@@ -110,7 +112,15 @@ def _package_files() -> dict[str, bytes]:
                 found[prefix + entry.name] = entry.read_bytes()
 
     walk(files("srmlab.explorer") / "static", "")
+    found["palette.js"] = _palette().encode()
     return dict(sorted(found.items()))
+
+
+def _palette() -> str:
+    """The colours of the figures, for the page."""
+    names = ("STREAMS", "HEADS", "STEPS", "SHARE", "SHARE_DARK", "SIGNED", "SIGNED_DARK")
+    lines = (f"export const {name} = {json.dumps(getattr(palette, name))};\n" for name in names)
+    return "".join(lines)
 
 
 def _scripts(found: dict[str, bytes]) -> dict[str, str]:

@@ -7,7 +7,9 @@
 
 from __future__ import annotations
 
+import re
 import warnings
+from collections.abc import Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -17,15 +19,21 @@ import torch
 from torch import Tensor
 
 import srmlab
+from srmlab.analysis.null import summary as null_summary
 from srmlab.analysis.registry import has_streams
+from srmlab.analysis.result import Result
+from srmlab.analysis.result import load as load_result
 from srmlab.analysis.states import state_means
 from srmlab.data import DataError, Tokenizer, byte_tokenizer, evaluation_batches, open_tokens
 from srmlab.dictionaries import Lexicon, lexicons_of
 from srmlab.errors import Notice, UserError
+from srmlab.explorer.feature_cards import Notes
 from srmlab.explorer.session import Session
+from srmlab.files import sealed
 from srmlab.models import LanguageModel
 from srmlab.storage import load
-from srmlab.training.run_text import TEXT, read_text, tokenizer_of
+from srmlab.training.run_puzzles import reads_puzzles
+from srmlab.training.run_text import TEXT, place_for, read_text, tokenizer_of
 
 REFERENCE_WINDOWS = 16  # windows of evaluation text the mean states are taken over
 SMALL = 20_000_000  # parameters up to which one thread is quicker than two
@@ -50,14 +58,23 @@ def open_preset(name: str) -> Session:
     )
 
 
-def open_run(path: str | Path, dictionary: str | Path | None = None) -> Session:
+def open_run(path: str | Path, dictionary: str | Path | None = None, segments: int | None = None) -> Session:
     """A run (its last checkpoint, and the others to compare with), a checkpoint, or an export. `dictionary`
-    is a folder of `srmlab dictionary`; by default the newest one of these weights."""
+    is a folder of `srmlab dictionary`; by default the newest one of these weights. `segments` is how many of
+    a run on puzzles are looked at, by default as many as in training."""
     path = Path(path)
+    if reads_puzzles(path):
+        from srmlab.explorer.boards import open_board_run
+
+        if dictionary is not None:
+            raise UserError(f"{path} reads puzzles, and dictionaries are of text: leave --dictionary out")
+        return open_board_run(path, segments)
+    if segments is not None:
+        raise UserError(f"--segments is for a run on puzzles, and {path} reads text: leave it out")
     model = load(path)
     tokenizer = _tokenizer(path)
     evaluation = evaluation_text(path, model)
-    checkpoints = {folder.name: partial(load, folder) for folder in _checkpoint_folders(path)}
+    checkpoints = {folder.name: partial(load, folder) for folder in checkpoint_folders(path)}
     lines = [
         "from srmlab.storage import load_tokenizer",
         f"run = {str(path)!r}",
@@ -74,20 +91,51 @@ def open_run(path: str | Path, dictionary: str | Path | None = None) -> Session:
             "import srmlab.dictionaries",
             f"lexicon = srmlab.dictionaries.Lexicon.load({str(folder)!r})",
         ]
-    prompts = [EXAMPLE]
-    if evaluation:
-        prompts = [tokenizer.decode(row[:EXCERPT].tolist()) for row in evaluation[0][:3]]
+    texts = [tokenizer.decode(row.tolist()) for batch in evaluation for row in batch]
+    prompts = whole_sentences(texts, tokenizer) or [EXAMPLE]
     return Session(
         model,
         tokenizer,
         name=path.resolve().name,
         reference=state_means(model, evaluation) if with_means else None,
         lexicon=Lexicon.load(folder, model) if folder is not None else None,
+        notes=Notes() if folder is None else Notes.read(notes_of(path, folder)),
+        evaluation=evaluation,
+        page=_page(folder),
         checkpoints=checkpoints,
+        twin=True,
         saved=saved_results(path),
         python="\n".join(lines),
         prompts=prompts,
     )
+
+
+def whole_sentences(texts: Sequence[str], tokenizer: Tokenizer, count: int = 3) -> list[str]:
+    """Example prompts: from each text the first sentences that are whole, enough of them to be worth tracing;
+    of a text without any, its beginning."""
+    found, cut = [], []
+    for text in texts:
+        parts = re.split(r"(?<=[.!?;:])\s+", text)[1:-1]  # the first and the last may be cut
+        for first in range(len(parts)):
+            taken = ""
+            for part in parts[first:]:
+                if len(tokenizer.encode(f"{taken} {part}")) > 2 * EXCERPT:
+                    break
+                taken = f"{taken} {part}".strip()
+            if len(tokenizer.encode(taken)) >= EXCERPT // 2 and taken[0].isupper() and taken[-1] in ".!?":
+                found.append(" ".join(taken.split()))
+                break
+        else:
+            cut.append(tokenizer.decode(tokenizer.encode(text)[:EXCERPT]))
+        if len(found) == count:
+            break
+    return [*found, *cut][:count]
+
+
+def _page(folder: Path | None) -> str:
+    """The dictionary's own page, as `srmlab dictionary` wrote it."""
+    file = None if folder is None else folder / "features.html"
+    return file.read_text(encoding="utf-8") if file is not None and file.is_file() else ""
 
 
 def find_dictionary(path: Path, model: LanguageModel) -> Path | None:
@@ -104,6 +152,13 @@ def find_dictionary(path: Path, model: LanguageModel) -> Path | None:
     return None
 
 
+def notes_of(path: Path, dictionary: Path) -> Path:
+    """Where notes on features are kept: beside the dictionary, unless nothing may be added there."""
+    if any(sealed(folder) for folder in (path, dictionary.parent)):
+        return place_for(path, f"{dictionary.name}.notes.json")
+    return dictionary.parent / f"{dictionary.name}.notes.json"
+
+
 def saved_results(path: Path) -> dict[str, Any]:
     """The analyses beside a run: what each found in a line, on how much text, and its summary."""
     from srmlab import analysis
@@ -117,12 +172,19 @@ def saved_results(path: Path) -> dict[str, Any]:
             found[file.stem] = {
                 "kind": result.kind,
                 "headline": result.headline(),
-                "summary": result.summary(),
+                "summary": f"{result.summary()}\n{beside_twins(file, result)}".rstrip(),
                 "evidence": str(result.evidence),
             }
         except (UserError, NotImplementedError, KeyError, ValueError, OSError) as error:
             warnings.warn(f"{file.with_suffix('')} is not shown: {error}", Notice, stacklevel=2)
     return found
+
+
+def beside_twins(file: Path, result: Result) -> str:
+    """The same numbers of the run's untrained twins, where `srmlab analyze` measured them."""
+    folders = sorted((file.parent / "null").glob(f"seed-*/{file.name}"))
+    others = [load_result(one.with_suffix("")) for one in folders]
+    return null_summary(result, others) if others else ""
 
 
 def use_threads(model: LanguageModel) -> None:
@@ -131,7 +193,7 @@ def use_threads(model: LanguageModel) -> None:
         torch.set_num_threads(1)
 
 
-def _checkpoint_folders(path: Path) -> list[Path]:
+def checkpoint_folders(path: Path) -> list[Path]:
     folders = [
         folder for folder in (path / "checkpoints").glob("step-*") if (folder / "config.json").is_file()
     ]

@@ -3,10 +3,11 @@
     from srmlab.explorer.opening import open_run
     write_report(open_run("runs/nano"), "report.html", run="runs/nano")
 
-It carries the explorer's own views on a few traces, the training curve, what the analyses found, config and
-provenance, with a sentence under each figure that says what it shows for this run: each view computes its
-own from the trace. It opens from a file, makes no network request, and its policy (`default-src 'none'`,
-scripts and styles by their hash) makes the browser hold it to that.
+It begins with what the model is and how good it is, then says in a few sentences what was found (see
+`story`), then shows the explorer's own views on a few traces, with a sentence under each that the view
+computes from the trace. All analyses, config and provenance are its appendix. It opens from a file, makes no
+network request, and its policy (`default-src 'none'`, scripts and styles by their hash) makes the browser
+hold it to that.
 """
 
 from __future__ import annotations
@@ -16,20 +17,23 @@ import gzip
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import srmlab
+from srmlab.data import open_tokens, reference_losses
 from srmlab.errors import UserError
 from srmlab.explorer.frontend import script, styles
 from srmlab.explorer.leaderboard import leaderboards, read_results, svg_image
 from srmlab.explorer.session import Session
+from srmlab.explorer.story import Finding, load_results, story
 from srmlab.explorer.trace import Trace
 from srmlab.files import write_file
 from srmlab.storage.metrics_file import read_metrics
+from srmlab.training.run import run_config
 
 CURVE_POINTS = 1000  # of the training curve; longer runs are averaged down
 
@@ -42,16 +46,20 @@ def write_report(
     prompts: Sequence[str] = (),
     traces: Sequence[Trace] = (),
     results: str | Path | None = None,
+    progress: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Path:
     """Write the report of a session. `prompts` are traced for it (by default the session's own); `run` adds
-    its training curve and the figures of its analyses (some seconds), `results` the experiments in a folder
-    of `srmlab sweep`'s.
+    its training curve and the figures of its analyses (some seconds; `progress` gets which is being drawn,
+    how many are, and of how many), `results` the experiments in a folder of `srmlab sweep`'s.
     """
     path = Path(path)
     made = list(traces) or [session.trace(session.encode(prompt)) for prompt in (prompts or session.prompts)]
     record = read_record(run)
     experiments = leaderboards(read_results(results)) if results is not None else ""
-    text = page(session, made, training_curve(run), record, experiments, figures(run, session.saved))
+    drawn = figures(run, session.saved, progress)
+    findings = [] if run is None else story(*load_results(Path(run) / "analysis"))
+    how_good = quality(run, training := training_curve(run))
+    text = page(session, made, training, record, experiments, drawn, findings, how_good)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, text)
@@ -67,6 +75,8 @@ def page(
     record: dict[str, Any],
     experiments: str = "",
     drawn: Mapping[str, str] | None = None,
+    findings: Sequence[Finding] = (),
+    how_good: str = "",
 ) -> str:
     data = {
         "python": session.python,
@@ -87,13 +97,15 @@ def page(
 <style>{style}</style>
 </head>
 <body>
-{_head(session, training, record, drawn or {})}
 <div class="report">
+{_opening(session, training, record, how_good)}
+{_findings(findings, drawn or {})}
 <h2>Inside {len(traces)} prompt{"s" if len(traces) != 1 else ""}</h2>
 <div id="tabs"></div>
 </div>
 <main id="app"></main>
 {experiments}
+{_appendix(session, record, drawn or {})}
 <script type="application/json" id="data">{content}</script>
 <script>{code}</script>
 </body>
@@ -183,7 +195,11 @@ def training_sentence(training: dict[str, Any]) -> str:
 # what was measured
 
 
-def figures(run: str | Path | None, names: Iterable[str]) -> dict[str, str]:
+def figures(
+    run: str | Path | None,
+    names: Collection[str],
+    progress: Callable[[str, int, int], None] = lambda *_: None,
+) -> dict[str, str]:
     """The figures of a run's saved analyses by name, as images; some seconds for all of them."""
     from srmlab import analysis
     from srmlab.figures import figures_of, save
@@ -192,7 +208,8 @@ def figures(run: str | Path | None, names: Iterable[str]) -> dict[str, str]:
         return {}
     found = {}
     with TemporaryDirectory() as folder:
-        for name in names:
+        for number, name in enumerate(names):
+            progress(name, number, len(names))
             stem = Path(run) / "analysis" / name
             if not stem.with_name(f"{name}.json").is_file():
                 continue
@@ -200,6 +217,7 @@ def figures(run: str | Path | None, names: Iterable[str]) -> dict[str, str]:
             if figures_of(result.kind):
                 (file,) = save(result.figure(), Path(folder) / name, ("svg",))
                 found[name] = svg_image(file, f"{name}: {result.headline()}")
+    progress("", len(names), len(names))
     return found
 
 
@@ -210,24 +228,80 @@ def _measured(name: str, found: dict[str, str], figure: str) -> str:
     )
 
 
-# the head of the page
+# what stands first and last
 
 
-def _head(
-    session: Session, training: dict[str, Any] | None, record: dict[str, Any], drawn: Mapping[str, str]
-) -> str:
+def _opening(session: Session, training: dict[str, Any] | None, record: dict[str, Any], how_good: str) -> str:
     info = session.info()
-    lead = f"{info['parameters']:,} parameters: {', '.join(info['shape'])}. Config {info['config_hash']}."
-    parts = [f'<div class="report"><h1>{escape(session.name)}</h1><p class="lead">{escape(lead)}</p>']
+    lead = f"{info['parameters']:,} parameters: {', '.join(info['shape'])}. {trained_on(record)}"
+    parts = [f'<h1>{escape(session.name)}</h1><p class="lead">{escape(lead.strip())}</p>']
     if training is not None:
+        sentence = f"{training_sentence(training)} {validated_on(record)} {how_good}".strip()
         parts.append(
-            f'<h2>Training</h2><div id="training"></div><p '
-            f'class="caption">{escape(training_sentence(training))}</p>'
+            f'<h2>How good it is</h2><div id="training"></div><p class="caption">{escape(sentence)}</p>'
         )
+    return "\n".join(parts)
+
+
+def trained_on(record: dict[str, Any]) -> str:
+    """What a run was trained on, from its record: the name of the data and how much of it was read."""
+    training = record.get("training", {})
+    data = Path(record.get("data", {}).get("path", "")).name
+    amount = ""
+    if context := training.get("context") or record.get("model", {}).get("context"):
+        amount = f"{training.get('steps', 0) * training.get('batch_size', 0) * context:,} tokens"
+    words = " of ".join(word for word in (amount if not amount.startswith("0 ") else "", data) if word)
+    return f"Trained on {words}." if words else ""
+
+
+def validated_on(record: dict[str, Any]) -> str:
+    """Which part of the validation text the losses of training are of, if it may not be like the whole."""
+    training = record.get("training", {})
+    if "eval_tokens" not in training or training.get("eval_windows") == "spread":
+        return ""
+    return f"Validation losses are of the first {training['eval_tokens']:,} tokens of the validation text."
+
+
+def quality(run: str | Path | None, training: dict[str, Any] | None) -> str:
+    """The validation loss beside that of counting pairs of tokens, if the run's data is where it was."""
+    measured = [value for value in (training or {}).get("val", []) if value is not None]
+    if run is None or not measured:
+        return ""
+    try:
+        found = run_config(Path(run))
+        data = open_tokens(found.data, verify=False) if found is not None else None
+        if data is None:
+            return ""
+        beside = reference_losses(data.train, data.val)
+    except (UserError, OSError, KeyError):  # the run was moved, or made elsewhere
+        return ""
+    return (
+        f"The last validation loss is {measured[-1]:.3f}; counting pairs of tokens (a bigram) gives "
+        f"{beside.bigram:.3f} on the whole validation text, token frequencies {beside.unigram:.3f}."
+    )
+
+
+def _findings(findings: Sequence[Finding], drawn: Mapping[str, str]) -> str:
+    if not findings:
+        return ""
+    items = "".join(
+        f"<li><p><strong>{escape(finding.text)}</strong> {escape(finding.sure)}</p>"
+        f"{drawn.get(finding.kind, '')}"
+        f'<p class="caption">{escape(finding.evidence)}</p></li>'
+        for finding in findings
+    )
+    return f'<h2>What was found</h2><ol class="findings">{items}</ol>'
+
+
+def _appendix(session: Session, record: dict[str, Any], drawn: Mapping[str, str]) -> str:
+    parts = ['<div class="report"><h2>Appendix: all that was measured</h2>'] if session.saved else []
     if session.saved:
         measured = [_measured(name, found, drawn.get(name, "")) for name, found in session.saved.items()]
-        parts.append(f'<h2>Measured over evaluation text</h2><div class="measured">{"".join(measured)}</div>')
-    parts.append(f"<h2>Provenance</h2>{_provenance(info, record)}</div>")
+        parts.append(f'<div class="measured">{"".join(measured)}</div></div>')
+    parts.append(
+        f'<div class="report"><h2>Appendix: provenance and config</h2>{_provenance(session.info(), record)}'
+        "</div>"
+    )
     return "\n".join(parts)
 
 

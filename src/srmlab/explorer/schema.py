@@ -59,12 +59,25 @@ class InterveneRequest(Prompt):
     each: Annotated[bool, Field(description="also run every ablation alone")] = False
 
 
+class PathsRequest(Prompt):
+    token: Annotated[int, Field(ge=0, lt=4096)]
+    target: Annotated[int, Field(ge=0, lt=2**31)] | None = None
+    intervention: Intervened = Intervention()
+    checkpoint: Annotated[str, Field(max_length=200)] = ""
+
+
 class GenerateRequest(Prompt):
     count: Annotated[int, Field(ge=0, le=64)] = 1
     temperature: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] = 0.8
     top_k: Annotated[int, Field(ge=1, le=1_000_000)] | None = 50
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     intervention: Intervened = Intervention()
+    checkpoint: Annotated[str, Field(max_length=200)] = ""
+
+
+class NoteRequest(Strict):
+    label: Annotated[str, Field(max_length=200)] = ""
+    pinned: bool = False
 
 
 class SweepRequest(Prompt):
@@ -85,13 +98,18 @@ class Model(BaseModel):
     heads: int
     steps: int
     order: list[list[str]]
+    drawing: str
     tokenizer: str
     max_tokens: int
     checkpoints: list[str]
+    twin: bool
+    runs: list[str]
     prompts: list[str]
     results: list[str]
     dictionary: str
+    dictionary_page: bool
     python: str
+    generates: bool
 
 
 class Single(BaseModel):
@@ -117,6 +135,50 @@ class Bars(BaseModel):
     top_after: list[list[Bar]]
     vocabulary: dict[str, str]
     each: list[Single]
+
+
+class Paths(BaseModel):
+    """What one prediction owes to the edges between streams, in logits: srmlab.analysis.edge_attribution.
+    Arrays row by row: edges and earlier [layer, head, target, source], nodes [point, stream],
+    direct [stream].
+    """
+
+    target: int
+    logit: float
+    edges: list[float]
+    earlier: list[float]
+    nodes: list[float]
+    direct: list[float]
+
+
+class Example(BaseModel):
+    """Text around a place where a feature is strong, token by token."""
+
+    strings: list[str]
+    activation: list[float]
+
+
+class Histogram(BaseModel):
+    """Activations above 0 over evaluation text, in bins of equal width from 0 to `most`."""
+
+    counts: list[int]
+    most: float
+    tokens: int
+
+
+class FeatureFound(BaseModel):
+    stream: int
+    feature: int
+    label: str
+    pinned: bool
+    raises: list[str]
+
+
+class FeatureCard(FeatureFound):
+    frequency: float
+    lowers: list[str]
+    examples: list[Example]
+    histogram: Histogram | None
 
 
 class Tokens(BaseModel):

@@ -4,7 +4,10 @@
     GET  /api/model             what the model is
     POST /api/trace             a prompt → its trace (binary, see trace.py)
     POST /api/intervene         an intervention → likeliest tokens before and after, KL in bits
+    POST /api/paths             what one prediction owes to every edge between streams
     POST /api/generate          continue a prompt, with an intervention or without
+    GET  /api/features          features by label or raised token; /STREAM/FEATURE is the card of one, and PUT
+                                keeps its label or pin in the run
     POST /api/sweep             every stream × every layer, as a job; GET and DELETE /api/jobs/{id}
     GET  /api/results/{name}    a saved analysis of the run
 
@@ -16,9 +19,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
@@ -28,6 +31,7 @@ from srmlab.analysis.registry import streams_of
 from srmlab.errors import UserError
 from srmlab.explorer import schema
 from srmlab.explorer.background import Job, Jobs
+from srmlab.explorer.feature_cards import Note
 from srmlab.explorer.frontend import TYPES, static_files
 from srmlab.explorer.guard import LOOPBACK, Guard
 from srmlab.explorer.session import Session, TooLong
@@ -56,11 +60,14 @@ def create_app(session: Session, *, hosts: tuple[str, ...] = LOOPBACK, queue: in
     worker = Worker(queue)
     jobs = Jobs(worker)
 
+    def close() -> None:
+        jobs.close()
+        worker.close()
+
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
-        jobs.close()
-        worker.close()
+        close()
 
     app = FastAPI(
         title="SRM explorer",
@@ -70,9 +77,11 @@ def create_app(session: Session, *, hosts: tuple[str, ...] = LOOPBACK, queue: in
         redoc_url=None,
         responses=ERRORS,
     )
+    app.state.close = close
     app.add_middleware(Guard, hosts=hosts)
     _add_errors(app)
     _add_questions(app, session, worker)
+    _add_features(app, session, worker)
     _add_jobs(app, session, jobs, worker)
     _add_page(app)
     return app
@@ -104,6 +113,16 @@ def _add_questions(app: FastAPI, session: Session, worker: Worker) -> None:
 
         return await ask(request, work)
 
+    @app.post("/api/paths")
+    async def paths(body: schema.PathsRequest, request: Request) -> schema.Paths:
+        def work() -> schema.Paths:
+            tokens = read(session, body)
+            return schema.Paths(
+                **session.paths(tokens, body.token, body.target, body.intervention, body.checkpoint)
+            )
+
+        return await ask(request, work)
+
     @app.post("/api/generate")
     async def generate(body: schema.GenerateRequest, request: Request) -> schema.Tokens:
         def work() -> schema.Tokens:
@@ -115,6 +134,7 @@ def _add_questions(app: FastAPI, session: Session, worker: Worker) -> None:
                 body.top_k,
                 body.seed,
                 body.intervention,
+                body.checkpoint,
             )
             strings = display_strings(session.tokenizer, tokens)
             known = [token for token in tokens if token < session.tokenizer.vocab_size]
@@ -128,6 +148,40 @@ def _add_questions(app: FastAPI, session: Session, worker: Worker) -> None:
         if name not in session.saved:
             raise HTTPException(404, "no such result; /api/model lists them")
         return session.saved[name]
+
+
+def _add_features(app: FastAPI, session: Session, worker: Worker) -> None:
+    @app.get("/api/features")
+    async def features(
+        request: Request, query: Annotated[str, Query(max_length=200)] = ""
+    ) -> list[schema.FeatureFound]:
+        def work() -> list[schema.FeatureFound]:
+            return [schema.FeatureFound(**one) for one in session.features(query)]
+
+        return await worker.run(work, request.is_disconnected)
+
+    @app.get("/api/features/{stream}/{feature}")
+    async def feature(stream: int, feature: int, request: Request) -> schema.FeatureCard:
+        def work() -> schema.FeatureCard:
+            return schema.FeatureCard(**session.feature(stream, feature))
+
+        return await worker.run(work, request.is_disconnected)
+
+    @app.put("/api/features/{stream}/{feature}")
+    async def note(
+        stream: int, feature: int, body: schema.NoteRequest, request: Request
+    ) -> schema.FeatureCard:
+        def work() -> schema.FeatureCard:
+            given = Note(body.label.strip(), body.pinned)
+            return schema.FeatureCard(**session.note_feature(stream, feature, given))
+
+        return await worker.run(work, request.is_disconnected)
+
+    @app.get("/dictionary", include_in_schema=False)
+    async def page() -> Response:
+        if not session.page:
+            raise HTTPException(404, "the dictionary has no page; srmlab dictionary RUN writes one")
+        return Response(session.page, media_type="text/html")
 
 
 def _add_jobs(app: FastAPI, session: Session, jobs: Jobs, worker: Worker) -> None:

@@ -18,15 +18,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from srmlab.analysis.interventions import AblatedStream, Intervention
+from srmlab.analysis.edge_attribution import edge_attribution
+from srmlab.analysis.interventions import AblatedStream, Hook, Intervention
+from srmlab.analysis.null import twins
 from srmlab.analysis.registry import streams_of
 from srmlab.analysis.replacement import By
 from srmlab.analysis.states import StateMeans
 from srmlab.dictionaries import Dictionary, Lexicon
 from srmlab.errors import UserError
+from srmlab.explorer.feature_cards import Note, Notes, card, find, histogram, in_use_over, str_of
 from srmlab.explorer.outcomes import Baseline, evaluate
 from srmlab.explorer.trace import Trace, config_hash
 from srmlab.explorer.tracing import TextTokens, capture, display_strings, heads_of, orders
@@ -34,6 +38,7 @@ from srmlab.models import LanguageModel, generate
 
 MAX_TOKENS = 512  # of a prompt; a model with a shorter context has its own limit
 KEPT_BASELINES = 8
+TWIN = "untrained"  # the name of the untrained twin among the checkpoints
 BARS = 8  # likeliest tokens shown before and after
 
 
@@ -68,6 +73,11 @@ class Session:
     checkpoints: Mapping[str, Callable[[], LanguageModel]] = field(
         default_factory=dict
     )  # by name; each loads when asked for
+    notes: Notes = field(default_factory=Notes)  # on the dictionary's features
+    evaluation: Sequence[Tensor] = ()  # text of the run, [B, T] each
+    page: str = ""  # the dictionary's own, HTML
+    runs: Sequence[str] = ()  # the names of those that are served beside it, itself among them
+    twin: bool = False  # whether there is a reason to look at an untrained one beside it
     saved: dict[str, Any] = field(default_factory=dict)  # results of the run's analyses, as plain data
     python: str = "model, tokenizer = ..."  # the lines that make both, for the page's "Python"
     prompts: Sequence[str] = ("The stream recursion model reads, and the streams begin to talk.",)
@@ -82,13 +92,15 @@ class Session:
         self._subjects: OrderedDict[str, Subject] = OrderedDict(
             {"": Subject(model, self.reference, self.lexicon)}
         )
+        self._used: tuple[np.ndarray, np.ndarray] | None = None  # features over the evaluation text
         self._baselines: OrderedDict[tuple[str, tuple[int, ...]], Baseline] = OrderedDict()
 
     # what there is
 
     @property
     def max_tokens(self) -> int:
-        return min(self.model.config.context, MAX_TOKENS)
+        context = self.model.config.context
+        return min(context, MAX_TOKENS) if self.model.config.causal else context  # a board is read whole
 
     def info(self) -> dict[str, Any]:
         config, order = self.model.config, orders(self.model)
@@ -103,13 +115,18 @@ class Session:
             "heads": heads_of(self.model),
             "steps": len(order[0]),
             "order": order,
+            "drawing": config.drawing,
             "tokenizer": getattr(self.tokenizer, "name", "custom"),
             "max_tokens": self.max_tokens,
             "checkpoints": list(self.checkpoints),
+            "twin": self.twin,
+            "runs": list(self.runs),
             "prompts": list(self.prompts),
             "results": list(self.saved),
             "dictionary": "" if self.lexicon is None else self.lexicon.features.headline(),
+            "dictionary_page": bool(self.page),
             "python": self.python,
+            "generates": self.model.config.causal,
         }
 
     def shape(self) -> list[str]:
@@ -143,12 +160,9 @@ class Session:
     ) -> Trace:
         subject = self.subject(checkpoint)
         intervention = intervention or Intervention()
-        hooks = []
-        if intervention:
-            streams_of(subject.model, "an intervention")
-            intervention.check(subject.model, len(tokens), subject.dictionary)
-            means = self.baseline(tokens, checkpoint).means
-            hooks = intervention.hooks(subject.model, means, subject.dictionary)
+        hooks = self.hooks(tokens, intervention, checkpoint)
+        # what it would say without the intervention
+        answer = int(self.baseline(tokens, checkpoint).log_probs[-1].argmax()) if hooks else None
         note = {"checkpoint": checkpoint, "intervention": intervention.to_dict()}
         return capture(
             subject.model,
@@ -160,6 +174,7 @@ class Session:
             name=self.name,
             note=note,
             python=self.python,
+            answer=answer,
         )
 
     def intervene(
@@ -190,6 +205,36 @@ class Session:
             "each": alone,
         }
 
+    def paths(
+        self,
+        tokens: Sequence[int],
+        token: int,
+        target: int | None = None,
+        intervention: Intervention | None = None,
+        checkpoint: str = "",
+    ) -> dict[str, Any]:
+        """What the prediction of `target` after `token` owes to every edge, in logits."""
+        subject, means = self.subject(checkpoint), self.baseline(tokens, checkpoint).means
+        hooks = self.hooks(tokens, intervention or Intervention(), checkpoint)
+        ids = torch.tensor(list(tokens), device=subject.model.device)
+        found = edge_attribution(subject.model, ids, token, target, means, hooks)
+        arrays = {name: getattr(found, name) for name in ("edges", "earlier", "nodes", "direct")}
+        return {
+            "target": found.target,
+            "logit": found.logit,
+            **{name: _rounded(values.flatten()) for name, values in arrays.items()},
+        }
+
+    def hooks(self, tokens: Sequence[int], intervention: Intervention, checkpoint: str = "") -> list[Hook]:
+        """The intervention on these weights and this prompt; refused in one line where it cannot be."""
+        if not intervention:
+            return []
+        subject = self.subject(checkpoint)
+        streams_of(subject.model, "an intervention")
+        intervention.check(subject.model, len(tokens), subject.dictionary)
+        means = self.baseline(tokens, checkpoint).means
+        return intervention.hooks(subject.model, means, subject.dictionary)
+
     def generate(
         self,
         tokens: Sequence[int],
@@ -198,15 +243,13 @@ class Session:
         top_k: int | None,
         seed: int,
         intervention: Intervention | None = None,
+        checkpoint: str = "",
     ) -> list[int]:
         """The prompt and up to `count` tokens more, as many as still can be shown. With an intervention every
         token is the answer to a whole pass: it may be about a place in the prompt, or about other tokens.
         """
-        subject, hooks = self.subject(), []
-        if intervention:
-            streams_of(subject.model, "an intervention")
-            intervention.check(subject.model, len(tokens), subject.dictionary)
-            hooks = intervention.hooks(subject.model, self.baseline(tokens).means, subject.dictionary)
+        subject = self.subject(checkpoint)
+        hooks = self.hooks(tokens, intervention or Intervention(), checkpoint)
         count = min(count, self.max_tokens - len(tokens))
         prompt = torch.tensor([list(tokens)], device=subject.model.device)
         with subject.model.hooks(hooks):
@@ -220,6 +263,32 @@ class Session:
                 use_cache=not hooks,
             )
         return out[0].tolist()
+
+    # features of the dictionary
+
+    def _lexicon(self) -> Lexicon:
+        if self.lexicon is None:
+            raise UserError("there is no dictionary of these weights: srmlab dictionary RUN learns one")
+        return self.lexicon
+
+    def feature(self, stream: int, feature: int) -> dict[str, Any]:
+        """A feature's card: its tokens, examples, note, and how strong it is over the evaluation text."""
+        lexicon = self._lexicon()
+        note = self.notes.notes.get(str_of((stream, feature)), Note())
+        found = card(lexicon, self.tokenizer, note, stream, feature)
+        if self._used is None and self.evaluation:
+            self._used = in_use_over(self.model, lexicon, self.evaluation)
+        bars = histogram(self._used, stream, feature) if self._used is not None else None
+        return {**found, "histogram": bars}
+
+    def features(self, query: str) -> list[dict[str, Any]]:
+        return find(self._lexicon(), self.tokenizer, self.notes, query)
+
+    def note_feature(self, stream: int, feature: int, note: Note) -> dict[str, Any]:
+        """Keep what a reader says of a feature in the run."""
+        card(self._lexicon(), self.tokenizer, note, stream, feature)  # there is such a feature
+        self.notes.put(str_of((stream, feature)), note)
+        return self.feature(stream, feature)
 
     def sweep(self, tokens: Sequence[int], mode: By, checkpoint: str = "") -> Iterator[dict[str, Any]]:
         """Every stream ablated after every layer, one at a time: layer, stream, KL in bits at each token."""
@@ -235,12 +304,17 @@ class Session:
     def subject(self, checkpoint: str = "") -> Subject:
         """The weights of that name; besides the model itself the last checkpoint stays loaded."""
         if checkpoint not in self._subjects:
-            if checkpoint not in self.checkpoints:
+            make = {**self.checkpoints, **({TWIN: self._untrained} if self.twin else {})}
+            if checkpoint not in make:
                 raise UserError("no such checkpoint: the model's page lists them")
             for name in list(self._subjects)[1:]:
-                del self._subjects[name]
-            self._subjects[checkpoint] = Subject(self.checkpoints[checkpoint]().eval())
+                if TWIN not in (name, checkpoint):  # the twin stands beside whichever it is
+                    del self._subjects[name]
+            self._subjects[checkpoint] = Subject(make[checkpoint]().eval())
         return self._subjects[checkpoint]
+
+    def _untrained(self) -> LanguageModel:
+        return next(twins(self.model, 1))[1]
 
     def baseline(self, tokens: Sequence[int], checkpoint: str = "") -> Baseline:
         key = (checkpoint, tuple(tokens))

@@ -37,7 +37,7 @@ from safetensors.numpy import save as save_safetensors
 from srmlab.errors import UserError
 from srmlab.explorer.measures import LEVELS, measures
 from srmlab.files import write_file
-from srmlab.models import ModelConfig
+from srmlab.models import LanguageModel, ModelConfig
 
 FORMAT = 1
 
@@ -158,6 +158,11 @@ FIELDS: dict[str, Field] = {
     "convergence_kl": _field(
         "float32", "group stream", "transition", "when drift_kl, mean over tokens, settles", optional=True
     ),
+    "given": _field("uint8", "token", "0 or 1", "of a puzzle: whether the cell was given", optional=True),
+    "cell_value": _field(
+        "int32", "layer token", "id", "of a puzzle: its value if this layer were the last", optional=True
+    ),
+    "cell_probability": _field("float16", "layer token", "probability", "of that value", optional=True),
     "features": _field(
         "int32",
         "point token stream place",
@@ -288,6 +293,18 @@ class Trace:
         from srmlab.explorer.widget import show
 
         return show(self, **options)
+
+    def routing(self, **options: Any):
+        """The wall of routing maps and the lens on one of them, in a notebook."""
+        return self.show(views=["wall", "routing"], **options)
+
+    def lens(self, **options: Any):
+        """The logit lens, in a notebook."""
+        return self.show(views=["tokens", "lens"], **options)
+
+    def board(self, model: LanguageModel, tokenizer: Any, **options: Any):
+        """The ablation board in a notebook: the kernel answers with this model."""
+        return self.show(views=["tokens", "board", "ranked"], model=model, tokenizer=tokenizer, **options)
 
 
 def config_hash(config: ModelConfig) -> str:

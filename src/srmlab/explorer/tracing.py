@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -53,6 +53,28 @@ class TextTokens(Protocol):
     def token_strings(self, ids: Iterable[int]) -> list[str]: ...
 
 
+@runtime_checkable
+class BoardTokens(TextTokens, Protocol):
+    """One that reads the boards of puzzles (`boards.py`): every cell has an answer of its own."""
+
+    def answer(self, ids: Sequence[int]) -> list[int] | None: ...
+
+    def arrays(self, model: LanguageModel, states: Tensor, ids: Sequence[int]) -> dict[str, Tensor]: ...
+
+    @property
+    def manifest(self) -> dict[str, Any]: ...
+
+
+def ids_of(prompt: str | Sequence[int], tokenizer: TextTokens, context: int) -> list[int]:
+    """The tokens of a prompt, if there are any and the model can read them all."""
+    ids = tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+    if not ids:
+        raise UserError("the prompt is empty: write at least one token")
+    if len(ids) > context:
+        raise UserError(f"the prompt has {len(ids)} tokens, the model reads {context}: shorten it")
+    return ids
+
+
 @torch.inference_mode()
 def capture(
     model: LanguageModel,
@@ -66,26 +88,29 @@ def capture(
     name: str | None = None,
     note: dict[str, Any] | None = None,
     python: str = "",
+    answer: int | None = None,
 ) -> Trace:
     """The trace of `prompt` (text or ids).
 
     `hooks` intervene while it runs. `reference` holds the mean states (`srmlab.analysis.state_means`);
     without it the means are the prompt's own. `stream_lens` decodes every stream alone: by default when that
     takes seconds. With a `lexicon` (`srmlab.dictionaries.Lexicon`) the trace says which features are in use.
-    `python` are the lines that make model, tokenizer, reference and lexicon again.
+    `python` are the lines that make model, tokenizer, reference and lexicon again. `answer` is the token
+    taken for the one after the last, by default the model's own choice: two traces compare on one target.
     """
-    ids = tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-    if not ids:
-        raise UserError("the prompt is empty: write at least one token")
-    if len(ids) > model.config.context:
-        raise UserError(
-            f"the prompt has {len(ids)} tokens, the model reads {model.config.context}: shorten it"
-        )
+    ids = ids_of(prompt, tokenizer, model.config.context)
     tokens = torch.tensor(ids, device=model.device)
     with model.evaluating(), model.hooks(hooks):
         logits, cache = model.run_with_cache(tokens[None], names_filter=_wanted(model))
+    before = model.config.puzzle_positions  # of a puzzle; they are no cells
+    cache = {site: value[:, before:] for site, value in cache.items()}
     states = States.of(model, cache)
-    target = torch.cat((tokens[1:], logits[0, -1].argmax(-1, keepdim=True)))
+    after = logits[0, -1].argmax(-1, keepdim=True) if answer is None else tokens.new_tensor([answer])
+    target = torch.cat((tokens[1:], after))
+    board = tokenizer if isinstance(tokenizer, BoardTokens) else None
+    if board is not None:
+        right = board.answer(ids)
+        target = logits[0].argmax(-1) if right is None else tokens.new_tensor(right)
     arrays = (
         _exchange_arrays(model, cache, states)
         | _step_arrays(states)
@@ -97,6 +122,10 @@ def capture(
     elif len(model.streams) > 1:
         arrays |= _plain_stream_lens(model, states, target)
     arrays |= {"tokens": tokens.int(), "target": target.int()}
+    if board is not None:
+        arrays |= board.arrays(model, states.outputs, ids)
+        scores = torch.log_softmax(logits[0].float(), -1).gather(-1, target[:, None]).squeeze(-1)
+        arrays["surprisal"] = (-scores * BITS).clamp_max(6e4).half()  # of the answers, not of what is next
     dictionary = None
     if lexicon is not None:
         arrays |= feature_arrays(lexicon, cache)
@@ -104,7 +133,7 @@ def capture(
     manifest = _manifest(model, tokenizer, ids, arrays, states, name, note, reference is not None, dictionary)
     return Trace(
         {key: value.cpu().contiguous().numpy() for key, value in arrays.items()},
-        {**manifest, "python": python},
+        {**manifest, "python": python} | ({} if board is None else {"puzzle": board.manifest}),
     ).with_measures()
 
 

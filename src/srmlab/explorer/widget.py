@@ -16,14 +16,26 @@ from typing import Any
 import numpy as np
 
 from srmlab.errors import UserError
+from srmlab.explorer import schema
 from srmlab.explorer.frontend import script, shadow_styles, view_names
 from srmlab.explorer.report import packed
+from srmlab.explorer.server import read
+from srmlab.explorer.session import Session
 from srmlab.explorer.trace import Trace
+from srmlab.explorer.tracing import TextTokens
+from srmlab.models import LanguageModel
 
 
-def show(trace: Trace, views: Sequence[str] | None = None, static: bool = False) -> Any:
+def show(
+    trace: Trace,
+    views: Sequence[str] | None = None,
+    static: bool = False,
+    model: LanguageModel | None = None,
+    tokenizer: TextTokens | None = None,
+) -> Any:
     """Something the notebook displays. `views` chooses panels by name, by default all that the trace has the
-    arrays for; `static=True` asks for the drawing.
+    arrays for; `static=True` asks for the drawing. With `model` and `tokenizer` the kernel answers the views
+    that ask something: the board, paths, what is intervened on.
     """
     names = view_names()
     unknown = [name for name in views or () if name not in names]
@@ -32,7 +44,42 @@ def show(trace: Trace, views: Sequence[str] | None = None, static: bool = False)
     if static or importlib.util.find_spec("anywidget") is None:
         return Drawing(trace)
     widget = _widget_class(script("widget.js"))
-    return widget(trace=packed(trace), views=list(views or names), python=python_of(trace))
+    session = None
+    if model is not None and tokenizer is not None:
+        session = Session(model, tokenizer, name=trace.manifest["model"]["name"], python=python_of(trace))
+    shown = widget(
+        trace=packed(trace),
+        views=list(views or names),
+        python=python_of(trace),
+        info={} if session is None else session.info(),
+    )
+    if session is not None:
+        shown.on_msg(lambda _, question, __: shown.send(*answered(session, question)))
+    return shown
+
+
+def answered(session: Session, question: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
+    """The answer to what a view asks, in the words of the web interface: content and buffers of a message."""
+    reply: dict[str, Any] = {"id": question["id"]}
+    try:
+        body, path = question["body"], question["path"]
+        if path == "/api/trace":
+            given = schema.TraceRequest(**body)
+            trace = session.trace(read(session, given, given.cut), given.intervention, given.checkpoint)
+            return reply, [trace.to_bytes()]
+        if path == "/api/intervene":
+            given = schema.InterveneRequest(**body)
+            return {
+                **reply,
+                "json": session.intervene(read(session, given), given.intervention, each=given.each),
+            }, []
+        if path == "/api/paths":
+            given = schema.PathsRequest(**body)
+            tokens = read(session, given)
+            return {**reply, "json": session.paths(tokens, given.token, given.target, given.intervention)}, []
+        raise UserError("only the explorer's own page can do that: srmlab explore RUN")
+    except (UserError, ValueError) as error:
+        return {**reply, "error": str(error).split("\n")[0]}, []
 
 
 def python_of(trace: Trace) -> str:
@@ -55,6 +102,7 @@ def _widget_class(code: str) -> type:
         views = traitlets.List(traitlets.Unicode()).tag(sync=True)
         styles = traitlets.Unicode(shadow_styles()).tag(sync=True)
         python = traitlets.Unicode().tag(sync=True)
+        info = traitlets.Dict().tag(sync=True)
 
     return TraceWidget
 

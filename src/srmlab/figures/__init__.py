@@ -8,6 +8,7 @@ srmlab.figures.save_all(result, "figures")        → every figure of a result
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,14 @@ from srmlab.analysis.result import Result
 from srmlab.errors import UserError
 from srmlab.figures.ablation import ablation_bars, attribution_bars, interaction_matrix
 from srmlab.figures.alignment import alignment_maps, connection_by_layer
-from srmlab.figures.dictionaries import dictionary_bars
+from srmlab.figures.dictionaries import dictionary_bars, sparsity_curves, transcoder_panels
 from srmlab.figures.drift import drift_curves, drift_kl_curves
+from srmlab.figures.edges import edge_circuit, edge_curves
+from srmlab.figures.induction import induction_map
 from srmlab.figures.lens import lens_curves, lens_map
+from srmlab.figures.patching import patch_attribution, patch_maps, path_maps
 from srmlab.figures.plain import plain_panels
+from srmlab.figures.puzzles import cell_probe_maps, cells_curves, fixed_points_curves
 from srmlab.figures.routing import routing_wall
 from srmlab.figures.similarity import (
     effective_sources_curve,
@@ -28,7 +33,9 @@ from srmlab.figures.similarity import (
     token_similarity_curve,
 )
 from srmlab.figures.style import save
+from srmlab.figures.switches import switch_panels
 from srmlab.figures.training import depth_curve, dynamics_curves, read_losses, rolling_mean, training_curves
+from srmlab.figures.translations import translation_panels
 
 FIGURES: dict[
     str, dict[str, Callable[..., Figure]]
@@ -43,13 +50,23 @@ FIGURES: dict[
     "effective_sources": {"effective_sources": effective_sources_curve},
     "attribution": {"attribution": attribution_bars},
     "interaction": {"interaction": interaction_matrix},
+    "induction": {"induction": induction_map},
     "logit_lens": {"logit_lens_map": lens_map, "logit_lens_curves": lens_curves},
     "depth": {"depth": depth_curve},
+    "cells": {"cells": cells_curves},
+    "fixed_points": {"fixed_points": fixed_points_curves},
+    "cell_probe": {"cell_probe": cell_probe_maps},
     "dynamics": {"dynamics": dynamics_curves},
     "dictionary": {"dictionary": dictionary_bars},
+    "sparsity": {"sparsity": sparsity_curves},
+    "switches": {"switches": switch_panels},
+    "translations": {"translations": translation_panels},
+    "edges": {"edges": edge_curves, "edge_circuit": edge_circuit},
+    "patch_grid": {"patch_grid": patch_maps, "patch_attribution": patch_attribution},
+    "path_grid": {"path_grid": path_maps},
+    "transcoders": {"transcoders": transcoder_panels},
 }
 
-BANDED = ("token_similarity", "stream_similarity", "effective_sources")  # they show the range of twins
 FORMATS = ("png", "svg", "pdf")
 
 __all__ = [
@@ -58,6 +75,8 @@ __all__ = [
     "ablation_bars",
     "alignment_maps",
     "attribution_bars",
+    "cell_probe_maps",
+    "cells_curves",
     "connection_by_layer",
     "depth_curve",
     "dictionary_bars",
@@ -67,10 +86,17 @@ __all__ = [
     "drift_curves",
     "drift_kl_curves",
     "dynamics_curves",
+    "edge_circuit",
+    "edge_curves",
     "figures_of",
+    "fixed_points_curves",
+    "induction_map",
     "interaction_matrix",
     "lens_curves",
     "lens_map",
+    "patch_attribution",
+    "patch_maps",
+    "path_maps",
     "paths",
     "plain_panels",
     "read_losses",
@@ -79,8 +105,12 @@ __all__ = [
     "routing_wall",
     "save",
     "save_all",
+    "sparsity_curves",
+    "switch_panels",
     "training_curves",
     "training_figure",
+    "transcoder_panels",
+    "translation_panels",
 ]
 
 
@@ -121,8 +151,8 @@ def draw_beside(
     result: Result, twins: Sequence[Result], directory: str | Path, formats: Iterable[str] = FORMATS
 ) -> None:
     """The figures that have a place for untrained twins, with them."""
-    if result.kind in BANDED:
-        for name, function in figures_of(result.kind).items():
+    for name, function in figures_of(result.kind).items():
+        if "twins" in signature(function).parameters:
             save(function(result, twins=twins), Path(directory) / name, formats)
 
 

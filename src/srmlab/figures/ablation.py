@@ -12,18 +12,8 @@ from srmlab.analysis.ablation import Ablation
 from srmlab.analysis.attribution import Attribution
 from srmlab.analysis.interaction import Interaction
 from srmlab.analysis.readout import BITS
-from srmlab.figures.style import (
-    BLACK,
-    BLUE,
-    COLUMN,
-    GREY,
-    PAGE,
-    SIGNED_MAP,
-    VERMILION,
-    new_figure,
-    sparse_ticks,
-    styled,
-)
+from srmlab.figures.palette import BLACK, BLUE, GREY, SIGNED_MAP, VERMILION
+from srmlab.figures.style import COLUMN, PAGE, new_figure, sparse_ticks, styled
 
 TIER_COLORS = ("#08519c", "#3182bd", "#6baed6", "#bdd7e7")
 

@@ -6,18 +6,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from srmlab.analysis.alignment import Alignment, State
-from srmlab.figures.style import (
-    BLUE,
-    COLUMN,
-    GREY,
-    PAGE,
-    SIGNED_MAP,
-    error_band,
-    footnote,
-    new_figure,
-    sparse_ticks,
-    styled,
-)
+from srmlab.figures.palette import BLUE, GREY, SIGNED_MAP
+from srmlab.figures.style import COLUMN, PAGE, error_band, footnote, new_figure, sparse_ticks, styled
 
 
 @styled

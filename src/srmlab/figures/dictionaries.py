@@ -6,8 +6,11 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
+from srmlab.dictionaries.curve import Curve
 from srmlab.dictionaries.quality import Quality
-from srmlab.figures.style import BLUE, COLUMN, GREY, ORANGE, PAGE, footnote, new_figure, styled
+from srmlab.dictionaries.transcoder_quality import TranscoderQuality
+from srmlab.figures.palette import BLUE, GREY, LINES, ORANGE, SHARE_MAP
+from srmlab.figures.style import COLUMN, PAGE, footnote, new_figure, styled
 
 
 @styled
@@ -38,5 +41,64 @@ def dictionary_bars(result: Quality) -> Figure:
     axes.set_ylim(top=1.0)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, borderpad=0.2)
-    footnote(figure, f"{result.features} features, {result.k} in use; dashed: all streams replaced at once")
+    footnote(
+        figure, f"{result.features} features, {result.in_use} in use; dashed: all streams replaced at once"
+    )
+    return figure
+
+
+@styled
+def sparsity_curves(result: Curve) -> Figure:
+    """Features in use against the variance explained and the loss recovered: a line an activation, a dot a
+    seed."""
+    figure = new_figure(PAGE, 2.3)
+    panels = figure.subplots(1, 2)
+    kinds = list(dict.fromkeys(result.activations))
+    for axes, name, title in zip(
+        panels,
+        ("explained", "recovered"),
+        ("variance explained", "loss recovered, all replaced"),
+        strict=True,
+    ):
+        values = getattr(result, name)
+        for kind, color in zip(kinds, LINES, strict=False):
+            rows = [e for e, activation in enumerate(result.activations) if activation == kind]
+            rows.sort(key=lambda e: result.active[e].mean())
+            axes.plot(result.active[rows].mean(1), values[rows].mean(1), color=color, label=kind)
+            axes.plot(result.active[rows].ravel(), values[rows].ravel(), ".", color=color, markersize=3)
+        axes.set_title(title)
+        axes.set_xscale("log")
+        ticks = sorted(set(result.ks))
+        axes.set_xticks(ticks, [str(k) for k in ticks])
+        axes.minorticks_off()
+        axes.set_xlabel("features in use")
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    panels[0].legend(loc="lower right")
+    footnote(figure, f"{result.of}; {result.active.shape[1]} seeds each; {result.evidence}")
+    return figure
+
+
+@styled
+def transcoder_panels(result: TranscoderQuality) -> Figure:
+    """The variance explained at every call and stream, and the loss recovered with one step function and
+    stream replaced alone; the dashed line is with all of them replaced."""
+    figure = new_figure(PAGE, 2.6)
+    left, right = (
+        figure.subplots(1, 2, width_ratios=(1, 1.2)) if result.replaced else (figure.subplots(), None)
+    )
+    image = left.imshow(result.explained, cmap=SHARE_MAP, aspect="auto", vmin=0, vmax=1)
+    left.set_xlabel("stream")
+    left.set_ylabel("call, grouped by transcoder")
+    left.set_title("variance explained")
+    figure.colorbar(image, ax=left)
+    footnote(figure, f"{result.of} of every step; dashed: all replaced at once; {result.evidence}")
+    if right is None:  # nothing was replaced alone
+        return figure
+    places = np.arange(len(result.replaced))
+    errors = np.nan_to_num(result.standard_error("recovered"))
+    right.bar(places, result.recovered, yerr=errors, color=ORANGE, width=0.8, error_kw={"linewidth": 0.6})
+    right.axhline(result.all_recovered, color=GREY, linestyle=(0, (3, 2)), linewidth=0.8)
+    right.set_xticks(places, result.replaced, rotation=90, fontsize=5)
+    right.set_title("loss recovered")
+    right.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     return figure

@@ -7,7 +7,8 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from srmlab.analysis.drift import ONE_LAYER, Drift, Metric
-from srmlab.figures.style import BLACK, GREY, LINES, PAGE, footnote, new_figure, styled
+from srmlab.figures.palette import BLACK, GREY, LINES
+from srmlab.figures.style import PAGE, footnote, new_figure, styled
 
 
 @styled

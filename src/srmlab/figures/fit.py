@@ -8,7 +8,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from srmlab.experiments.fit import Curve, Fit
-from srmlab.figures.style import COLUMN, LINES, footnote, new_figure, styled
+from srmlab.figures.palette import LINES
+from srmlab.figures.style import COLUMN, footnote, new_figure, styled
 
 
 @styled

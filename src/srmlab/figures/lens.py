@@ -6,19 +6,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from srmlab.analysis.logit_lens import LogitLens, Mode
-from srmlab.figures.style import (
-    BLACK,
-    BLUE,
-    COLUMN,
-    GREY,
-    PAGE,
-    SHARE_MAP,
-    error_band,
-    footnote,
-    new_figure,
-    sparse_ticks,
-    styled,
-)
+from srmlab.figures.palette import BLACK, BLUE, GREY, SHARE_MAP
+from srmlab.figures.style import COLUMN, PAGE, error_band, footnote, new_figure, sparse_ticks, styled
 
 
 @styled

@@ -9,7 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from srmlab.analysis.result import Result
-from srmlab.figures.style import BLUE, COLUMN, SHARE_MAP, error_band, footnote, new_figure, styled
+from srmlab.figures.palette import BLUE, SHARE_MAP
+from srmlab.figures.style import COLUMN, error_band, footnote, new_figure, styled
 
 
 @styled

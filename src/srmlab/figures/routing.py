@@ -8,7 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from srmlab.analysis.routing import Routing
-from srmlab.figures.style import PAGE, SHARE_MAP, bare, footnote, new_figure, sparse_ticks, styled
+from srmlab.figures.palette import SHARE_MAP
+from srmlab.figures.style import PAGE, bare, footnote, new_figure, sparse_ticks, styled
 
 
 @styled

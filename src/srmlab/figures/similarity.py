@@ -14,7 +14,8 @@ from srmlab.analysis.effective_sources import EffectiveSources
 from srmlab.analysis.result import Result
 from srmlab.analysis.stream_similarity import StreamSimilarity
 from srmlab.analysis.token_similarity import TokenSimilarity
-from srmlab.figures.style import BLUE, COLUMN, GREY, error_band, footnote, new_figure, styled
+from srmlab.figures.palette import BLUE, GREY
+from srmlab.figures.style import COLUMN, error_band, footnote, new_figure, styled
 
 
 @styled

@@ -1,7 +1,5 @@
-"""The look of every figure: sizes of a printed column, fonts that embed, colours that survive
-colour-blindness and grey.
+"""The look of every figure: sizes of a printed column and fonts that embed.
 
-Line colours are Okabe and Ito's; maps use viridis (shares) and RdBu (signed, fixed −1…1, white at zero).
 Figures are made without pyplot, so drawing opens no windows and keeps no global list.
 """
 
@@ -16,18 +14,13 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
+
+from srmlab.figures.palette import GREY, SHARE, SHARE_MAP, SIGNED, SIGNED_MAP
 
 COLUMN = 3.35  # inches: one column of a two-column paper
 PAGE = 6.9  # inches: both columns
-
-BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, YELLOW, BLACK = (
-    "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442", "#000000",
-)  # fmt: skip
-LINES = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BLACK)
-GREY = "#8a8a8a"
-SHARE_MAP = "viridis"
-SIGNED_MAP = "RdBu_r"
 
 STYLE: dict[str, Any] = {
     "pdf.fonttype": 42,  # TrueType: text stays text, and journals accept it
@@ -57,6 +50,9 @@ STYLE: dict[str, Any] = {
     "savefig.dpi": 300,
     "image.interpolation": "nearest",
 }
+
+for _name, _stops in ((SHARE_MAP, SHARE), (SIGNED_MAP, SIGNED)):
+    mpl.colormaps.register(LinearSegmentedColormap.from_list(_name, _stops), name=_name, force=True)
 
 Draw = TypeVar("Draw", bound=Callable[..., Figure])
 

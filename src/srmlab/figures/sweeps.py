@@ -11,7 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from srmlab.experiments import CellResult, SweepResult
-from srmlab.figures.style import BLUE, COLUMN, GREY, LINES, PAGE, new_figure, styled
+from srmlab.figures.palette import BLUE, GREY, LINES
+from srmlab.figures.style import COLUMN, PAGE, new_figure, styled
 
 
 @styled
@@ -20,6 +21,8 @@ def sweep_figure(result: SweepResult, axis: str = "") -> Figure:
         return depth_lines(result)
     if result.experiment == "language-models":
         return curves_and_ranks(result)
+    if result.experiment == "family":
+        return loss_over_flop(result)
     figure = new_figure(COLUMN, 2.6 if axis else 0.7 + 0.26 * len(result.cells))
     axes = figure.subplots()
     if result.experiment == "stream-size":
@@ -97,14 +100,51 @@ def curves_and_ranks(result: SweepResult) -> Figure:
         curves = [dict(run.curve) for run in cell.runs]
         steps = sorted(set(curves[0]).intersection(*curves[1:]))
         mean = [float(np.mean([curve[step] for curve in curves])) for step in steps]
-        left.plot(steps, mean, color=LINES[number % len(LINES)], label=cell.name)
+        round_, color = divmod(number, len(LINES))  # dashed once the colours have all been used
+        left.plot(steps, mean, color=LINES[color], ls=("-", "--", ":")[round_ % 3], label=cell.name)
     left.set_xscale("log")
     left.set_xlabel("step")
     left.set_ylabel("training loss (nats)")
     left.grid(which="major")
     left.set_axisbelow(True)
-    left.legend()
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     ranked(right, result.cells)
+    return figure
+
+
+def loss_over_flop(result: SweepResult) -> Figure:
+    """Left, training loss over training FLOP, a line a model. Right, validation loss over the FLOP of a
+    forward pass: a dot for the whole model, a line for its own way of spending less.
+    """
+    figure = new_figure(PAGE, 3.4)
+    left, right = figure.subplots(1, 2)
+    for number, cell in enumerate(result.cells):
+        style = {"color": LINES[number % len(LINES)], "linestyle": "-" if number < len(LINES) else "--"}
+        curves = [dict(run.curve) for run in cell.runs]
+        steps = sorted(set(curves[0]).intersection(*curves[1:]))
+        mean = [float(np.mean([curve[step] for curve in curves])) for step in steps]
+        flops = np.array(steps) / steps[-1] * cell.flops
+        left.plot(flops, mean, label=cell.name, linewidth=1.0, **style)
+        exits = [run.exits for run in cell.runs if run.exits]
+        if not exits:
+            continue
+        kinds = [(one["rule"], one["threshold"]) for one in exits[0]]
+        means = {
+            kind: np.mean([(run[i]["flops"], run[i]["loss"]) for run in exits], axis=0)
+            for i, kind in enumerate(kinds)
+        }
+        right.plot(*means["full", 0.0], "o", color=style["color"], markersize=4)
+        own = next((rule for rule, _ in kinds if rule not in ("full", "fixed")), None)
+        if own is not None:
+            right.plot(*np.array([means[kind] for kind in kinds if kind[0] == own]).T, linewidth=1.0, **style)
+    for axes, what in ((left, "training"), (right, "validation")):
+        axes.set_xscale("log")
+        axes.set_ylabel(f"{what} loss (nats)")
+        axes.grid(which="major")
+        axes.set_axisbelow(True)
+    left.set_xlabel("training FLOP")
+    right.set_xlabel("FLOP of a forward pass, per token")
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure
 
 

@@ -12,20 +12,9 @@ from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from srmlab.analysis.depth import Depth
 from srmlab.analysis.dynamics import Dynamics
-from srmlab.figures.style import (
-    BLACK,
-    BLUE,
-    COLUMN,
-    GREY,
-    LINES,
-    ORANGE,
-    PAGE,
-    SHARE_MAP,
-    VERMILION,
-    error_band,
-    new_figure,
-    styled,
-)
+from srmlab.analysis.readout import BITS
+from srmlab.figures.palette import BLACK, BLUE, GREY, LINES, ORANGE, SHARE_MAP, VERMILION
+from srmlab.figures.style import COLUMN, PAGE, error_band, new_figure, styled
 from srmlab.storage.metrics_file import iter_metrics
 
 Curve = tuple[np.ndarray, np.ndarray]  # steps, losses
@@ -110,7 +99,7 @@ def dynamics_curves(result: Dynamics) -> Figure:
     loss.set_ylabel("loss (nats)")
     for axes, values, errors, title in (
         (hubs, result.outgoing, result.standard_error("outgoing"), "outgoing frequency"),
-        (impact, result.ablation, result.standard_error("ablation"), "ablation KL (nats)"),
+        (impact, result.ablation * BITS, result.standard_error("ablation") * BITS, "ablation KL (bits)"),
     ):
         axes.set_ylabel(title)
         if not np.isfinite(values).all():

@@ -24,8 +24,9 @@ one pass over the whole batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -33,28 +34,28 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from srmlab.data.tokenizers import END_OF_TEXT, Tokenizer
+from srmlab.data.tokenizers import Tokenizer
 from srmlab.errors import UserError
-from srmlab.models import LanguageModel, ModelConfig, SRMConfig, build, config_from_dict
-from srmlab.models.cache import DecodingCache
+from srmlab.models import Exit, LanguageModel, ModelConfig, SRMConfig, StreamLinear, build, config_from_dict
 from srmlab.training.recompute import recompute_activations
 
 try:
     from transformers import (
         AutoConfig,
+        AutoModel,
         AutoModelForCausalLM,
         GenerationMixin,
         PreTrainedConfig,
         PreTrainedModel,
-        PreTrainedTokenizerFast,
     )
     from transformers.cache_utils import Cache
-    from transformers.modeling_outputs import CausalLMOutputWithPast
+    from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
     from transformers.utils import logging
 except ImportError as error:
     fix = 'pip install "srmlab[hf]"'
     raise UserError(f"transformers 5 is needed here ({error}): {fix}") from None
 
+from srmlab.interop.folder import export_tokenizer, model_card
 from srmlab.interop.reading import (
     SRMCache,
     attentions,
@@ -71,11 +72,11 @@ STUB = '''\
 """For `trust_remote_code=True`. The model's code is in a package: pip install "srmlab[hf]"."""
 
 try:  # transformers would demand a package named srmlab, and not say which extra
-    from srmlab.interop.huggingface import SRMForCausalLM, SRMHFConfig
+    from srmlab.interop.huggingface import SRMForCausalLM, SRMHFConfig, SRMModel
 except ImportError as error:
     raise ImportError(f'This model needs a package ({error}): pip install "srmlab[hf]"') from None
 
-__all__ = ["SRMForCausalLM", "SRMHFConfig"]
+__all__ = ["SRMForCausalLM", "SRMHFConfig", "SRMModel"]
 '''
 
 
@@ -119,6 +120,7 @@ def standard_fields(config: ModelConfig) -> dict[str, Any]:
         "tie_word_embeddings": config.tied,
         "auto_map": {
             "AutoConfig": f"{STUB_NAME}.SRMHFConfig",
+            "AutoModel": f"{STUB_NAME}.SRMModel",
             "AutoModelForCausalLM": f"{STUB_NAME}.SRMForCausalLM",
         },
     }
@@ -127,14 +129,24 @@ def standard_fields(config: ModelConfig) -> dict[str, Any]:
 # --- the model ----------------------------------------------------------------------------------------------
 
 
-class SRMForCausalLM(PreTrainedModel, GenerationMixin):
-    """A `LanguageModel` of ours (`.model`) behind Hugging Face's interface."""
+@dataclass(frozen=True)
+class Read:
+    """What one pass gave."""
+
+    value: Tensor
+    cache: SRMCache | None
+    real: Tensor | None  # what is not padding
+    states: tuple[Tensor, ...] | None
+    patterns: tuple[Tensor, ...] | None
+
+
+class SRMModel(PreTrainedModel):
+    """A `LanguageModel` of ours (`.model`) behind Hugging Face's interface: `AutoModel`, without logits."""
 
     config_class = SRMHFConfig
     config: SRMHFConfig
     main_input_name = "input_ids"
     base_model_prefix = "model"
-    accepts_loss_kwargs = True  # `num_items_in_batch`
     supports_gradient_checkpointing = True
     _supports_sdpa = True  # it is what our attention calls
 
@@ -151,25 +163,35 @@ class SRMForCausalLM(PreTrainedModel, GenerationMixin):
         return cls(SRMHFConfig(srm=model.config.to_dict()), model)
 
     def forward(
+        self, input_ids: Tensor | None = None, *, return_dict: bool | None = None, **how: Any
+    ) -> BaseModelOutputWithPast | tuple[Tensor, ...]:
+        """`last_hidden_state` [B, T, E]: the embedding that the unembedding turns into logits. All else is as
+        in `SRMForCausalLM.forward`.
+        """
+        found = self._pass(self.model.output_embedding, input_ids, **how)
+        output = BaseModelOutputWithPast(
+            last_hidden_state=found.value,  # pyright: ignore[reportArgumentType]
+            past_key_values=found.cache,
+            hidden_states=found.states,  # pyright: ignore[reportArgumentType]
+            attentions=found.patterns,  # pyright: ignore[reportArgumentType]
+        )
+        return_dict = self.config.return_dict if return_dict is None else return_dict
+        return output if return_dict else output.to_tuple()
+
+    def _pass(
         self,
-        input_ids: Tensor | None = None,
+        read: Callable[..., Tensor],
+        input_ids: Tensor | None,
+        inputs_embeds: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        use_cache: bool | None = None,
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        use_cache: bool | None = None,
-        output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
-        return_dict: bool | None = None,
-        logits_to_keep: int | Tensor = 0,
-        num_items_in_batch: Tensor | int | None = None,
-    ) -> CausalLMOutputWithPast | tuple[Tensor, ...]:
-        """Logits [B, T, V], and with `labels` [B, T] the loss.
-
-        Labels are the tokens themselves (the shift is made here), −100 for what does not count; what padding
-        predicts never does. A cache is kept only when asked for (`use_cache=True`, as `generate` does).
-        """
+        output_hidden_states: bool | None = None,
+        exit: float | Exit | None = None,
+    ) -> Read:
+        """What `read` of our model gives, once what transformers hands over is checked."""
         tokens = self._tokens(input_ids, inputs_embeds)
         cache = self._cache(past_key_values, use_cache)
         past = None if cache is None else cache.past
@@ -178,38 +200,25 @@ class SRMForCausalLM(PreTrainedModel, GenerationMixin):
             check_positions(position_ids, real, tokens, past)
         if cache is not None:
             cache.rows = len(tokens)
-        states_wanted = (
-            self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
-        )
-        patterns_wanted = self.config.output_attentions if output_attentions is None else output_attentions
-        last_only = isinstance(logits_to_keep, int) and logits_to_keep == 1 and labels is None
+        config = self.config
+        states_wanted = config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        patterns_wanted = config.output_attentions if output_attentions is None else output_attentions
+        mask = None  # used only where there is padding on the left: it costs time
+        if real is not None and not bool(real[:, 0].all()):
+            mask = real[:, -tokens.shape[1] :]
         with (
             embedded_as(self.model.embedding, inputs_embeds),
             hidden_states(self.model, bool(states_wanted)) as states,
             attentions(self.model, bool(patterns_wanted)) as patterns,
         ):
-            logits = self._read(tokens, past, real, last_only)
-        loss = None
-        if labels is not None:  # of all tokens, whatever is kept
-            loss = self.loss_function(
-                logits=logits,
-                labels=labels if real is None else without_padding(labels, real),
-                vocab_size=self.config.ours.vocab_size,
-                num_items_in_batch=num_items_in_batch,
-            )
-        if not isinstance(logits_to_keep, int):
-            logits = logits[:, logits_to_keep]
-        elif logits_to_keep > 0:
-            logits = logits[:, -logits_to_keep:]
-        output = CausalLMOutputWithPast(
-            loss=loss,
-            logits=logits,  # pyright: ignore[reportArgumentType]
-            past_key_values=cache,
-            hidden_states=tuple(states) if states_wanted else None,  # pyright: ignore[reportArgumentType]
-            attentions=tuple(patterns) if patterns_wanted else None,  # pyright: ignore[reportArgumentType]
+            value = read(tokens, cache=past, attention_mask=mask, exit=exit)
+        return Read(
+            value,
+            cache,
+            real,
+            tuple(states) if states_wanted else None,
+            tuple(patterns) if patterns_wanted else None,
         )
-        return_dict = self.config.return_dict if return_dict is None else return_dict
-        return output if return_dict else output.to_tuple()
 
     def _tokens(self, ids: Tensor | None, embeddings: Tensor | None) -> Tensor:
         """[B, T] The ids, or ids in whose place the given embeddings are read."""
@@ -233,30 +242,6 @@ class SRMForCausalLM(PreTrainedModel, GenerationMixin):
         if not isinstance(given, SRMCache):
             raise UserError(f"past_key_values is a {type(given).__name__}: leave it out, or pass an SRMCache")
         return given
-
-    def _read(self, tokens: Tensor, past: DecodingCache | None, real: Tensor | None, last: bool) -> Tensor:
-        """The logits of `tokens`. A mask is used only where there is padding on the left: it costs time."""
-        mask = None
-        if real is not None and not bool(real[:, 0].all()):
-            mask = real[:, -tokens.shape[1] :]
-        if last:
-            return self.model.next_token_logits(tokens, past, mask)[:, None]
-        return self.model(tokens, cache=past, attention_mask=mask)
-
-    def _prepare_cache_for_generation(self, generation_config, model_kwargs, *_args, **_kwargs) -> bool:
-        """`generate` calls this before the first step: hand it our cache in place of the default one."""
-        length, context = generation_config.max_length, self.model.config.context
-        if (embeddings := model_kwargs.get("inputs_embeds")) is not None:
-            length += embeddings.shape[1]  # a prompt that transformers does not count
-        if length > context:
-            raise UserError(
-                f"prompt + new tokens = {length} exceed the context of {context}; lower max_new_tokens"
-            )
-        if (given := model_kwargs.get("past_key_values")) is not None:
-            given._is_user_defined = True  # so that it outlives the call
-        elif generation_config.use_cache is not False:
-            model_kwargs["past_key_values"] = SRMCache(self.model, length)
-        return True
 
     @classmethod
     def from_pretrained(cls, *args: Any, output_loading_info: bool = False, **kwargs: Any) -> Any:
@@ -322,11 +307,102 @@ class SRMForCausalLM(PreTrainedModel, GenerationMixin):
         raise UserError("the vocabulary is part of the config: build a model with another vocab_size")
 
 
+class SRMForCausalLM(SRMModel, GenerationMixin):
+    """A `LanguageModel` of ours (`.model`) that writes text in Hugging Face's tools."""
+
+    accepts_loss_kwargs = True  # `num_items_in_batch`
+
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        return_dict: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        num_items_in_batch: Tensor | int | None = None,
+        exit: float | Exit | None = None,
+    ) -> CausalLMOutputWithPast | tuple[Tensor, ...]:
+        """Logits [B, T, V], and with `labels` [B, T] the loss.
+
+        Labels are the tokens themselves (the shift is made here), −100 for what does not count; what padding
+        predicts never does. A cache is kept only when asked for (`use_cache=True`, as `generate` does). With
+        `exit` the recursion stops where the state changes by less than this share of it; `generate` takes it
+        too.
+        """
+        last_only = isinstance(logits_to_keep, int) and logits_to_keep == 1 and labels is None
+        found = self._pass(
+            self.model.next_token_logits if last_only else self.model,
+            input_ids,
+            inputs_embeds,
+            past_key_values,
+            use_cache,
+            attention_mask,
+            position_ids,
+            output_attentions,
+            output_hidden_states,
+            exit,
+        )
+        logits, real = found.value[:, None] if last_only else found.value, found.real
+        loss = None
+        if labels is not None:  # of all tokens, whatever is kept
+            loss = self.loss_function(
+                logits=logits,
+                labels=labels if real is None else without_padding(labels, real),
+                vocab_size=self.config.ours.vocab_size,
+                num_items_in_batch=num_items_in_batch,
+            )
+        if not isinstance(logits_to_keep, int):
+            logits = logits[:, logits_to_keep]
+        elif logits_to_keep > 0:
+            logits = logits[:, -logits_to_keep:]
+        output = CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits,  # pyright: ignore[reportArgumentType]
+            past_key_values=found.cache,
+            hidden_states=found.states,  # pyright: ignore[reportArgumentType]
+            attentions=found.patterns,  # pyright: ignore[reportArgumentType]
+        )
+        return_dict = self.config.return_dict if return_dict is None else return_dict
+        return output if return_dict else output.to_tuple()
+
+    def _prepare_cache_for_generation(self, generation_config, model_kwargs, *_args, **_kwargs) -> bool:
+        """`generate` calls this before the first step: hand it our cache in place of the default one."""
+        if (kind := generation_config.cache_implementation) is not None:
+            raise UserError(
+                f"cache_implementation = {kind!r}: this model brings its own cache, with a slot for every "
+                "attention call; leave it out"
+            )
+        if (exit := model_kwargs.get("exit")) is not None:
+            if (generation_config.num_beams or 1) > 1 or generation_config.use_cache is False:
+                raise UserError("exit goes with greedy search or sampling, and with the cache; leave it out")
+            model_kwargs["exit"] = Exit.of(exit)
+        length, context = generation_config.max_length, self.model.config.context
+        if (embeddings := model_kwargs.get("inputs_embeds")) is not None:
+            length += embeddings.shape[1]  # a prompt that transformers does not count
+        if length > context:
+            raise UserError(
+                f"prompt + new tokens = {length} exceed the context of {context}; lower max_new_tokens"
+            )
+        if (given := model_kwargs.get("past_key_values")) is not None:
+            given._is_user_defined = True  # so that it outlives the call
+        elif generation_config.use_cache is not False:
+            model_kwargs["past_key_values"] = SRMCache(self.model, length)
+        return True
+
+
 # --- the folder ---------------------------------------------------------------------------------------------
 
 
 def export(model: LanguageModel, directory: str | Path, tokenizer: Tokenizer | None = None) -> None:
     """Write a folder that `AutoModelForCausalLM` and `AutoTokenizer` open."""
+    if not model.config.causal:
+        raise UserError("a model of puzzles is no causal language model: export it with --to safetensors")
     theirs = SRMForCausalLM.wrap(model)
     if tokenizer is not None:
         if tokenizer.vocab_size > model.config.vocab_size:
@@ -341,63 +417,20 @@ def export(model: LanguageModel, directory: str | Path, tokenizer: Tokenizer | N
         export_tokenizer(tokenizer, directory, model.config.context)
 
 
-CARD = """\
----
-library_name: transformers
-pipeline_tag: text-generation
-tags: [srmlab, {architecture}]
----
+def lora_targets(model: SRMModel) -> dict[str, list[str]]:
+    """Every matrix of the model for peft: `LoraConfig(r=8, **lora_targets(model))`.
 
-# {architecture}, {parameters:,} parameters
-
-{shape}; context {context}, vocabulary {vocabulary}. The code is in a package:
-
-```sh
-pip install "srmlab[hf]"
-```
-
-```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
-tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)  # it has no code of its own
-```
-
-```
-{drawing}
-```
-"""
-
-
-def model_card(model: LanguageModel) -> str:
-    """The README of an exported folder: what the model is and how it is opened."""
-    config = model.config
-    return CARD.format(
-        architecture=config.architecture,
-        parameters=model.num_parameters(),
-        shape=config.shape,
-        context=config.context,
-        vocabulary=config.vocab_size,
-        drawing=config.drawing,
-    )
-
-
-def export_tokenizer(tokenizer: Tokenizer, directory: str | Path, context: int) -> PreTrainedTokenizerFast:
-    """Write our tokenizer as a Hugging Face fast tokenizer with the same ids; returns it as they load it."""
-    tokenizer.save(directory)  # a tokenizer.json in their format
-    theirs = PreTrainedTokenizerFast(
-        tokenizer_file=str(Path(directory) / "tokenizer.json"),
-        bos_token=None,
-        eos_token=END_OF_TEXT,
-        pad_token=END_OF_TEXT,  # never attended to: the mask says where it is
-        padding_side="left",
-        model_max_length=context,
-        clean_up_tokenization_spaces=False,
-        model_input_names=["input_ids", "attention_mask"],
-        split_special_tokens=True,  # "<|endoftext|>" in a text is text, as in ours
-    )
-    theirs.save_pretrained(str(directory))
-    return theirs
+    The weights of all streams are one parameter [stream, in, out], of which every stream gets an adapter of
+    its own. peft's "all-linear" does not see them.
+    """
+    output = model.get_output_embeddings()
+    found: dict[str, list[str]] = {"target_modules": [], "target_parameters": []}
+    for name, module in model.named_modules():
+        if isinstance(module, StreamLinear):
+            found["target_parameters"].append(f"{name}.weight")
+        elif isinstance(module, nn.Linear) and module is not output:
+            found["target_modules"].append(name)
+    return found
 
 
 @contextmanager
@@ -415,4 +448,5 @@ def quietly() -> Iterator[None]:
 
 
 AutoConfig.register(SRMHFConfig.model_type, SRMHFConfig, exist_ok=True)
+AutoModel.register(SRMHFConfig, SRMModel, exist_ok=True)
 AutoModelForCausalLM.register(SRMHFConfig, SRMForCausalLM, exist_ok=True)

@@ -126,7 +126,7 @@ def hidden_states(model: LanguageModel, wanted: bool) -> Iterator[list[Tensor]]:
 def attentions(model: LanguageModel, wanted: bool) -> Iterator[list[Tensor]]:
     """The pattern of every attention call, each [B, heads, T, keys] with those of all streams."""
     patterns: list[Tensor] = []
-    sites = [name for name in model.site_names if name.endswith("attention.weights")] if wanted else []
+    sites = model.pattern_sites if wanted else []
 
     def keep(value: Tensor, hook: HookPoint) -> Tensor:  # noqa: ARG001
         patterns.append(value.flatten(1, -3))

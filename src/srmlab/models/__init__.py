@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from srmlab.models.activations import ActivationCache
 from srmlab.models.attention import Rotary, causal_attention
 from srmlab.models.cache import DecodingCache
 from srmlab.models.config import ModelConfig, Sizes
@@ -15,7 +16,12 @@ from srmlab.models.srm import SRM, SRMConfig  # isort: skip  (the order of the r
 from srmlab.models.hrm import HRM, HRMConfig  # isort: skip
 from srmlab.models.gpt2 import GPT2, GPT2Config  # isort: skip
 from srmlab.models.transformer import Transformer, TransformerConfig  # isort: skip
-from srmlab.models.model import Call, Exchange, Flops, LanguageModel, Point
+from srmlab.models.ouro import Ouro, OuroConfig  # isort: skip
+from srmlab.models.hyper import Hyper, HyperConfig  # isort: skip
+from srmlab.models.huginn import Huginn, HuginnConfig  # isort: skip
+from srmlab.models.mor import MoR, MoRConfig  # isort: skip
+from srmlab.models.contract import Call, Exchange, Flops, Point
+from srmlab.models.model import LanguageModel
 from srmlab.models.registry import (
     ARCHITECTURES,
     PRESETS,
@@ -35,6 +41,7 @@ __all__ = [
     "PRESETS",
     "SRM",
     "SWEEP_PRESETS",
+    "ActivationCache",
     "Call",
     "ConfigError",
     "Connection",
@@ -45,8 +52,16 @@ __all__ = [
     "GPT2Config",
     "HRMConfig",
     "HookPoint",
+    "Huginn",
+    "HuginnConfig",
+    "Hyper",
+    "HyperConfig",
     "LanguageModel",
+    "MoR",
+    "MoRConfig",
     "ModelConfig",
+    "Ouro",
+    "OuroConfig",
     "Pass",
     "Point",
     "RMSNorm",

@@ -1,4 +1,5 @@
-"""Causal attention over tokens, with rotary positions: what every block of every stream uses.
+"""Attention over tokens with rotary positions, causal unless the pass says otherwise: what every block of
+every stream uses.
 
 q, k and v are [N, H, T, K], with N = streams × batch folded together: `scaled_dot_product_attention` takes
 the fast path on four axes only.
@@ -52,25 +53,28 @@ class Rotary:
 SITES = tuple(f"attention.{name}" for name in ("q", "k", "v", "weights", "z"))
 
 
-def token_pattern(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+def token_pattern(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool = True) -> Tensor:
     """softmax(q·kᵀ/√K) over the tokens that may be seen, [N, H, T, keys]; the last query is the last key."""
     scores = q @ k.mT / math.sqrt(q.shape[-1])
-    if mask is None:
+    if mask is None and causal:
         T, total = scores.shape[-2:]
         mask = torch.ones(T, total, dtype=torch.bool, device=q.device).tril(total - T)
     wide = torch.promote_types(q.dtype, torch.float32)
-    return scores.masked_fill(~mask, -torch.inf).softmax(-1, dtype=wide).to(q.dtype)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    return scores.softmax(-1, dtype=wide).to(q.dtype)
 
 
 def causal_attention(qkv: Tensor, heads: int, here: Pass, dropout: float = 0.0) -> Tensor:
-    """Attend: qkv [N, T, 3·H·K] → [N, T, H·K]. Cached tokens come before these.
+    """Attend: qkv [N, T, 3·H·K] → [N, T, H·K]. Cached tokens come before these. In a pass that is not causal
+    tokens also attend to later ones.
 
     `here.rotary` turns queries and keys by their positions; `here.mask` [N, 1, T, keys], True where a token
     may look, replaces the causal mask (to keep documents apart, and to leave padding out).
     """
     N, T, _ = qkv.shape
     past, mask, watched = here.past(), here.mask, here.wants(*SITES)
-    plain = past is None and mask is None and not dropout and not watched
+    plain = past is None and mask is None and here.causal and not dropout and not watched
     if plain and kernels.tokens_by_hand(qkv, here.rotary):
         assert here.rotary is not None
         return kernels.causal_attention(qkv, heads, here.rotary)
@@ -81,14 +85,16 @@ def causal_attention(qkv: Tensor, heads: int, here: Pass, dropout: float = 0.0) 
         q, k, v = (here.heads(f"attention.{name}", x) for name, x in zip("qkv", (q, k, v), strict=True))
     if past is not None:
         k, v = past.append(k, v)
-        if mask is None and T > 1 and k.shape[2] > T:
+        if mask is None and here.causal and T > 1 and k.shape[2] > T:
             total = k.shape[2]
             mask = torch.ones(T, total, dtype=torch.bool, device=q.device).tril(total - T)
     if watched and here.wants("attention.weights"):
-        out = F.dropout(here.pattern("attention.weights", token_pattern(q, k, mask)), dropout) @ v
+        out = (
+            F.dropout(here.pattern("attention.weights", token_pattern(q, k, mask, here.causal)), dropout) @ v
+        )
     else:
         out = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=mask is None and T > 1
+            q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=mask is None and here.causal and T > 1
         )
     if watched:
         out = here.heads("attention.z", out)

@@ -68,6 +68,45 @@ def slots(found: list[KeyValues], capacity: int) -> Iterator[KeyValues]:
         yield found[i]
 
 
+class Borrowed:
+    """What another call has kept of earlier tokens, of all rows or some, read but not added to."""
+
+    def __init__(self, kept: KeyValues, rows: Tensor | None = None) -> None:
+        self.kept, self.rows = kept, rows
+
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        if not self.kept.length:
+            return k, v
+        keys, values = self.kept.filled()
+        if self.rows is not None:
+            keys, values = keys[self.rows], values[self.rows]
+        return torch.cat((keys, k), dim=2), torch.cat((values, v), dim=2)
+
+
+class SomeRows:
+    """The slot of a call that only some rows make; of the others it keeps zeros, which nobody looks at."""
+
+    def __init__(self, kept: Past, rows: Tensor, of: int) -> None:
+        self.kept, self.rows, self.of = kept, rows, of
+
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        whole = (x.new_zeros(self.of, *x.shape[1:]).index_copy(0, self.rows, x) for x in (k, v))
+        keys, values = self.kept.append(*whole)
+        return keys[self.rows], values[self.rows]
+
+
+class Kept:
+    """A call's keys and values, of all tokens so far, for later calls of the pass to look at."""
+
+    def __init__(self, past: Past | None, values: tuple[Tensor, ...] = ()) -> None:
+        self.past, self.values = past, values
+
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        keys, values = (k, v) if self.past is None else self.past.append(k, v)
+        self.values = keys, values
+        return keys, values
+
+
 class Settled:
     """The keys and values of a recursion with early exit: those of the levels that were computed.
 
@@ -175,13 +214,15 @@ class SettledCall:
 
 class DecodingCache:
     """What a model remembers of the tokens it has read: one `KeyValues` per attention call of a pass. With
-    early exit those are of the calls outside the recursion, and `settled` has the rest.
+    early exit those are of the calls outside the recursion, and `settled` has the rest. With `reuse` only
+    those of the last level are kept, and all levels read them.
     """
 
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
+    def __init__(self, capacity: int, reuse: bool = False) -> None:
+        self.capacity, self.reuse = capacity, reuse
         self.slots: list[KeyValues] = []
         self.settled: Settled | None = None
+        self.kept: dict[int, Tensor] = {}  # by level, [B, length]: the tokens that were routed through it
         self.real: Tensor | None = None  # [B, length] which tokens are not padding; None if all are
 
     @property
@@ -199,6 +240,8 @@ class DecodingCache:
 
     def begin(self, exit: bool) -> None:
         """Before a pass: a cache is read with early exit from its first token to its last, or never."""
+        if exit and self.reuse:
+            raise UserError("exit and a cache with reuse do not go together; leave one of them out")
         if self.length == 0 and exit:
             self.settled = self.settled or Settled(self.capacity)
         elif exit != (self.settled is not None):
@@ -210,6 +253,11 @@ class DecodingCache:
     def calls(self) -> Iterator[KeyValues]:
         """A slot for every attention call of one pass, in their order."""
         return slots(self.slots, self.capacity)
+
+    def calls_of_level(self, last: bool) -> Iterator[Past]:
+        """With `reuse`: a slot for every attention call of one level."""
+        own = self.calls()
+        return own if last else map(Borrowed, own)
 
     def with_padding(self, tokens: Tensor, real: Tensor | None) -> Tensor | None:
         """Remember which of these `tokens` [B, T] are real; which of all are, [B, length + T]."""

@@ -12,16 +12,20 @@ value and the fix; nothing downstream checks again.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 from srmlab.errors import UserError
-from srmlab.models.fields import check_fields, known_fields, require
+from srmlab.models.fields import LATER, check_fields, known_fields, require, said
 
 NANO: dict[str, Any] = {"vocab_size": 512, "context": 256}  # of presets for a CPU: a small BPE, short windows
-
-
-LATER = {"later": True}  # metadata of a field that configs saved before do not have
+SUDOKU: dict[str, Any] = {  # of presets for puzzles: 9 × 9 cells, after a position for which puzzle it is
+    "vocab_size": 11,
+    "context": 82,
+    "tied": False,
+    "causal": False,
+    "puzzle_positions": 1,
+}
 
 
 @dataclass(frozen=True)
@@ -52,9 +56,18 @@ class ModelConfig:
     tied: bool = True  # the unembedding is the embedding's matrix
     init_seed: int = 0  # weights (and z_0) are a function of the config alone
 
+    # a model of puzzles: see `puzzle`
+    causal: bool = field(default=True, metadata=LATER)  # False: attention in both directions, for puzzles
+    puzzle_positions: int = field(default=0, metadata=LATER)  # before the board, for what puzzle it is
+    puzzle_ids: int = field(default=1, metadata=LATER)  # puzzles with an embedding of their own
+
     def __post_init__(self) -> None:
         check_fields(self)
-        self.require_positive("vocab_size", "context")
+        self.require_positive("vocab_size", "context", "puzzle_ids")
+        positions = self.puzzle_positions
+        fix = f"must be less than context = {self.context}, and 0 in a causal model"
+        fits = 0 <= positions < self.context and not (self.causal and positions)
+        require(fits, "puzzle_positions", positions, fix)
 
     def require_positive(self, *names: str) -> None:
         for name in names:
@@ -93,13 +106,11 @@ class ModelConfig:
         """This config with some fields changed, checked again."""
         return dataclasses.replace(self, **known_fields(type(self), changes))
 
+    def attended(self, context: int) -> float:
+        """The mean number of positions that one of `context` positions attends to."""
+        return (context + 1) / 2 if self.causal else context
+
     def to_dict(self) -> dict[str, Any]:
-        """As JSON. A `LATER` field is left out where it has its default, so that what was saved before keeps
-        its identity.
-        """
-        fields = {
-            field.name: getattr(self, field.name)
-            for field in dataclasses.fields(self)
-            if not (field.metadata == LATER and getattr(self, field.name) == field.default)
-        }
+        """As JSON."""
+        fields = {name: getattr(self, name) for name in said(self)}
         return {"architecture": self.architecture, **fields}

@@ -38,7 +38,7 @@ from srmlab.models.streams import StreamLinear
 
 if TYPE_CHECKING:
     from srmlab.models.forward import Pass
-    from srmlab.models.srm import SRMConfig
+    from srmlab.models.srm_config import SRMConfig
 
 
 class Connection(nn.Module):
@@ -60,6 +60,26 @@ class Connection(nn.Module):
     def multiply_adds(self) -> int:
         """The arithmetic of one token."""
         return 0
+
+    def queries_and_keys(self) -> tuple[Tensor, Tensor] | None:
+        """[H, S, D, K] each, if the pattern is the softmax over sources of z_target·query·(z_source·key)."""
+        return None
+
+    def translations(self) -> Tensor | None:
+        """[H, target, source, D, D], if c_target is the sum over heads and sources of pattern times
+        z_source·translation."""
+        return None
+
+    def _by_head(self, weight: Tensor, parts: int) -> tuple[Tensor, ...]:
+        """Matrices side by side [S, D, parts·H·K] → each by head, [H, S, D, K]."""
+        S, D, _ = weight.shape
+        return weight.view(S, D, parts, self.config.stream_heads, -1).permute(2, 3, 0, 1, 4).unbind(0)
+
+
+def translated(value: Tensor, out: Tensor) -> Tensor:
+    """Value matrices [H, source, D, K], output matrices [target, H·K, D] → [H, target, source, D, D]."""
+    out = out.view(len(out), len(value), -1, out.shape[-1]).transpose(0, 1)  # [H, target, K, D]
+    return value[:, None] @ out[:, :, None]
 
 
 CONNECTIONS: dict[str, type[Connection]] = {}
@@ -102,6 +122,14 @@ class StreamAttention(Connection):
         mixed = mixed.permute(2, 0, 1, 3).reshape(S, B, T, H * K)  # [B·T, H, S, K] → [S, B, T, H·K]
         return here.streams("out", self.out(mixed))
 
+    def queries_and_keys(self) -> tuple[Tensor, Tensor]:
+        query, key, _ = self._by_head(self.qkv.weight, 3)
+        return query * self.config.head_dim**-0.5, key
+
+    def translations(self) -> Tensor:
+        _, _, value = self._by_head(self.qkv.weight, 3)
+        return translated(value, self.out.weight)
+
     def multiply_adds(self) -> int:
         c = self.config
         inner = c.stream_heads * c.head_dim
@@ -127,6 +155,15 @@ class GateOnly(Connection):
         pattern = here("pattern", pattern.view(B, T, H, S, S)).view(B * T, H, S, S)
         mixed = pattern.mean(1) @ z.reshape(S, B * T, D).transpose(0, 1)  # [B·T, S, D]
         return here.streams("out", mixed.transpose(0, 1).reshape(S, B, T, D))
+
+    def queries_and_keys(self) -> tuple[Tensor, Tensor]:
+        query, key = self._by_head(self.qk.weight, 2)
+        return query * self.config.head_dim**-0.5, key
+
+    def translations(self) -> Tensor:
+        c = self.config
+        same = torch.eye(c.stream_dim, device=self.qk.weight.device, dtype=self.qk.weight.dtype)
+        return (same / c.stream_heads).expand(c.stream_heads, c.streams, c.streams, -1, -1)
 
     def multiply_adds(self) -> int:
         c = self.config
@@ -159,6 +196,10 @@ class TranslationOnly(Connection):
         value = self.value(z).view(S, B * T, H, K).permute(1, 2, 0, 3)  # [B·T, H, S, K]
         mixed = (pattern @ value).permute(2, 0, 1, 3).reshape(S, B, T, H * K)
         return here.streams("out", self.out(mixed))
+
+    def translations(self) -> Tensor:
+        (value,) = self._by_head(self.value.weight, 1)
+        return translated(value, self.out.weight)
 
     def multiply_adds(self) -> int:
         c = self.config

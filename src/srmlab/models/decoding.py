@@ -57,6 +57,7 @@ def generate(
     overflow: Literal["refuse", "slide"] = "refuse",
     use_cache: bool = True,
     exit: float | Exit | None = None,
+    reuse_cache: bool = False,
     on_token: Callable[[Tensor], None] | None = None,
 ) -> Tensor:
     """Continue each row of `tokens` [B, T] by up to `max_new_tokens`; returns prompt and continuation.
@@ -65,7 +66,8 @@ def generate(
     "refuse" raises before the first token is made; "slide" reads the last half of the context anew and goes
     on from there. `use_cache=False` recomputes the whole pass for every token: slow, the same result.
     `exit` stops the recursion where the state changes by less than this share of it (see `exit`): faster, not
-    the same result. An `Exit` also counts the levels used. `on_token` sees each new column [B].
+    the same result. An `Exit` also counts the levels used. `reuse_cache` keeps keys and values of a looped
+    model's last loop only: less memory, not the same result. `on_token` sees each new column [B].
     """
     check_sampling(tokens, max_new_tokens, temperature, top_k, top_p, model.config.vocab_size)
     if exit is not None and not use_cache:
@@ -89,7 +91,7 @@ def generate(
             if not use_cache:
                 unread = sequence[:, start:]
             elif cache is None:
-                cache, unread = model.new_cache(), sequence[:, start:]
+                cache, unread = model.new_cache(reuse=reuse_cache), sequence[:, start:]
             else:
                 unread = sequence[:, -1:]
             logits = model.next_token_logits(unread, cache, exit=exit)

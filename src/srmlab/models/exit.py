@@ -5,9 +5,11 @@ pass stops after the first level (layer, or high cycle) at which
 
     ‖z_t − z_{t−1}‖ < tolerance · ‖z_t‖
 
-over all streams. A pass over many tokens stops for all of them at once; a pass over one token a row, as in
-decoding, stops for each row on its own, and only the rows that go on are computed. The levels that were not
-computed have the keys and values of the last one that was, stored once (see `cache`).
+over all streams. That is the rule "change"; an architecture may have others of its own (`exit_rules`), such
+as a gate that says when it has seen enough. A pass over many tokens stops for all of them at once; a pass
+over one token a row, as in decoding, stops for each row on its own, and only the rows that go on are
+computed. The levels that were not computed have the keys and values of the last one that was, stored once
+(see `cache`).
 
     >>> import torch, srmlab
     >>> from srmlab.models import Exit
@@ -32,14 +34,18 @@ from srmlab.errors import UserError
 if TYPE_CHECKING:
     from srmlab.models.forward import Pass
 
+State = tuple[Tensor, ...]
+
 
 class Exit:
-    """The tolerance of early exit, and a count of the levels that the passes it was given to computed."""
+    """The tolerance of early exit, the rule it is for (by default the model's first), and a count of the
+    levels that the passes it was given to computed.
+    """
 
-    def __init__(self, tolerance: float) -> None:
+    def __init__(self, tolerance: float, by: str | None = None) -> None:
         if not 0 <= tolerance < math.inf:  # NaN too
             raise UserError(f"exit = {tolerance}: must be 0 (never) or more, such as 0.05")
-        self.tolerance = tolerance
+        self.tolerance, self.by = tolerance, by
         self.levels = 0  # computed, added up over the tokens
         self.tokens = 0
 
@@ -61,37 +67,46 @@ class Exit:
 
 @torch.no_grad()
 def until_settled(
-    level: Callable[[int, Tensor, Tensor], tuple[Tensor, ...]], z: Tensor, x: Tensor, depth: int, here: Pass
-) -> tuple[Tensor, ...]:
-    """Apply `level(t, z, x)` for t = 0, 1 … until the state has settled, at most `depth` times.
+    level: Callable[[int, State, Tensor], State],
+    state: State,
+    x: Tensor,
+    depth: int,
+    here: Pass,
+    settled: Callable[[State, State, bool], Tensor] | None = None,
+) -> State:
+    """Apply `level(t, state, x)` for t = 0, 1 … until the state has settled, at most `depth` times.
 
-    z and x have the batch as their third axis from the end, and so has all that a level gives back: the next
-    state [S, B, T, D] first. The result is that of every row's last level, without gradient.
+    x and all parts of a state have the batch as their third axis from the end; the first part of a state is
+    the streams' [S, B, T, D]. `settled(before, after, together)` decides, by default by their change. The
+    result is that of every row's last level, without gradient.
     """
     assert here.exit is not None
+    exit = here.exit
     B, T = x.shape[-3:-1]
     together = T > 1 or here.mask is not None
     rows = torch.arange(B, device=x.device)  # those that go on
     outside, cache = here.slots, None if here.cache is None else here.cache.settled
-    results: tuple[Tensor, ...] = ()
+    results: State = ()
+    done = settled or (lambda a, b, together: exit.settled(a[0], b[0], together))
     for t in range(depth):
         if cache is not None:
             here.slots = cache.level(t, depth, rows, T)
-        after = level(t, z, x)
-        here.exit.levels += len(rows) * T
+        after = level(t, state, x)
+        exit.levels += len(rows) * T
         if len(rows) == B:
             results = after
         else:
             results = tuple(all.index_copy(-3, rows, new) for all, new in zip(results, after, strict=True))
-        settled = here.exit.settled(z, after[0], together).tolist()
-        z = after[0]
-        if cache is not None and any(settled) and t < depth - 1:
+        stops = done(state, after, together).tolist()
+        state = after
+        if cache is not None and any(stops) and t < depth - 1:
             cache.settle(t)
-        if all(settled):
+        if all(stops):
             break
-        if any(settled):
-            on = torch.tensor([row for row, done in enumerate(settled) if not done], device=x.device)
-            rows, z, x = rows[on], z.index_select(-3, on), x.index_select(-3, on)
-    here.exit.tokens += B * T
+        if any(stops):
+            on = torch.tensor([row for row, stop in enumerate(stops) if not stop], device=x.device)
+            rows, x = rows[on], x.index_select(-3, on)
+            state = tuple(part.index_select(-3, on) for part in state)
+    exit.tokens += B * T
     here.slots = outside
     return results

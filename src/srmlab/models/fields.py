@@ -25,6 +25,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from srmlab.errors import UserError, nearest
 
 BOUND = "bound"
+LATER = {"later": True}  # metadata of a field that configs saved before do not have
 
 
 class ConfigError(UserError):
@@ -36,14 +37,25 @@ def require(holds: bool, field: str, value: object, fix: str) -> None:
         raise ConfigError(f"{field} = {value!r}: {fix}")
 
 
-def bounded(default: Any, holds: Callable[[Any], bool], fix: str) -> Any:
+def bounded(default: Any, holds: Callable[[Any], bool], fix: str, **metadata: Any) -> Any:
     """A field whose value must fulfil `holds`, unless it is None, as the field's type may allow."""
-    return dataclasses.field(default=default, metadata={BOUND: (holds, fix)})
+    return dataclasses.field(default=default, metadata={BOUND: (holds, fix), **metadata})
 
 
-def count(default: int | None) -> Any:
+def count(default: int | None, **metadata: Any) -> Any:
     """A field that counts something there must be at least one of."""
-    return bounded(default, lambda value: value >= 1, "must be at least 1")
+    return bounded(default, lambda value: value >= 1, "must be at least 1", **metadata)
+
+
+def said(config: Any) -> list[str]:
+    """The fields that a saved config names: one that came `LATER` is left out where it has its default, so
+    that what was saved before keeps its identity.
+    """
+    return [
+        field.name
+        for field in dataclasses.fields(config)
+        if not (field.metadata.get("later") and getattr(config, field.name) == field.default)
+    ]
 
 
 def check_fields(config: Any) -> None:

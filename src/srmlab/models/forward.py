@@ -9,6 +9,9 @@ paper's formulas take and one more argument:
     here.call("steps.1", step, z, y)     call a part, whose names start with "steps.1"
     here.positions(tokens)               where each token stands in its text, for learned positions
     here.rotary, here.mask, here.past()  what attention over tokens needs
+    here.embed(table, tokens)            the embeddings of the input, whatever is put before the tokens
+
+A model of puzzles also finds the state to begin from in `here.state` and leaves the last one there.
 
 Padding. With a mask of real tokens no token looks at padding, and positions count from the first real token.
 Rotary positions may count columns: attention sees only their differences.
@@ -17,8 +20,9 @@ Rotary positions may count columns: attention sees only their differences.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import copy
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +30,17 @@ from torch import Tensor, nn
 from srmlab.models.cache import DecodingCache, Past
 from srmlab.models.exit import Exit
 from srmlab.models.sites import SILENT, Tap
+
+
+class How(TypedDict, total=False):
+    """How a forward pass is made, as a caller says it."""
+
+    cache: DecodingCache | None  # what earlier tokens left
+    documents: Tensor | None  # [B, T] each token's document: attention stays inside it
+    attention_mask: Tensor | None  # [B, T] 0 at padding
+    exit: float | Exit | None  # stop where the state has settled
+    depth: int | None  # another depth than the config's
+    gradient_depth: int | None  # and how much of it has a gradient
 
 
 class Pass:
@@ -37,6 +52,7 @@ class Pass:
         real: Tensor | None = None,
         exit: Exit | None = None,
         config: Any = None,
+        causal: bool = True,
     ) -> None:
         self.tap = tap
         self.cache, self.exit = cache, exit
@@ -44,10 +60,15 @@ class Pass:
         self.start = 0 if cache is None else cache.length  # the column of the first token
         self.real = real  # [B, start + T] False where there is padding; None if there is none
         self.rotary: tuple[Tensor, Tensor] | None = None  # cos and sin of the tokens' positions
-        self.mask = None if documents is None else document_mask(documents)
+        self.causal = causal  # False: tokens attend to later ones too
+        self.before: Tensor | None = None  # [B, N, E] embeddings before those of the tokens
+        self.state: Tensor | None = None  # [S, B, N + T, D] to begin from; after the pass, its last
+        self.fresh: Tensor | None = None  # [B] rows whose puzzle begins with this pass; None: all
+        self.mask = None if documents is None else document_mask(documents, causal)
         if real is not None:
-            self.mask = padding_mask(real, self.start, self.mask)
+            self.mask = padding_mask(real, self.start, self.mask, causal)
         self.slots: Iterator[Past] | None = None if cache is None else cache.calls()
+        self.lent: tuple[Tensor, ...] | None = None  # keys and values of an earlier call, to look at instead
         self.folded: int | None = None  # how many streams attention finds in its batch
 
     def __call__(self, name: str, value: Tensor) -> Tensor:
@@ -92,6 +113,11 @@ class Pass:
         inside.tap = self.tap.at(part)
         return inside
 
+    def embed(self, table: nn.Embedding, tokens: Tensor) -> Tensor:
+        """[B, N + T, E] The tokens' embeddings, and before them N others, if the pass was given any."""
+        x = table(tokens)
+        return x if self.before is None else torch.cat((self.before.to(x.dtype), x), dim=1)
+
     def positions(self, tokens: Tensor) -> Tensor:
         """Where each of `tokens` [B, T] stands in its text: [T], or [B, T] if rows are padded."""
         T = tokens.shape[1]
@@ -115,24 +141,42 @@ class Pass:
             self.mask = self.mask.repeat(streams, 1, 1, 1)
 
 
-def document_mask(documents: Tensor) -> Tensor:
-    """[B, T] document ids → [B, 1, T, T], True where a token may look: earlier, and in the same document."""
+def document_mask(documents: Tensor, causal: bool = True) -> Tensor:
+    """[B, T] document ids → [B, 1, T, T], True where a token may look: earlier (unless attention goes in both
+    directions), and in the same document.
+    """
     same = documents[:, :, None] == documents[:, None, :]
-    return same.tril()[:, None]
+    return (same.tril() if causal else same)[:, None]
 
 
-def padding_mask(real: Tensor, start: int, within: Tensor | None = None) -> Tensor:
+def padding_mask(real: Tensor, start: int, within: Tensor | None = None, causal: bool = True) -> Tensor:
     """[B, start + T] real tokens → [B, 1, T, start + T], True where a token may look: at real ones, no later
-    than itself (and inside `within`).
+    than itself (unless attention goes in both directions), and inside `within`.
 
     Everyone may look at itself: where there is only padding a softmax over nothing would be NaN.
     """
     columns = torch.arange(real.shape[1], device=real.device)
     back = columns[start:, None] - columns  # [T, start + T]
-    seen = (back >= 0) & real[:, None, None]
+    seen = real[:, None, None]
+    if causal:
+        seen = (back >= 0) & seen
     return (seen if within is None else seen & within) | (back == 0)
 
 
 def gradient(on: bool) -> torch.set_grad_enabled:
     """Gradient inside this block only if `on`, and if there is any outside."""
-    return torch.set_grad_enabled(on and torch.is_grad_enabled())
+    return torch.set_grad_enabled((on or _everywhere[0]) and torch.is_grad_enabled())
+
+
+_everywhere = [False]
+
+
+@contextmanager
+def gradient_everywhere() -> Iterator[None]:
+    """While open, every level has a gradient, also those that are trained without: for attribution."""
+    was = _everywhere[0]
+    _everywhere[0] = True
+    try:
+        yield
+    finally:
+        _everywhere[0] = was

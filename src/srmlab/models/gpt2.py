@@ -26,9 +26,9 @@ from torch import Tensor, nn
 from srmlab.errors import UserError
 from srmlab.models.attention import causal_attention
 from srmlab.models.config import LATER, NANO, ModelConfig
+from srmlab.models.contract import Flops
 from srmlab.models.fields import require
 from srmlab.models.forward import Pass
-from srmlab.models.model import Flops
 from srmlab.models.registry import register
 from srmlab.models.residual import BlockSizes, ResidualModel
 

@@ -7,8 +7,13 @@
 
 L and H are stacks of post-norm blocks. Everything runs without gradient but the last call of L and the last
 of H; in TRM one net plays both parts and the whole last high cycle is differentiated. One segment, no
-adaptive halting, and fresh states for every batch. Without x in H the states of all tokens become alike, and
-training can stall there. With high_blocks = 0 there is no H: z_L = L(z_L + x), read by the unembedding.
+adaptive halting, and fresh states for every batch (puzzles, with `causal = False`, have all that: see
+`puzzle`). Without x in H the states of all tokens become alike, and
+training can stall there. With high_blocks = 0 there is no H: z_L = L(z_L + x), read by the unembedding;
+SR2 is that with one block, differentiated through all of its calls.
+
+The nets as published for puzzles have SwiGLU in place of GELU, and TRM's for sudoku an MLP over the positions
+(`token_mlp`) in place of attention.
 
 Sites (h and l count cycles, b blocks):
 
@@ -28,12 +33,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from srmlab.errors import UserError
 from srmlab.models.attention import Rotary, causal_attention
-from srmlab.models.config import LATER, NANO, ModelConfig, Sizes
-from srmlab.models.exit import until_settled
+from srmlab.models.config import LATER, NANO, SUDOKU, ModelConfig, Sizes
+from srmlab.models.contract import Call, Flops, Point
+from srmlab.models.exit import State, until_settled
 from srmlab.models.fields import require
 from srmlab.models.forward import Pass, gradient
-from srmlab.models.model import Call, Flops, LanguageModel, Point
+from srmlab.models.model import LanguageModel
 from srmlab.models.registry import register
 from srmlab.models.streams import RMSNorm, init_linear_
 
@@ -59,14 +66,23 @@ class HRMConfig(ModelConfig):
     low_cycles: int = 4
     high_cycles: int = 3
     shared_net: bool = False
-    gradient: Literal["last-call", "last-cycle"] = "last-call"
+    gradient: Literal["last-call", "last-cycle", "all"] = "last-call"
     embedding_scale: bool = True
     rope_theta: float = 10_000.0
     norm_eps: float = 1e-5
-    x_enters: Literal["low", "both"] = field(default="low", metadata=LATER)  # the calls that see the tokens
+    x_enters: Literal["low", "both", "first"] = field(default="low", metadata=LATER)
+    """The calls that see the tokens: L's, all, or L's in a puzzle's first segment only."""
+    mlp: Literal["gelu", "swiglu"] = field(default="gelu", metadata=LATER)  # swiglu: silu(W x) · V x
+    token_mlp: int = field(default=0, metadata=LATER)  # width of a SwiGLU over positions; 0: attention
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require(
+            self.token_mlp == 0 or (self.token_mlp > 0 and not self.causal),
+            "token_mlp",
+            self.token_mlp,
+            "must be 0 in a causal model: an MLP over positions sees them all",
+        )
         self.require_positive("dim", "heads", "head_dim", "mlp_dim")
         self.require_positive("low_blocks", "low_cycles", "high_cycles")
         require(self.high_blocks >= 0, "high_blocks", self.high_blocks, "must be 0 (a single stream) or more")
@@ -113,8 +129,11 @@ class HRMConfig(ModelConfig):
     def drawing(self) -> str:
         low, high = ("net", "net") if self.shared_net else ("L", "H")
         last = "the last call of L" if self.single else "the last call of L and the last of H"
-        gradient = last if self.gradient == "last-call" else "the whole last high cycle"
+        gradient = {"last-call": last, "last-cycle": "the whole last high cycle", "all": "all of them"}
         x = " + x" if self.x_enters == "both" else ""
+        mixing = f"attention(h))   over tokens, {self.heads} heads of {self.head_dim}"
+        if self.token_mlp:
+            mixing = f"MLP(hᵀ)ᵀ)       over positions, {self.token_mlp}, SwiGLU"
         calls = [f"{f'{low}(z_L + z_H + x)':<22}{self.low_cycles} times; {self.low_blocks} blocks"]
         if self.single:
             calls = [f"{f'{low}(z_L + x)':<22}{self.low_cycles} times; {self.low_blocks} blocks"]
@@ -124,14 +143,14 @@ class HRMConfig(ModelConfig):
             [
                 f"x    tokens → embedding {self.dim}",
                 f"{'z_L' if self.single else 'z_L, z_H'}   fixed random, the same for every token",
-                f"{self.high_cycles} high cycles; gradient through {gradient}",
+                f"{self.high_cycles} high cycles; gradient through {gradient[self.gradient]}",
                 *(f"     {name} = {call}" for name, call in zip(("z_L", "z_H"), calls, strict=False)),
                 f"out  {'z_L' if self.single else 'z_H'} → logits {self.vocab_size}"
                 + (" (tied)" if self.tied else ""),
                 "",
                 f"{'One net plays both parts. ' if self.shared_net else ''}A block, post-norm:",
-                f"     h = RMSNorm(h + attention(h))   over tokens, {self.heads} heads of {self.head_dim}",
-                f"     h = RMSNorm(h + MLP(h))         {self.mlp_dim}, GELU",
+                f"     h = RMSNorm(h + {mixing}",
+                f"     h = RMSNorm(h + MLP(h))         {self.mlp_dim}, {MLPS[self.mlp]}",
             ]
         )
 
@@ -152,6 +171,11 @@ def trm() -> HRMConfig:
 def hrm_single() -> HRMConfig:
     """HRM without its high net: eight blocks, as many calls."""
     return HRMConfig(low_blocks=8, high_blocks=0)
+
+
+def sr2() -> HRMConfig:
+    """SR2 for language: one post-norm block, one stream, 16 applications, gradient through all of them."""
+    return HRMConfig(low_blocks=1, high_blocks=0, low_cycles=1, high_cycles=16, gradient="all")
 
 
 def hrm_nano() -> HRMConfig:
@@ -179,25 +203,105 @@ def trm_nano() -> HRMConfig:
     return trm().replace(**NANO, dim=128, heads=4, head_dim=32, mlp_dim=512)
 
 
+def sr2_nano() -> HRMConfig:
+    """SR2 at nano size."""
+    return sr2().replace(**NANO, dim=128, heads=4, head_dim=32, mlp_dim=512)
+
+
+def hrm_sudoku() -> HRMConfig:
+    """HRM as published for puzzles, 27M."""
+    return HRMConfig(
+        **SUDOKU,
+        dim=512,
+        heads=8,
+        mlp="swiglu",
+        mlp_dim=1536,  # 4 · 512 · 2/3, rounded up to 256
+        low_blocks=4,
+        high_blocks=4,
+        low_cycles=2,
+        high_cycles=2,
+    )
+
+
+def trm_maze() -> HRMConfig:
+    """TRM as published for mazes and ARC, 7M: one net of two blocks, with attention."""
+    net = {"low_blocks": 2, "high_blocks": 2, "shared_net": True, "gradient": "last-cycle"}
+    board = {"vocab_size": 6, "context": 916, "puzzle_positions": 16}
+    return hrm_sudoku().replace(**net, **board, low_cycles=4, high_cycles=3)
+
+
+def trm_sudoku() -> HRMConfig:
+    """TRM as published for sudoku, 5M: an MLP over the 97 positions in place of attention."""
+    return trm_maze().replace(vocab_size=11, context=97, low_cycles=6, token_mlp=512)
+
+
+def hrm_sudoku_nano() -> HRMConfig:
+    """HRM with the parameters of srm-sudoku-nano."""
+    return HRMConfig(
+        **SUDOKU,
+        dim=64,
+        heads=4,
+        head_dim=16,
+        mlp_dim=128,
+        low_blocks=1,
+        high_blocks=1,
+        low_cycles=2,
+        high_cycles=2,
+    )
+
+
+def trm_sudoku_nano() -> HRMConfig:
+    """TRM with as many."""
+    net = {"low_blocks": 2, "high_blocks": 2, "shared_net": True, "gradient": "last-cycle"}
+    return hrm_sudoku_nano().replace(**net)
+
+
+def hrm1_sudoku_nano() -> HRMConfig:
+    """HRM without its high net, with as many."""
+    return hrm_sudoku_nano().replace(low_blocks=2, high_blocks=0)
+
+
+def sr2_sudoku_nano() -> HRMConfig:
+    """SR2 with as many: one block, 16 times, all in the gradient; the board is read in the first segment."""
+    net = {"low_blocks": 1, "high_blocks": 0, "gradient": "last-cycle", "x_enters": "first"}
+    return hrm_sudoku_nano().replace(**net, mlp_dim=384, low_cycles=16, high_cycles=1)
+
+
+MLPS = {"gelu": "GELU", "swiglu": "SwiGLU"}
+
+
 class Block(nn.Module):
     """Post-norm: h = RMSNorm(h + Attention(h)), then h = RMSNorm(h + MLP(h))."""
 
     def __init__(self, config: HRMConfig) -> None:
         super().__init__()
         inner = config.heads * config.head_dim
-        self.heads = config.heads
-        self.qkv = nn.Linear(config.dim, 3 * inner, bias=False)
-        self.attn_out = nn.Linear(inner, config.dim, bias=False)
-        self.mlp_up = nn.Linear(config.dim, config.mlp_dim, bias=False)
+        self.heads, self.over_positions = config.heads, config.token_mlp > 0
+        if self.over_positions:
+            self.token_up = nn.Linear(config.context, 2 * config.token_mlp, bias=False)
+            self.token_down = nn.Linear(config.token_mlp, config.context, bias=False)
+        else:
+            self.qkv = nn.Linear(config.dim, 3 * inner, bias=False)
+            self.attn_out = nn.Linear(inner, config.dim, bias=False)
+        self.act, halves = (F.gelu, 1) if config.mlp == "gelu" else (swiglu, 2)
+        self.mlp_up = nn.Linear(config.dim, halves * config.mlp_dim, bias=False)
         self.mlp_down = nn.Linear(config.mlp_dim, config.dim, bias=False)
         self.norm = RMSNorm(config.norm_eps)
 
     def forward(self, h: Tensor, here: Pass) -> Tensor:
-        attended = causal_attention(self.qkv(h), self.heads, here)
-        h = self.norm(h + here("attn", self.attn_out(attended)))
-        hidden = here("neurons.post", F.gelu(here("neurons.pre", self.mlp_up(h))))
+        if self.over_positions:
+            mixed = self.token_down(swiglu(self.token_up(h.mT))).mT  # [B, D, T] → [B, T, D]
+        else:
+            mixed = self.attn_out(causal_attention(self.qkv(h), self.heads, here))
+        h = self.norm(h + here("attn", mixed))
+        hidden = here("neurons.post", self.act(here("neurons.pre", self.mlp_up(h))))
         h = self.norm(h + here("mlp", self.mlp_down(hidden)))
         return here("out", h)
+
+
+def swiglu(x: Tensor) -> Tensor:
+    gate, value = x.chunk(2, dim=-1)
+    return F.silu(gate) * value
 
 
 @register
@@ -209,9 +313,18 @@ class HRM(LanguageModel[HRMConfig]):
         "hrm": hrm,
         "trm": trm,
         "hrm-single": hrm_single,
+        "sr2": sr2,
         "hrm-nano": hrm_nano,
         "trm-nano": trm_nano,
         "hrm-single-nano": hrm_single_nano,
+        "sr2-nano": sr2_nano,
+        "hrm-sudoku": hrm_sudoku,
+        "trm-sudoku": trm_sudoku,
+        "trm-maze": trm_maze,
+        "hrm-sudoku-nano": hrm_sudoku_nano,
+        "trm-sudoku-nano": trm_sudoku_nano,
+        "hrm1-sudoku-nano": hrm1_sudoku_nano,
+        "sr2-sudoku-nano": sr2_sudoku_nano,
     }
     units = (Block,)
     level_name = "high cycles"
@@ -233,42 +346,54 @@ class HRM(LanguageModel[HRMConfig]):
 
     def hidden(self, tokens: Tensor, here: Pass) -> Tensor:
         config: HRMConfig = here.config or self.config
-        x = self.embedding(tokens) * (math.sqrt(config.dim) if config.embedding_scale else 1.0)
+        x = here.embed(self.embedding, tokens) * (math.sqrt(config.dim) if config.embedding_scale else 1.0)
         x = here("input.embedding", x)
-        here.rotary = self.rotary(here.start, tokens.shape[1], like=x)
+        here.rotary = self.rotary(here.start, x.shape[1], like=x)
+        if config.token_mlp and x.shape[1] != config.context:
+            raise UserError(
+                f"token_mlp: an MLP over {config.context} positions reads no board of {x.shape[1]}; "
+                f"set --model.context {x.shape[1]}"
+            )
+        if config.x_enters == "first" and here.fresh is not None:
+            x = x * here.fresh[:, None, None]
 
-        def cycle(h: int, z: Tensor, x: Tensor) -> tuple[Tensor]:
+        def cycle(h: int, state: State, x: Tensor) -> State:
+            (z,) = state
             z_low, z_high = self.cycle(h, z[0], z[-1], x, here)
             return (z_low[None] if config.single else torch.stack((z_low, z_high)),)
 
         z_low, z_high = self.low0.expand_as(x), self.high0.expand_as(x)
+        if here.state is not None:
+            z_low, z_high = here.state[0], here.state[-1]
         if here.exit is not None:
             z = z_low[None] if config.single else torch.stack((z_low, z_high))
-            (z,) = until_settled(cycle, z, x, config.high_cycles, here)
+            (z,) = until_settled(cycle, (z,), x, config.high_cycles, here)
             z_low, z_high = z[0], z[-1]
         else:
             for h in range(config.high_cycles):
                 z_low, z_high = self.cycle(h, z_low, z_high, x, here)
+        if not config.causal:
+            here.state = z_low[None] if config.single else torch.stack((z_low, z_high))
         return here("output.embedding", z_low if config.single else z_high)
 
     def cycle(self, h: int, z_low: Tensor, z_high: Tensor, x: Tensor, here: Pass) -> tuple[Tensor, Tensor]:
         """One high cycle: the low net several times, then the high net."""
         config: HRMConfig = here.config or self.config
-        last_cycle = h == config.high_cycles - 1
+        last_cycle, everything = h == config.high_cycles - 1, config.gradient == "all"
         for l in range(config.low_cycles):
             last_call = l == config.low_cycles - 1
-            with gradient(last_cycle and (last_call or config.gradient == "last-cycle")):
+            with gradient(everything or (last_cycle and (last_call or config.gradient == "last-cycle"))):
                 given = z_low + x if config.single else z_low + z_high + x
                 z_low = run(self.low, given, here.at(f"cycles.{h}.low.{l}"))
         if not config.single:
-            with gradient(last_cycle):
+            with gradient(everything or last_cycle):
                 given = z_high + z_low + x if config.x_enters == "both" else z_high + z_low
                 z_high = run(self.high, given, here.at(f"cycles.{h}.high"))
         return z_low, z_high
 
     @property
-    def unembedding(self) -> Tensor:
-        return self.embedding.weight if self.head is None else self.head.weight
+    def initial_state(self) -> Tensor:
+        return self.low0[None] if self.config.single else torch.stack((self.low0, self.high0))
 
     # --- what it says of itself ----------------------------------------------------------------------------
 
@@ -288,7 +413,7 @@ class HRM(LanguageModel[HRMConfig]):
 
     @property
     def gradient_from(self) -> int | None:
-        return self.config.high_cycles - 1 or None
+        return None if self.config.gradient == "all" else self.config.high_cycles - 1 or None
 
     recurrent = True
 
@@ -319,11 +444,15 @@ class HRM(LanguageModel[HRMConfig]):
     def flops_per_token(self, context: int) -> Flops:
         c = self.config
         inner = c.heads * c.head_dim
-        block = 4 * c.dim * inner + 2 * c.dim * c.mlp_dim + 2 * inner * (context + 1) / 2
+        mixing = 4 * c.dim * inner + 2 * inner * c.attended(context)
+        if c.token_mlp:
+            mixing = 3 * c.dim * c.token_mlp
+        block = mixing + (2 if c.mlp == "gelu" else 3) * c.dim * c.mlp_dim
         unembed = c.dim * c.vocab_size
-        forward = unembed + self.attention_calls * block
-        low_calls = c.low_cycles if c.gradient == "last-cycle" else 1
-        backward = 2 * (unembed + (low_calls * c.low_blocks + c.high_blocks) * block)
+        forward = unembed + c.sizes.layers * block
+        low_calls = 1 if c.gradient == "last-call" else c.low_cycles
+        cycles = c.high_cycles if c.gradient == "all" else 1
+        backward = 2 * (unembed + cycles * (low_calls * c.low_blocks + c.high_blocks) * block)
         return Flops(round(2 * forward), round(2 * (forward + backward)))
 
     @torch.no_grad()

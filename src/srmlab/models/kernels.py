@@ -17,7 +17,8 @@ Axes:  N streams × batch   R batch × tokens   S stream   T token   H head   K 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -30,10 +31,25 @@ BLOCK = 64  # queries at a time; keys after the last of them are not looked at. 
 NARROW = 16  # torch's softmax over rows shorter than an AVX-512 vector takes six times as long as ours
 
 
+_torchs_own = False
+
+
+@contextmanager
+def torchs_own() -> Iterator[None]:
+    """While open nothing is computed by hand, as on a GPU."""
+    global _torchs_own
+    before, _torchs_own = _torchs_own, True
+    try:
+        yield
+    finally:
+        _torchs_own = before
+
+
 def by_hand(x: Tensor) -> bool:
     """Whether x is for this file: float32 on a CPU, in plain eager mode."""
     return (
         not torch.compiler.is_compiling()
+        and not _torchs_own
         and x.device.type == "cpu"
         and x.dtype == torch.float32
         and not torch.is_autocast_enabled("cpu")
@@ -49,7 +65,8 @@ def tokens_by_hand(qkv: Tensor, rotary: Table | None) -> bool:
     So is anything below 32 tokens. Beyond 1024 the probabilities kept for the backward pass, T/2 numbers a
     token and head, would be most of a step's memory.
     """
-    return rotary is not None and 32 <= qkv.shape[1] <= 1024 and by_hand(qkv)
+    shared = rotary is not None and rotary[0].ndim == 2  # all rows have the same positions
+    return shared and 32 <= qkv.shape[1] <= 1024 and by_hand(qkv)
 
 
 def streams_by_hand(qkv: Tensor) -> bool:

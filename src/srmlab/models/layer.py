@@ -22,7 +22,7 @@ from srmlab.models.step import Step
 from srmlab.models.streams import RMSNorm
 
 if TYPE_CHECKING:
-    from srmlab.models.srm import SRMConfig
+    from srmlab.models.srm_config import SRMConfig
 
 
 UPDATES: dict[str, Callable[[RMSNorm, Tensor, Tensor], Tensor]] = {

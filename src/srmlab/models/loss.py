@@ -19,14 +19,21 @@ CHUNK = 1024  # tokens whose logits are held at once
 class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx, hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int, differentiate: bool
-    ) -> Tensor:
+        ctx,
+        hidden: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        chunk: int,
+        differentiate: bool,
+        shares: Tensor | None,
+    ) -> tuple[Tensor, Tensor | None]:
         counted = (targets != IGNORE).sum().clamp(min=1)
         total = torch.zeros(
             (), dtype=torch.float32 if hidden.dtype != torch.float64 else torch.float64, device=hidden.device
         )
         d_hidden = torch.empty_like(hidden) if differentiate and ctx.needs_input_grad[0] else None
         d_weight = torch.zeros_like(weight) if differentiate and ctx.needs_input_grad[1] else None
+        losses = None if shares is None else torch.empty_like(shares, dtype=total.dtype)
         for start in range(0, hidden.shape[0], chunk):
             rows = slice(start, start + chunk)
             h, target = hidden[rows], targets[rows]
@@ -34,29 +41,39 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             index = target.clamp(min=0)[:, None]
             logits = (h @ weight.T).to(total.dtype)
             log_total = logits.logsumexp(-1, keepdim=True)
-            total += ((log_total - logits.gather(-1, index)).squeeze(-1) * used).sum()
+            loss = (log_total - logits.gather(-1, index)).squeeze(-1) * used
+            if shares is not None and losses is not None:
+                losses[rows] = loss
+                loss = loss * shares[rows]
+            total += loss.sum()
             if d_hidden is None and d_weight is None:
                 continue
             d_logits = logits.sub_(log_total).exp_()  # softmax, in the logits' own memory
             d_logits.scatter_add_(-1, index, d_logits.new_full(index.shape, -1.0))
-            d_logits = d_logits.mul_(used[:, None]).div_(counted).to(h.dtype)
+            d_logits = d_logits.mul_(used[:, None]).div_(counted)
+            if shares is not None:
+                d_logits = d_logits.mul_(shares[rows, None])
+            d_logits = d_logits.to(h.dtype)
             if d_hidden is not None:
                 d_hidden[rows] = d_logits @ weight
             if d_weight is not None:
                 d_weight += d_logits.T @ h
-        ctx.save_for_backward(d_hidden, d_weight)
-        return total / counted
+        ctx.save_for_backward(d_hidden, d_weight, None if losses is None else losses / counted)
+        if losses is not None:
+            ctx.mark_non_differentiable(losses)
+        return total / counted, losses
 
     @staticmethod
     def backward(ctx, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
-        d_hidden, d_weight = ctx.saved_tensors
-        (grad,) = grads
+        d_hidden, d_weight, d_shares = ctx.saved_tensors
+        grad = grads[0]
         return (
             d_hidden * grad if d_hidden is not None else None,
             d_weight * grad if d_weight is not None else None,
             None,
             None,
             None,
+            d_shares * grad if d_shares is not None else None,
         )
 
 
@@ -65,9 +82,21 @@ def chunked_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, chunk
     T].
     """
     differentiate = torch.is_grad_enabled()  # inside the function it never is
-    return _ChunkedCrossEntropy.apply(  # pyright: ignore[reportReturnType]
-        hidden.flatten(0, -2), weight, targets.flatten(), chunk, differentiate
-    )
+    rows = hidden.flatten(0, -2), weight, targets.flatten()
+    return _ChunkedCrossEntropy.apply(*rows, chunk, differentiate, None)[0]  # pyright: ignore[reportOptionalSubscript]
+
+
+def shared_cross_entropy(
+    hidden: Tensor, weight: Tensor, targets: Tensor, shares: Tensor, chunk: int = CHUNK
+) -> tuple[Tensor, Tensor]:
+    """The same with every token's loss times its share [B, T], through which the gradient flows too; and
+    the losses themselves [B, T], without gradient.
+    """
+    differentiate = torch.is_grad_enabled()
+    rows = hidden.flatten(0, -2), weight, targets.flatten()
+    found = _ChunkedCrossEntropy.apply(*rows, chunk, differentiate, shares.flatten())
+    total, losses = found  # pyright: ignore[reportGeneralTypeIssues]
+    return total, losses.view_as(targets)
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:

@@ -9,8 +9,9 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from srmlab.models.config import Sizes
+from srmlab.models.contract import Call, Config, Point
 from srmlab.models.forward import Pass
-from srmlab.models.model import Call, Config, LanguageModel, Point
+from srmlab.models.model import LanguageModel
 
 
 class BlockSizes:
@@ -35,7 +36,6 @@ class BlockSizes:
 class ResidualModel(LanguageModel[Config]):
     blocks: nn.ModuleList
     norm: nn.Module
-    head: nn.Linear | None  # None: tied
 
     level_name = "blocks"
     parts: ClassVar = {"blocks.*": "block {i}", "norm": "final norm", "head": "unembedding"}
@@ -45,10 +45,6 @@ class ResidualModel(LanguageModel[Config]):
         for b, block in enumerate(self.blocks):
             h = here.call(f"blocks.{b}", block, h)
         return here("output.embedding", self.norm(h))
-
-    @property
-    def unembedding(self) -> Tensor:
-        return self.embedding.weight if self.head is None else self.head.weight
 
     @property
     def points(self) -> tuple[Point, ...]:

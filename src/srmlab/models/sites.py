@@ -38,13 +38,16 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from srmlab.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from srmlab.models.activations import ActivationCache
 
 HookFunction = Callable[[Tensor, "HookPoint"], Tensor | None]
 Hooks = Iterable[tuple["NamesFilter", HookFunction]]
@@ -302,6 +305,10 @@ class Instrumented(nn.Module):
             for handle in handles:
                 handle.remove()
 
+    def new_activations(self) -> ActivationCache:
+        """An empty cache of what a pass computes."""
+        raise NotImplementedError
+
     def run_with_hooks(
         self, tokens: Tensor, fwd_hooks: Hooks = (), bwd_hooks: Hooks = (), **options: Any
     ) -> Any:
@@ -317,13 +324,13 @@ class Instrumented(nn.Module):
         device: torch.device | str | None = None,
         detach: bool = True,
         **options: Any,
-    ) -> tuple[Any, dict[str, Tensor]]:
+    ) -> tuple[Any, ActivationCache]:
         """One forward pass and the values at the selected sites, by name, each in the paper's order of axes.
 
         A cached value is the one that was used: hooks that are open at the same time and replace a value
         come first. Options are those of `forward`: `return_type="loss"`, `attention_mask`, ….
         """
-        cache: dict[str, Tensor] = {}
+        cache = self.new_activations()
 
         def keep(value: Tensor, hook: HookPoint) -> None:
             value = value.detach() if detach else value

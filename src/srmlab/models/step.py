@@ -18,7 +18,7 @@ from srmlab.models.forward import Pass
 from srmlab.models.streams import RMSNorm, StreamLinear
 
 if TYPE_CHECKING:
-    from srmlab.models.srm import SRMConfig
+    from srmlab.models.srm_config import SRMConfig
 
 
 class Step(nn.Module):

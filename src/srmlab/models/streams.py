@@ -46,6 +46,7 @@ class RMSNorm(nn.Module):
     def __init__(self, eps: float, affine_shape: tuple[int, int] | None = None) -> None:
         super().__init__()
         self.eps = eps
+        self.held = False  # whether the scale has no gradient, so that backwards the norm is linear
         self.weight = None
         if affine_shape is not None:
             streams, dim = affine_shape
@@ -53,7 +54,9 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         wide = x if x.dtype == torch.float64 else x.float()
-        if kernels.by_hand(wide):
+        if self.held:
+            normed = wide * torch.rsqrt(wide.detach().square().mean(-1, keepdim=True) + self.eps)
+        elif kernels.by_hand(wide):
             normed = kernels.rms_norm(wide, self.eps)
         else:
             normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)

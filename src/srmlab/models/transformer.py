@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from srmlab.models.attention import Rotary, causal_attention
-from srmlab.models.config import NANO, ModelConfig
+from srmlab.models.config import NANO, SUDOKU, ModelConfig
+from srmlab.models.contract import Flops
 from srmlab.models.forward import Pass
-from srmlab.models.model import Flops
 from srmlab.models.registry import register
 from srmlab.models.residual import BlockSizes, ResidualModel
 from srmlab.models.streams import RMSNorm, init_linear_
@@ -70,6 +70,11 @@ def transformer_nano() -> TransformerConfig:
     return TransformerConfig(**NANO, dim=128, blocks=6, heads=4, head_dim=32, mlp_dim=512)
 
 
+def loop_sudoku_nano() -> TransformerConfig:
+    """Two blocks, for every segment again, with the parameters of srm-sudoku-nano."""
+    return TransformerConfig(**SUDOKU, dim=64, blocks=2, heads=4, head_dim=16, mlp_dim=128)
+
+
 class Block(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -91,7 +96,11 @@ class Block(nn.Module):
 
 @register
 class Transformer(ResidualModel[TransformerConfig]):
-    presets: ClassVar = {"transformer": transformer, "transformer-nano": transformer_nano}
+    presets: ClassVar = {
+        "transformer": transformer,
+        "transformer-nano": transformer_nano,
+        "loop-sudoku-nano": loop_sudoku_nano,
+    }
     units = (Block,)
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -105,14 +114,24 @@ class Transformer(ResidualModel[TransformerConfig]):
         self.ready()
 
     def hidden(self, tokens: Tensor, here: Pass) -> Tensor:
-        h = here("input.embedding", self.embedding(tokens) * math.sqrt(self.config.dim))
-        here.rotary = self.rotary(here.start, tokens.shape[1], like=h)
-        return self.read(h, here)
+        x = here("input.embedding", here.embed(self.embedding, tokens) * math.sqrt(self.config.dim))
+        here.rotary = self.rotary(here.start, x.shape[1], like=x)
+        read = self.read(x if here.state is None else x + here.state[0], here)
+        if not self.config.causal:
+            here.state = read[None]
+        return read
+
+    @property
+    def initial_state(self) -> Tensor:
+        """Nothing: the first segment of a puzzle is the transformer, each later one the same again on what it
+        left (after the norm) + x.
+        """
+        return self.embedding.weight.new_zeros(1, self.config.dim)
 
     def flops_per_token(self, context: int) -> Flops:
         c = self.config
         inner = c.heads * c.head_dim
-        block = 4 * c.dim * inner + 2 * c.dim * c.mlp_dim + 2 * inner * (context + 1) / 2
+        block = 4 * c.dim * inner + 2 * c.dim * c.mlp_dim + 2 * inner * c.attended(context)
         forward = c.blocks * block + c.dim * c.vocab_size
         return Flops(round(2 * forward), round(6 * forward))
 

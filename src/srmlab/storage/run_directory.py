@@ -1,7 +1,7 @@
 """The run directory: one folder holds all there is to know about a run.
 
     RUN/run.json          model, training and data config, versions; written once
-    RUN/tokenizer/        the data's tokenizer
+    RUN/tokenizer/        the data's tokenizer; puzzles have none
     RUN/run.sha256        the checksums of these: `sha256sum -c run.sha256`; every read checks them
     RUN/metrics.jsonl     one line a step
     RUN/checkpoints/      step-N folders, the last few
@@ -57,7 +57,7 @@ class RunDirectory:
         if self.path.is_file() or (self.path.is_dir() and any(self.path.iterdir())):
             raise UserError(f"{self.path} exists and is not empty: choose another --out")
 
-    def create(self, record: Mapping[str, Any], tokenizer: Path) -> None:
+    def create(self, record: Mapping[str, Any], tokenizer: Path | None) -> None:
         """Make the folder, under another name until it is complete: half a run is never called a run."""
         temporary: Path | None = None
         try:
@@ -65,7 +65,8 @@ class RunDirectory:
             temporary = Path(tempfile.mkdtemp(prefix=f".writing-{self.path.name}-", dir=self.path.parent))
             temporary.chmod(0o777 & ~umask())
             (temporary / "checkpoints").mkdir()
-            shutil.copytree(tokenizer, temporary / "tokenizer")
+            if tokenizer is not None:
+                shutil.copytree(tokenizer, temporary / "tokenizer")
             (temporary / "metrics.jsonl").touch()
             write_file(temporary / RECORD, json.dumps({"format": FORMAT, **record}, indent=2) + "\n")
             seal_files(temporary, [temporary / RECORD, *files_in(temporary / "tokenizer")], SEAL)

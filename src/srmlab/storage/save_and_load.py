@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -54,26 +55,28 @@ def save(model: LanguageModel, path: str | Path, tokenizer: Tokenizer | None = N
 
 
 def load(path: str | Path, *, device: torch.device | str | None = None, verify: bool = True) -> LanguageModel:
-    """The model in a run (its last good checkpoint), a checkpoint or an export, or the one that comes with
-    the package, `load("srm-nano")`; in `eval()` mode.
+    """The model in a run (its last good checkpoint), a checkpoint or an export, or one that comes with
+    the package, `load("srm-nano")`; in `eval()` mode. It knows the tokenizer beside it: `model.tokenizer`.
 
     `verify=False` trusts the files and skips their checksums (about a second for every gigabyte).
     """
     path = named(path)
     folder = weights_folder(path)
     if is_huggingface(folder):
-        return _load_huggingface(folder).to(device).eval()
-    if verify and folder == Path(path):  # a run's checkpoint has been checked when it was chosen
-        verify_files(folder)
-    model = build(config_from_dict(read_json(folder / "config.json")["model"]))
-    load_tensors(folder, model_tensors(model))
+        model = _load_huggingface(folder)
+    else:
+        if verify and folder == Path(path):  # a run's checkpoint has been checked when it was chosen
+            verify_files(folder)
+        model = build(config_from_dict(read_json(folder / "config.json")["model"]))
+        load_tensors(folder, model_tensors(model))
+    model.find_tokenizer = partial(saved_tokenizer, path)
     return model.to(device).eval()
 
 
 def named(path: str | Path) -> Path:
-    """A path, or the name of the model that comes with the package."""
-    shipped = str(path) == pretrained.NAME and not Path(path).exists()
-    return pretrained.folder() if shipped else Path(path)
+    """A path, or the name of a model that comes with the package."""
+    shipped = str(path) in pretrained.NAMES and not Path(path).exists()
+    return pretrained.folder(str(path)) if shipped else Path(path)
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:

@@ -50,19 +50,28 @@ def weights_folder(path: str | Path) -> Path:
         raise UserError(f"{path} is not a run, checkpoint or export: it has neither run.json nor config.json")
     found = latest_checkpoint(path / "checkpoints", lambda line: warnings.warn(line, Notice, stacklevel=5))
     if found is None:
-        raise UserError(f"{path} has no whole checkpoint yet: wait for the first, or `srmlab resume {path}`")
+        raise UserError(no_checkpoint(path))
     return found
+
+
+def no_checkpoint(run: Path) -> str:
+    """What is wrong with a run that has no whole checkpoint, and what to do."""
+    if not (damaged := len(checkpoint_steps(run / "checkpoints"))):
+        return f"{run} has no checkpoint yet: wait for the first, or `srmlab resume {run}`"
+    all_of_them = "its only checkpoint is" if damaged == 1 else f"all of its {damaged} checkpoints are"
+    return f"{run} cannot be used: {all_of_them} damaged; restore one from a backup, or train again"
 
 
 def latest_checkpoint(folder: Path, report: Callable[[str], None]) -> Path | None:
     """The last checkpoint in `folder` that is whole; `report` gets one line for every later one."""
-    for step in reversed(checkpoint_steps(folder)):
+    steps = checkpoint_steps(folder)
+    for step in reversed(steps):
         path = folder / f"step-{step}"
         try:
             verify(path)
             return path
         except CheckpointError as error:
-            report(f"{error}; trying the checkpoint before it")
+            report(str(error) if step == steps[0] else f"{error}; trying the checkpoint before it")
     return None
 
 

@@ -10,9 +10,10 @@
       SHA256SUMS               every file; `sha256sum -c SHA256SUMS` checks them, and so does every load
 
 A tensor is stored under its parameter's name, the optimizer's under `NAME.exp_avg` and so on, whatever the
-number of processes: a checkpoint of one world loads into any other. There is no other state. Batches,
-learning rate and dropout are functions of the seed and the step. `srmlab.storage.weights` finds and reads
-what is written here.
+number of processes: a checkpoint of one world loads into any other. With puzzles there are also the states
+of their slots, and, where the model is a running mean of the weights, the weights themselves
+(`srmlab.training.segments`). There is no other state. Batches, learning rate and dropout are functions of the
+seed and the step. `srmlab.storage.weights` finds and reads what is written here.
 """
 
 from __future__ import annotations
@@ -81,9 +82,15 @@ def save_checkpoint(
     training: Mapping[str, Any],
     world: World,
     tokenizer: Path | None = None,
+    weights: Mapping[str, Tensor] | None = None,
+    state: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Write `folder`, all of it or nothing. Every process calls this; `training` must hold the step."""
-    model_part, optimizer_part = model_tensors(model), optimizer_tensors(model, optimizer)
+    """Write `folder`, all of it or nothing. Every process calls this; `training` must hold the step.
+
+    `weights` replace those of the model; `state` is the objective's.
+    """
+    model_part = {**model_tensors(model), **(weights or {})}
+    optimizer_part = {**optimizer_tensors(model, optimizer), **(state or {})}
     temporary = folder.with_name(f".writing-{folder.name}")
     sharded = world.strategy == "fsdp"
     try:
@@ -134,8 +141,15 @@ def _reason(error: BaseException) -> str:
 # --- reading ------------------------------------------------------------------------------------------------
 
 
-def load_checkpoint(path: Path, model: LanguageModel, optimizer: torch.optim.Optimizer) -> None:
-    """Fill a model and its optimizer, of any world, from a verified checkpoint."""
+def load_checkpoint(
+    path: Path,
+    model: LanguageModel,
+    optimizer: torch.optim.Optimizer,
+    state: Mapping[str, Tensor] | None = None,
+) -> None:
+    """Fill a model and its optimizer, of any world, and the state of the objective from a verified
+    checkpoint.
+    """
     tensors = model_tensors(model) | optimizer_tensors(model, optimizer)
-    load_tensors(path, tensors)
+    load_tensors(path, {**tensors, **(state or {})})
     set_random_state(model, tensors)

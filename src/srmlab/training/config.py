@@ -18,7 +18,7 @@ from typing import Any, Literal, Self
 import torch
 
 from srmlab.errors import UserError
-from srmlab.models.fields import bounded, check_fields, count, known_fields, require
+from srmlab.models.fields import LATER, bounded, check_fields, count, known_fields, require, said
 from srmlab.training.depth import CONSTANT, is_schedule
 from srmlab.training.schedule import Schedule
 
@@ -26,6 +26,13 @@ OptimizerName = Literal["adam-atan2", "adam-atan2-published", "adamw"]
 OnNonfinite = Literal["stop", "skip", "rewind"]
 EvalWindows = Literal["first", "spread"]
 Strategy = Literal["auto", "single", "ddp", "fsdp"]
+Halting = Literal["hrm", "trm", "fixed"]
+
+_SHARE = "must be between 0 and 1"
+
+
+def _is_share(value: float) -> bool:
+    return 0 <= value <= 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +62,7 @@ class Computation:
     """Steps of linear warm-up."""
     schedule: Schedule = "constant"
     """After the warm-up."""
-    lr_end: float = bounded(0.1, lambda share: 0 <= share <= 1, "must be between 0 and 1")
+    lr_end: float = bounded(0.1, _is_share, _SHARE)
     """Where a cosine ends, as a share of lr."""
     weight_decay: float = bounded(0.1, lambda decay: decay >= 0, "must be 0 or more")
     """Decoupled: weights shrink by lr · weight_decay a step."""
@@ -68,12 +75,30 @@ class Computation:
     )
     """Largest gradient norm; none by default."""
     depth_schedule: str = bounded(
-        CONSTANT, is_schedule, 'must be "constant", or such as "grow:2", "draw:2" or "draw:2/1"'
+        CONSTANT, is_schedule, 'must be "constant", "poisson", or such as "grow:2", "draw:2" or "draw:2/1"'
     )
-    """Levels a step runs: the model's, growing to it (grow:2), or drawn for every step (draw:2); /1: of the
-    gradient, too."""
+    """Levels a step runs: the model's, growing to it (grow:2), or drawn for every step (draw:2, poisson); /1:
+    of the gradient, too."""
     dtype: Literal["float32", "bfloat16", "auto"] = "float32"
     """Of the matrix products (autocast); weights and optimizer stay float32. auto: bfloat16 on a GPU."""
+
+    # puzzles (srmlab.training.segments)
+    segments: int = count(16, **LATER)
+    """Of puzzles: segments of one puzzle, at most; each is a step."""
+    halting: Halting = dataclasses.field(default="hrm", metadata=LATER)
+    """Of puzzles: halt when q_halt > q_continue (hrm), when q_halt > 0 (trm), or after all segments."""
+    exploration: float = bounded(0.1, _is_share, _SHARE, **LATER)
+    """Of puzzles: how often a least number of segments is drawn."""
+    likelihood: Literal["stablemax", "softmax"] = dataclasses.field(default="stablemax", metadata=LATER)
+    """Of puzzles: what turns the logits of a cell into probabilities, in the loss."""
+    cells: Literal["all", "unknown"] = dataclasses.field(default="all", metadata=LATER)
+    """Of puzzles: the cells that count in the loss."""
+    ema: float = bounded(0.0, lambda ema: 0 <= ema < 1, "must be in [0, 1); 0 is none", **LATER)
+    """Of puzzles: decay of a running mean of the weights, which is then the model; 0: none."""
+    puzzle_lr: float = bounded(1e-2, lambda lr: lr >= 0, "must be 0 or more", **LATER)
+    """Of puzzles: peak rate of the puzzle embeddings, which move by the sign of their gradient."""
+    augment: bool = dataclasses.field(default=True, metadata=LATER)
+    """Of puzzles: each is changed by a symmetry of its kind, another every time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +150,7 @@ class TrainConfig(Execution, Computation):
             0 <= self.warmup <= self.steps,
             "warmup",
             self.warmup,
-            f"must be between 0 and steps = {self.steps}",
+            f"must be between 0 and steps = {self.steps}; lower the warm-up, or train for more steps",
         )
         require(
             self.batch_size % self.accumulate == 0,
@@ -139,7 +164,7 @@ class TrainConfig(Execution, Computation):
         return dataclasses.replace(self, **known_fields(TrainConfig, changes))
 
     def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self) | {"betas": list(self.betas)}
+        return {name: getattr(self, name) for name in said(self)} | {"betas": list(self.betas)}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> TrainConfig:
@@ -157,8 +182,8 @@ class TrainConfig(Execution, Computation):
 
 def identity(config: TrainConfig) -> dict[str, Any]:
     """The fields that decide what is computed."""
-    content = config.to_dict()
-    return {field.name: content[field.name] for field in dataclasses.fields(Computation)}
+    decide = {field.name for field in dataclasses.fields(Computation)}
+    return {name: value for name, value in config.to_dict().items() if name in decide}
 
 
 def execution(config: TrainConfig) -> Execution:

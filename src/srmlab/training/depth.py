@@ -6,6 +6,8 @@ of them have a gradient.
     grow:2/1      the same with the gradient growing beside it, from 1 level to l
     draw:2        n drawn for every step from 2 … n, all alike
     draw:2/1      the same, and l drawn from 1 … l (but no more than there are levels)
+    poisson       n drawn for every step as Huginn does: 1 + Poisson(e^τ), τ normal, so that e^τ has the mean
+                  of the model's own n; now and then it is much deeper. Gradient through l of them, at most
 
     >>> [depth_at("grow:2", step, steps=8, seed=0, depth=5, gradient_depth=3) for step in (1, 3, 5, 8)]
     [(2, None), (3, None), (4, None), (5, None)]
@@ -26,11 +28,12 @@ from srmlab.errors import UserError
 from srmlab.models import LanguageModel, ModelConfig, build
 
 FORM = re.compile(r"(grow|draw):([1-9]\d*)(?:/([1-9]\d*))?")
-CONSTANT = "constant"
+CONSTANT, POISSON = "constant", "poisson"
+SPREAD = 0.5  # the standard deviation of τ
 
 
 def is_schedule(text: str) -> bool:
-    return text == CONSTANT or FORM.fullmatch(text) is not None
+    return text in (CONSTANT, POISSON) or FORM.fullmatch(text) is not None
 
 
 def depth_at(
@@ -41,6 +44,10 @@ def depth_at(
     """
     if schedule == CONSTANT:
         return depth, None
+    random = np.random.default_rng(np.random.SeedSequence([seed, step], spawn_key=(1,)))
+    if schedule == POISSON:
+        rate = np.exp(random.normal(np.log(depth) - SPREAD**2 / 2, SPREAD))
+        return 1 + int(random.poisson(rate)), None
     match = FORM.fullmatch(schedule)
     assert match is not None
     kind, least, least_gradient = match[1], int(match[2]), int(match[3]) if match[3] else None
@@ -49,7 +56,6 @@ def depth_at(
         def pick(low: int, high: int) -> int:
             return low + min(high - low, (high - low + 1) * (step - 1) // steps)
     else:
-        random = np.random.default_rng(np.random.SeedSequence([seed, step], spawn_key=(1,)))
 
         def pick(low: int, high: int) -> int:
             return int(random.integers(low, high, endpoint=True))
@@ -98,6 +104,9 @@ class TrainingDepth:
 
     def check(self) -> None:
         """Refuse what the model cannot do before anything is computed."""
+        if self.schedule == POISSON:
+            self.model.at_depth(self.depth)
+            return
         match = FORM.fullmatch(self.schedule)
         assert match is not None
         for what, least, own in (

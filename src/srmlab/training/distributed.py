@@ -56,6 +56,14 @@ class World:
         dist.all_reduce(tensor)
         return tensor.tolist()
 
+    def gather(self, rows: Tensor) -> Tensor:
+        """The rows [b, …] of all processes, in their order."""
+        if self.size == 1:
+            return rows
+        parts = [torch.empty_like(rows) for _ in range(self.size)]
+        dist.all_gather(parts, rows.contiguous())
+        return torch.cat(parts)
+
     def share(self, value: Any) -> Any:
         """What the main process has, in all processes."""
         if self.size == 1:
@@ -144,17 +152,23 @@ def device_of(name: str, local_rank: int = 0) -> torch.device:
     return device
 
 
-def distribute(model: LanguageModel, world: World) -> nn.Module:
-    """What to call for a forward pass: the model, or DDP's or FSDP2's form of it. Names stay the model's."""
+def distribute(
+    model: LanguageModel, world: World, called: nn.Module | None = None, *, uses_all: bool = True
+) -> nn.Module:
+    """What to call for a forward pass: the model, or DDP's or FSDP2's form of it. Names stay the model's.
+
+    `called` is a module that calls the model, if it is not the model itself; `uses_all` whether its gradient
+    is then of all weights.
+    """
     if world.strategy == "ddp":
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # broadcast_buffers has another name from 2.13 on
             return DistributedDataParallel(
-                model,
+                called or model,
                 device_ids=[world.device] if world.device.type == "cuda" else None,
                 broadcast_buffers=False,  # they are functions of the config
                 gradient_as_bucket_view=True,
-                find_unused_parameters=not model.uses_all_weights,
+                find_unused_parameters=not (uses_all and model.uses_all_weights),
             )
     if world.strategy == "fsdp":
         mesh = init_device_mesh(world.device.type, (world.size,))
@@ -169,7 +183,7 @@ def distribute(model: LanguageModel, world: World) -> nn.Module:
             if isinstance(module, model.units):
                 fully_shard(module, mesh=mesh, reshard_after_forward=False, shard_placement_fn=placement)
         fully_shard(model, mesh=mesh, reshard_after_forward=False, shard_placement_fn=placement)
-    return model
+    return called or model
 
 
 @contextlib.contextmanager

@@ -53,7 +53,7 @@ def evaluate(
     batches: EvaluationBatches,
     *,
     tokenizer: Tokenizer | None = None,
-    exit: float | None = None,
+    exit: float | Exit | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Evaluation:
     """The loss over a text, window by window. `progress` is called with the number of batches done.

@@ -14,6 +14,7 @@ from srmlab.data import TokenData, load_tokenizer
 from srmlab.errors import UserError
 from srmlab.files import SUMS, sha256
 from srmlab.models import ModelConfig, build, config_from_dict
+from srmlab.puzzles import Puzzles
 from srmlab.storage.run_directory import RunDirectory
 from srmlab.storage.weights import CheckpointError, model_tensors, read_json, verify_files, weights_folder
 from srmlab.training.distributed import World
@@ -35,7 +36,7 @@ def model_of(path: str | Path) -> ModelConfig:
     raise UserError(f"{path} {what}: give the folder of a run, a checkpoint or an export")
 
 
-def find_weights(path: str | Path, model: ModelConfig, data: TokenData) -> InitialWeights:
+def find_weights(path: str | Path, model: ModelConfig, data: TokenData | Puzzles) -> InitialWeights:
     """The checked weights in a run (its last good checkpoint), a checkpoint or an export; they must fit."""
     path = Path(path)
     source = model_of(path)
@@ -43,8 +44,9 @@ def find_weights(path: str | Path, model: ModelConfig, data: TokenData) -> Initi
     if folder == path:  # a run's checkpoint has been checked when it was chosen
         verify_files(path)
     refuse_misfit(path, source, model)
-    check_vocabulary(source.vocab_size, data.vocab_size, data.path, trained=True)
-    refuse_other_tokens(folder, data)
+    if isinstance(data, TokenData):  # what puzzles need of a model, check_plan knows
+        check_vocabulary(source.vocab_size, data.vocab_size, data.path, trained=True)
+        refuse_other_tokens(folder, data)
     return InitialWeights(folder.absolute(), sha256(folder / SUMS))
 
 
@@ -88,7 +90,13 @@ def refuse_changed(weights: InitialWeights) -> None:
 
 
 def begin(
-    path: str | Path, run: RunDirectory, model: ModelConfig, data: TokenData, world: World, *, again: bool
+    path: str | Path,
+    run: RunDirectory,
+    model: ModelConfig,
+    data: TokenData | Puzzles,
+    world: World,
+    *,
+    again: bool,
 ) -> InitialWeights:
     """What to write into `run.json`; of a run that goes on, what is there: its source may be gone."""
     if again:

@@ -1,14 +1,15 @@
 """The training loop.
 
     for every step:
-        the rate, the rows of the batch, the depth and the seed of dropout are functions of the step
-        loss and gradient, over micro-batches and processes
+        the rate is a function of the step
+        the objective gives loss and gradient, over micro-batches and processes
         not finite? then no weight is changed, and the policy decides
         one step of the optimizer, one line of metrics
         every so often a checkpoint and a validation loss
 
-State is: weights, optimizer, the generator of random step orders, and two counters. It is all in a
-checkpoint, so a run that was stopped anywhere and resumed is bitwise the run that was not.
+State is: weights, optimizer, the generator of random step orders, two counters, and what the objective
+carries. It is all in a checkpoint, so a run that was stopped anywhere and resumed is bitwise the run that was
+not.
 """
 
 from __future__ import annotations
@@ -21,20 +22,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from srmlab.data import Batch, Batches, TokenData
 from srmlab.models import LanguageModel, build
+from srmlab.puzzles import Puzzles
 from srmlab.storage.run_directory import RunDirectory
 from srmlab.storage.weights import load_tensors, model_tensors, read_json
 from srmlab.training.checkpoint import load_checkpoint, prune, random_state, save_checkpoint
-from srmlab.training.depth import TrainingDepth
-from srmlab.training.distributed import World, distribute, gradient_sync, whole
-from srmlab.training.evaluation import can_evaluate, state_norms, validation_loss
+from srmlab.training.distributed import World, whole
 from srmlab.training.initial import refuse_changed
+from srmlab.training.language import Language
 from srmlab.training.metrics import MetricsLog, open_log
 from srmlab.training.nonfinite import POLICIES
+from srmlab.training.objective import Data, Objective
 from srmlab.training.optimizer import build_optimizer
 from srmlab.training.outcome import TrainResult
 from srmlab.training.peak import measure_peak
@@ -42,6 +42,7 @@ from srmlab.training.recompute import recompute_activations
 from srmlab.training.restore import choose_checkpoint
 from srmlab.training.run import RunConfig
 from srmlab.training.schedule import learning_rate
+from srmlab.training.segments import DeepSupervision
 from srmlab.training.signals import StopRequest, first_signal
 from srmlab.training.step_display import Progress
 
@@ -52,7 +53,7 @@ class Trainer:
     def __init__(
         self,
         plan: RunConfig,
-        data: TokenData,
+        data: Data,
         run: RunDirectory,
         world: World,
         log: MetricsLog | None,
@@ -60,30 +61,14 @@ class Trainer:
     ) -> None:
         self.plan, self.config, self.data, self.directory, self.world = plan, plan.training, data, run, world
         self.log, self.stop = log, stop
-        self.context = self.config.context or plan.model.context
-        self.marks = data.tokenizer.answer_marks if self.config.answers_only else None
-        self.batches = Batches(
-            data.train,
-            self.context,
-            self.config.batch_size,
-            self.config.seed,
-            self.marks,
-            self.config.document_mask,
-        )
-        self.depth = TrainingDepth(
-            self.config.depth_schedule,
-            plan.model,
-            steps=self.config.steps,
-            seed=self.config.seed,
-            context=self.context,
-        )
         self.model: LanguageModel = build(plan.model, device=world.device)
         self.model.train()
         if self.config.activation_checkpointing:
             recompute_activations(self.model)
         if self.config.compile:
             self.model.compile()
-        self.call = distribute(self.model, world)
+        kind = DeepSupervision if isinstance(data, Puzzles) else Language
+        self.objective: Objective = kind(plan, data, self.model, world)  # pyright: ignore[reportArgumentType]
         self.optimizer = build_optimizer(self.config, self.model)
         self.step = 0
         self.data_offset = 0  # batches left out by rewinding
@@ -95,9 +80,9 @@ class Trainer:
     @classmethod
     @contextlib.contextmanager
     def open(
-        cls, plan: RunConfig, data: TokenData, run: RunDirectory, world: World, *, show: bool = True
+        cls, plan: RunConfig, data: Data, run: RunDirectory, world: World, *, show: bool = True
     ) -> Iterator[Trainer]:
-        log = open_log(run.path, plan.training, run.path.name) if world.main else None
+        log = open_log(run.path, plan) if world.main else None
         try:
             with StopRequest() as stop:
                 trainer = cls(plan, data, run, world, log, stop)
@@ -140,61 +125,37 @@ class Trainer:
         started, step = time.perf_counter(), self.step + 1
         self.random_before = random_state(self.model)
         lr = self.set_rate(step)
-        loss, norm = self.gradient(step)
-        loss, *flags = self.world.total(loss / self.world.size, *self.stop.flags())
+        losses, norm = self.gradient(step)
+        mine = [value / self.world.size for value in losses.values()]
+        loss, *rest = self.world.total(*mine, *self.stop.flags())
+        parts, flags = rest[: len(losses) - 1], rest[len(losses) - 1 :]
         finite = math.isfinite(loss) and math.isfinite(norm)
         if finite:
             self.optimizer.step()
             self.step = step
         row: dict[str, Any] = {"step": step, "loss": loss, "lr": lr, "grad_norm": norm}
+        if parts:
+            row["parts"] = dict(zip(list(losses)[1:], parts, strict=True))
+        if finite:
+            row |= self.objective.after(lr)
         if not finite:
-            windows = self.batches.windows(step - 1 + self.data_offset)
-            row |= {"event": "nonfinite", "policy": self.config.on_nonfinite, "windows": windows.tolist()}
+            windows = self.objective.examples(step, self.data_offset)
+            row |= {"event": "nonfinite", "policy": self.config.on_nonfinite, "windows": windows}
         self.write(row | self.speed(step, time.perf_counter() - started))
         if not finite:
             POLICIES[self.config.on_nonfinite](self, row)
         return first_signal(flags)
 
-    def gradient(self, step: int) -> tuple[float, float]:
-        """This process's mean loss, and the norm of the global batch's gradient, which is left in `.grad`."""
-        config, world = self.config, self.world
-        if getattr(self.plan.model, "dropout", 0.0):
-            seed = np.random.SeedSequence([config.seed, step, world.rank]).generate_state(1, np.uint64)[0]
-            torch.manual_seed(int(seed) >> 1)
+    def gradient(self, step: int) -> tuple[dict[str, float], float]:
+        """This process's mean loss and its parts, and the norm of the global batch's gradient, which is left
+        in `.grad`."""
         self.optimizer.zero_grad(set_to_none=True)
-        total = torch.zeros((), device=world.device)
-        depth = {}
-        if not self.depth.constant:
-            n, l = self.depth.at(step)
-            depth = {"depth": n, "gradient_depth": l}
-        place = (step - 1 + self.data_offset, world.rank, world.size)
-        mine = [self.batches.batch(*place, micro, config.accumulate) for micro in range(config.accumulate)]
-        for micro, (batch, parts) in enumerate(zip(mine, self.parts(mine), strict=True)):
-            batch = batch.to(world.device)
-            with gradient_sync(self.call, micro == config.accumulate - 1):
-                with self.autocast():
-                    loss = self.call(batch.tokens, batch.targets, documents=batch.documents, **depth)
-                (loss / parts).backward()
-            total += loss.detach() / parts
+        losses = self.objective.backward(step, self.data_offset)
         grads = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
         norm = torch.nn.utils.get_total_norm(grads)
-        if config.clip is not None:
-            torch.nn.utils.clip_grads_with_norm_(list(self.model.parameters()), config.clip, norm)
-        return float(total), float(whole(norm))
-
-    def parts(self, mine: list[Batch]) -> list[float]:
-        """What the mean loss of each of this process's micro-batches is divided by, so that all of them, of
-        all processes, add up to the global batch's."""
-        if self.marks is None:
-            return [self.config.accumulate] * len(mine)
-        counts = [int(batch.counted.sum()) for batch in mine]
-        (everyones,) = self.world.total(sum(counts))
-        return [max(everyones, 1) / (max(count, 1) * self.world.size) for count in counts]
-
-    def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        # no cache of cast weights: one filled by layers without gradient could serve those with
-        bf16 = self.config.compute_dtype(self.world.device) == torch.bfloat16
-        return torch.autocast(self.world.device.type, torch.bfloat16, enabled=bf16, cache_enabled=False)
+        if self.config.clip is not None:
+            torch.nn.utils.clip_grads_with_norm_(list(self.model.parameters()), self.config.clip, norm)
+        return losses, float(whole(norm))
 
     def set_rate(self, step: int) -> float:
         c = self.config
@@ -213,15 +174,13 @@ class Trainer:
         return self.world.share(measure_peak(self.world.device, dtype) if self.world.main else None)
 
     def speed(self, step: int, seconds: float) -> dict[str, Any]:
-        tokens = self.config.batch_size * self.context
-        depth = self.depth.at(step)
-        flops = self.depth.flops(*depth) * tokens
+        size = self.objective.size(step)
         speed = {
-            "tokens": step * tokens,
-            "tokens_per_second": tokens / seconds,
-            "mfu": flops / self.peak / seconds,
+            "tokens": step * size["tokens"],
+            "tokens_per_second": size["tokens"] / seconds,
+            "mfu": size["flops"] / self.peak / seconds,
         }
-        return speed if self.depth.constant else speed | {"depth": depth[0], "flops": flops}
+        return speed | {"depth": size["depth"], "flops": size["flops"]} if "depth" in size else speed
 
     def write(self, row: dict[str, Any]) -> None:
         if self.log is not None:
@@ -248,7 +207,9 @@ class Trainer:
                 "versions": self.plan.to_dict()["versions"],
             },
             world=self.world,
-            tokenizer=self.directory.tokenizer,
+            tokenizer=self.directory.tokenizer if self.directory.tokenizer.is_dir() else None,
+            weights=self.objective.weights(),
+            state=self.objective.state(),
         )
         self.saved_step = self.step
         if self.world.main:
@@ -265,7 +226,9 @@ class Trainer:
         found = self.world.share(found)
         if found is not None:
             about = read_json(found / "training.json")
-            load_checkpoint(found, self.model, self.optimizer)
+            state = self.objective.state()
+            load_checkpoint(found, self.model, self.optimizer, state)
+            self.objective.restore(state)
             self.step = self.saved_step = about["step"]
             self.data_offset = about["data_offset"]
         elif self.plan.init_from is not None:
@@ -277,11 +240,11 @@ class Trainer:
 
     def evaluate_if_due(self) -> int:
         """Validation loss, unless it is known; the signal that interrupted it, if one came."""
-        config, val = self.config, self.data.val
+        config = self.config
         due = self.step % config.eval_every == 0 or self.step == config.steps
         if self.step == 0 and self.plan.init_from is None:  # random weights are not worth it
             return 0
-        if not (due and can_evaluate(val, self.context)):
+        if not (due and self.objective.can_evaluate()):
             return 0
         if self.world.share(self.log is not None and self.log.evaluated == self.step):
             return 0
@@ -291,22 +254,10 @@ class Trainer:
             flags[:] = self.world.total(*self.stop.flags())
             return any(flags)
 
-        with self.autocast():
-            loss = validation_loss(
-                self.model,
-                val,
-                self.world,
-                context=self.context,
-                batch_size=config.batch_size // (self.world.size * config.accumulate),
-                limit_tokens=max(config.eval_tokens, self.context),
-                document_mask=config.document_mask,
-                marks=self.marks,
-                spread=config.eval_windows == "spread",
-                interrupted=interrupted,
-            )
-            if loss is None:
-                return first_signal(flags)
-            sample = torch.from_numpy(val.read(0, self.context))[None]
-            norms = state_norms(self.model, sample)
-        self.write({"step": self.step, "val_loss": loss, "state_norms": norms})
+        found = self.objective.evaluate(interrupted)
+        if found is None:
+            return first_signal(flags)
+        self.write({"step": self.step} | found)
+        if config.tensorboard or config.wandb is not None:
+            self.objective.show(self.step, self.log)
         return 0

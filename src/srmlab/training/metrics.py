@@ -5,31 +5,47 @@ One JSON object a line. After every step:
     step, loss (nats per token), lr, grad_norm, tokens (seen so far), tokens_per_second,
     mfu (model-FLOPs utilisation, 0 … 1)
 
+where an architecture minimises more than the cross-entropy (see its `training_loss`) also `parts`, by name;
 with a depth schedule also `depth` (levels of this step) and `flops` (its arithmetic, all devices together);
+
+with puzzles also `cell_loss`, `solved` (share of the slots) and `segments` (of those that halted), and after
+an evaluation `val_solved`;
 
 after an evaluation `step, val_loss, state_norms` (mean norm by site, one number a stream), and when
 something was not finite `step, event, policy, windows` (which pieces of the text it was). Numbers are
 written in full, so two logs can be compared bitwise.
+
+TensorBoard and Weights & Biases also have what the run is (model, preset, training, data, versions) and, at
+every evaluation, a sample of what the model writes and its routing. A run is one run of Weights & Biases
+however often it is resumed: its id is drawn once and kept in RUN/wandb-id.
 """
 
 from __future__ import annotations
 
+import html
 import json
 import math
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from srmlab.errors import UserError
 from srmlab.files import write_file
 from srmlab.storage.metrics_file import iter_metrics, read_metrics
 from srmlab.training.config import TrainConfig
+from srmlab.training.run import RunConfig
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+WANDB_ID = "wandb-id"
 Row = Mapping[str, Any]
 
 
 class Writer(Protocol):
     def write(self, row: Row) -> None: ...
+    def show(self, step: int, written: str, routing: Figure | None) -> None: ...
     def close(self) -> None: ...
 
 
@@ -49,6 +65,11 @@ class MetricsLog:
         if "val_loss" in row or row["step"] % self.every == 0:
             for writer in self.others:
                 writer.write(row)
+
+    def show(self, step: int, written: str, routing: Figure | None) -> None:
+        """What a model writes, and its routing, for those who look."""
+        for writer in self.others:
+            writer.show(step, written, routing)
 
     def cut(self, step: int, *, keep_events: bool = False) -> None:
         """Forget what came after `step`: those steps will be taken, and written, again."""
@@ -71,12 +92,13 @@ class MetricsLog:
             writer.close()
 
 
-def open_log(run: Path, config: TrainConfig, name: str) -> MetricsLog:
+def open_log(run: Path, plan: RunConfig) -> MetricsLog:
     others: list[Writer] = []
+    config = plan.training
     if config.tensorboard:
-        others.append(TensorBoard(run / "tensorboard"))
+        others.append(TensorBoard(run / "tensorboard", plan))
     if config.wandb is not None:
-        others.append(WeightsAndBiases(config, run, name))
+        others.append(WeightsAndBiases(config.wandb, run, plan))
     return MetricsLog(run / "metrics.jsonl", others, config.log_every)
 
 
@@ -89,29 +111,59 @@ def check_writers(config: TrainConfig) -> None:
 
 
 class TensorBoard:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, plan: RunConfig) -> None:
         self._writer = _import("torch.utils.tensorboard", "tensorboard").SummaryWriter(str(folder))
+        self._writer.add_text("config", _as_code(json.dumps(plan.to_dict(), indent=2)))
 
     def write(self, row: Row) -> None:
         for name, value in scalars(row).items():
             self._writer.add_scalar(name, value, row["step"])
+
+    def show(self, step: int, written: str, routing: Figure | None) -> None:
+        self._writer.add_text("written", _as_code(written), step)
+        if routing is not None:
+            self._writer.add_figure("routing", routing, step, close=False)
 
     def close(self) -> None:
         self._writer.close()
 
 
 class WeightsAndBiases:
-    def __init__(self, config: TrainConfig, run: Path, name: str) -> None:
-        wandb = _import("wandb", "wandb")
-        self._run = wandb.init(
-            project=config.wandb, name=name, dir=str(run), config=config.to_dict(), resume="allow", id=name
+    def __init__(self, project: str, run: Path, plan: RunConfig) -> None:
+        self._wandb = _import("wandb", "wandb")
+        self._run = self._wandb.init(
+            project=project,
+            name=run.name,
+            dir=str(run),
+            config=plan.to_dict(),
+            resume="allow",
+            id=wandb_id(run),
         )
 
     def write(self, row: Row) -> None:
         self._run.log(scalars(row), step=row["step"])
 
+    def show(self, step: int, written: str, routing: Figure | None) -> None:
+        shown: dict[str, Any] = {"written": self._wandb.Html(f"<pre>{html.escape(written)}</pre>")}
+        if routing is not None:
+            shown["routing"] = self._wandb.Image(routing)
+        self._run.log(shown, step=step)
+
     def close(self) -> None:
         self._run.finish()
+
+
+def wandb_id(run: Path) -> str:
+    """The id of a run, drawn the first time; that of runs begun before ids were drawn is their name."""
+    file = run / WANDB_ID
+    if not file.is_file():
+        write_file(file, run.name if (run / "wandb").is_dir() else secrets.token_hex(8))
+    return file.read_text(encoding="utf-8").strip()
+
+
+def _as_code(text: str) -> str:
+    """For a reader of Markdown: indented, so that nothing in it is markup."""
+    return "\n".join(f"    {line}" for line in text.splitlines())
 
 
 def scalars(row: Row) -> dict[str, float]:

@@ -39,6 +39,7 @@ def stop(trainer: Trainer, row: Row) -> None:
 
 def skip(trainer: Trainer, row: Row) -> None:
     trainer.step = row["step"]
+    trainer.objective.discard(0)
 
 
 def rewind(trainer: Trainer, row: Row) -> None:
@@ -53,6 +54,7 @@ def rewind(trainer: Trainer, row: Row) -> None:
             f"not finite again after {MAX_REWINDS} rewinds to step {trainer.step}: lower lr, or set clip"
         )
     trainer.data_offset = offset + row["step"] - trainer.step
+    trainer.objective.discard(row["step"] - trainer.step)
 
 
 POLICIES: dict[OnNonfinite, Callable[[Trainer, Row], None]] = {"stop": stop, "skip": skip, "rewind": rewind}

@@ -1,38 +1,57 @@
 """A run before it starts: whether it can work, and what it would cost (`srmlab train … --dry-run`).
 
-Parameters and FLOPs are formulas. Memory is counted, not guessed: one forward pass on the meta device,
-which has shapes but no data, with a hook on every tensor that autograd keeps for the backward pass. Time is
-bounded from below by the speed of one matrix product on this machine.
+Parameters and FLOPs are formulas. Memory is the peak of a step on tensors without data (see `footprint`); of
+a model for GPUs also on one, four and eight of them. Time is bounded from below by the speed of one matrix
+product on this machine.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from srmlab.data import ANSWER, Batches, TokenData, evaluation_batches
 from srmlab.errors import UserError
-from srmlab.models import build
-from srmlab.progress import duration
+from srmlab.models import ModelConfig, build
+from srmlab.progress import Display, duration
+from srmlab.puzzles import PuzzleBatches, Puzzles
 from srmlab.training.config import TrainConfig
 from srmlab.training.depth import TrainingDepth
 from srmlab.training.distributed import World
 from srmlab.training.evaluation import can_evaluate, check_vocabulary
+from srmlab.training.footprint import Layout, layouts, peak_bytes
 from srmlab.training.metrics import check_writers
+from srmlab.training.objective import Data
 from srmlab.training.peak import measure_peak
-from srmlab.training.recompute import recompute_activations
-from srmlab.training.run import RunConfig
+from srmlab.training.run import InitialWeights, RunConfig
+from srmlab.training.segments import segment_flops
+
+FOR_GPUS = 20_000_000  # parameters: the paper's sizes, which nobody trains on a CPU
 
 
-def check_plan(plan: RunConfig, data: TokenData, world: World) -> None:
+def run_of(
+    model: ModelConfig,
+    config: TrainConfig,
+    data: Data,
+    preset: str | None = None,
+    start: InitialWeights | None = None,
+) -> RunConfig:
+    """What a run on this data is."""
+    kind = data.kind.name if isinstance(data, Puzzles) else None
+    return RunConfig(model, config, data.path.absolute(), data.fingerprint, preset, start, kind)
+
+
+def check_plan(plan: RunConfig, data: Data, world: World) -> None:
     """Refuse what cannot work, before anything is touched."""
     config, model = plan.training, plan.model
+    check_writers(config)
+    if isinstance(data, Puzzles):
+        check_puzzles(plan, data, world)
+        return
+    if not model.causal:
+        raise UserError(f"{data.path} is text, and the model reads puzzles: prepare some, as sudoku:4x4")
     check_vocabulary(model.vocab_size, data.vocab_size, data.path)
     context = config.context or model.context
     if context > model.context:
@@ -44,7 +63,48 @@ def check_plan(plan: RunConfig, data: TokenData, world: World) -> None:
     if config.answers_only:
         check_answers(data, context, config)
     TrainingDepth(config.depth_schedule, model, steps=config.steps, seed=config.seed, context=context)
-    check_writers(config)
+
+
+def check_puzzles(plan: RunConfig, data: Puzzles, world: World) -> None:
+    """What a run on puzzles needs."""
+    config, model = plan.training, plan.model
+    if model.causal:
+        raise UserError(
+            f"{data.path} holds puzzles, and the model reads text: use a preset such as srm-sudoku-nano, "
+            "or --model.no-causal"
+        )
+    usual = TrainConfig()
+    for name in ("context", "document_mask", "answers_only", "depth_schedule"):
+        if getattr(config, name) != getattr(usual, name):
+            raise UserError(f"{name} = {getattr(config, name)!r}: is for text; leave it out with puzzles")
+    if world.strategy == "fsdp":
+        raise UserError('strategy = "fsdp": puzzles are trained by copies of the model; use ddp')
+    if config.batch_size % (world.size * config.accumulate):
+        parts = f"{world.size} processes × {config.accumulate} micro-batches"
+        raise UserError(f"batch_size = {config.batch_size}: does not divide among {parts}")
+    check_board(model, data)
+
+
+def check_board(model: ModelConfig, data: Puzzles) -> None:
+    """A model of puzzles must have the values, the positions and the embeddings that the data needs."""
+    kind, needed = data.kind, data.kind.cells + model.puzzle_positions
+    if model.vocab_size < kind.vocab_size:
+        raise UserError(
+            f"vocab_size = {model.vocab_size}: {kind.name} has {kind.vocab_size} values; "
+            f"set --model.vocab-size {kind.vocab_size}"
+        )
+    if model.context < needed:
+        raise UserError(
+            f"context = {model.context}: {kind.name} has {kind.cells} cells after {model.puzzle_positions} "
+            f"positions; set --model.context {needed}"
+        )
+    if model.puzzle_positions and model.puzzle_ids < data.num_identifiers:
+        raise UserError(
+            f"puzzle_ids = {model.puzzle_ids}: {data.path} has {data.num_identifiers} puzzles; "
+            f"set --model.puzzle-ids {data.num_identifiers}"
+        )
+    board = torch.zeros(1, kind.cells, dtype=torch.long, device="meta")
+    build(model, device="meta").segment(board)  # an architecture may want more, as a fixed number of cells
 
 
 def check_answers(data: TokenData, context: int, config: TrainConfig) -> None:
@@ -73,16 +133,18 @@ class Plan:
     training_flops_per_token: int
     flops: float
     state_bytes: int  # weights, gradients and optimizer, per device
-    activation_bytes: int  # kept for the backward pass of one micro-batch, per device
+    activation_bytes: int  # the rest of the step's peak, per device
     peak_flops: float  # of one device: a measured matrix product
     devices: int
     seconds_at_peak: float
+    gpu_bytes: dict[str, int]  # the peak of a step on each GPU, by layout; of models for GPUs
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     def lines(self) -> list[str]:
         memory = self.state_bytes + self.activation_bytes
+        gpus = [f"  {layout:<27}{size(peak)}" for layout, peak in self.gpu_bytes.items()]
         return [
             f"parameters   {self.parameters:,}",
             f"tokens       {self.tokens:,} ({self.tokens_per_step:,} a step, {self.epochs:.3g} epochs)",
@@ -91,79 +153,59 @@ class Plan:
             f"optimizer, up to {size(self.activation_bytes)} activations",
             f"time         {duration(self.seconds_at_peak)} at the {self.peak_flops / 1e9:,.0f} GFLOP/s of a "
             f"matrix product on {self.devices} × this; {duration(2 * self.seconds_at_peak)} at half that",
+            *(["on GPUs      memory of each, an estimate", *gpus] if gpus else []),
         ]
 
 
-def make_plan(run: RunConfig, data: TokenData, world: World) -> Plan:
+def make_plan(run: RunConfig, data: Data, world: World) -> Plan:
     config = run.training
     model = build(run.model, device="meta")
-    context = config.context or run.model.context
+    alone = replace(config, batch_size=config.batch_size // world.size)
+    if isinstance(data, Puzzles):
+        alone = replace(alone, context=data.kind.cells)
+        context = data.kind.cells + run.model.puzzle_positions
+        flops = segment_flops(model, config, context)
+        slots = config.steps * config.batch_size  # a puzzle takes one of them for each of its segments
+        epochs = slots / config.segments / PuzzleBatches(data).epoch_examples
+    else:
+        context = config.context or run.model.context
+        depth = TrainingDepth(
+            config.depth_schedule, run.model, steps=config.steps, seed=config.seed, context=context
+        )
+        flops = round(depth.mean_flops())
+        epochs = Batches(data.train, context, config.batch_size).epoch(config.steps)
     tokens = config.steps * config.batch_size * context
-    depth = TrainingDepth(
-        config.depth_schedule, run.model, steps=config.steps, seed=config.seed, context=context
-    )
-    flops = round(depth.mean_flops())
     parameters = model.num_parameters()
+    state = 16 * parameters // (world.size if world.strategy == "fsdp" else 1)
+    layout = Layout(recompute=config.activation_checkpointing, gpu=world.device.type == "cuda")
     peak = config.peak_flops or measure_peak(world.device, config.compute_dtype(world.device))
     return Plan(
         parameters=parameters,
         context=context,
         tokens_per_step=config.batch_size * context,
         tokens=tokens,
-        epochs=Batches(data.train, context, config.batch_size).epoch(config.steps),
+        epochs=epochs,
         training_flops_per_token=flops,
         flops=float(flops) * tokens,
-        state_bytes=16 * parameters // (world.size if world.strategy == "fsdp" else 1),
-        activation_bytes=activation_bytes(run, config.batch_size // (world.size * config.accumulate)),
+        state_bytes=state,
+        activation_bytes=max(0, peak_bytes(run.model, alone, layout) - 16 * parameters),
         peak_flops=peak,
         devices=world.size,
         seconds_at_peak=float(flops) * tokens / (peak * world.size),
+        gpu_bytes=gpu_bytes(run) if parameters >= FOR_GPUS and world.size == 1 else {},
     )
 
 
-def activation_bytes(run: RunConfig, rows: int) -> int:
-    """Bytes that one micro-batch of `rows` sequences keeps for its backward pass, weights not counted.
-
-    In float32; under bfloat16 it is less, but not half: norms and states are still computed in float32.
-    """
-    model = build(run.model, device="meta").train()
-    if run.training.activation_checkpointing:
-        recompute_activations(model)
-    kept = {parameter.untyped_storage()._cdata: 0 for parameter in model.parameters()}
-
-    def keep(tensor: Tensor) -> Tensor:
-        kept.setdefault(tensor.untyped_storage()._cdata, tensor.untyped_storage().nbytes())
-        alive.append(tensor)  # an address is the tensor's own as long as it lives
-        return tensor
-
-    alive: list[Tensor] = []
-    tokens = torch.zeros(rows, run.training.context or run.model.context, dtype=torch.long, device="meta")
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), _fused_attention():
-        model(tokens, tokens)
-    return sum(kept.values())
-
-
-class _FusedAttention(torch.autograd.Function):
-    """What a fused kernel keeps: q, k, v, the output and one number a query. On meta there is none to ask."""
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        out = torch.empty_like(q)
-        ctx.save_for_backward(q, k, v, out, q.new_empty(q.shape[:-1]))
-        return out
-
-
-@contextlib.contextmanager
-def _fused_attention() -> Iterator[None]:
-    def attend(q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> Any:
-        return _FusedAttention.apply(q, k, v)
-
-    original = F.scaled_dot_product_attention
-    F.scaled_dot_product_attention = attend
-    try:
-        yield
-    finally:
-        F.scaled_dot_product_attention = original
+def gpu_bytes(run: RunConfig) -> dict[str, int]:
+    """The peak of a step on each GPU, however many there are."""
+    found: dict[str, int] = {}
+    every = layouts(gpu=True)
+    with Display() as display:
+        task = display.task("memory on GPUs", len(every), "layouts")
+        for layout in every:
+            found[str(layout)] = peak_bytes(run.model, run.training, layout)
+            task.update(len(found))
+    return found
 
 
 def size(count: float) -> str:

@@ -8,7 +8,13 @@ from pathlib import Path
 from srmlab.errors import UserError
 from srmlab.files import sweep_leftovers
 from srmlab.storage.run_directory import RunDirectory
-from srmlab.storage.weights import CheckpointError, checkpoint_steps, latest_checkpoint, read_json
+from srmlab.storage.weights import (
+    CheckpointError,
+    checkpoint_steps,
+    latest_checkpoint,
+    no_checkpoint,
+    read_json,
+)
 from srmlab.training.config import TrainConfig, identity, refuse_changes
 from srmlab.training.run import RunConfig
 
@@ -19,10 +25,8 @@ def choose_checkpoint(run: RunDirectory, plan: RunConfig, report: Callable[[str]
     found = latest_checkpoint(run.checkpoints, report)
     if found is not None:
         refuse_foreign(found, run, plan)
-    elif steps := checkpoint_steps(run.checkpoints):
-        raise CheckpointError(
-            f"none of the {len(steps)} checkpoints in {run.checkpoints} is whole: start a new run"
-        )
+    elif checkpoint_steps(run.checkpoints):
+        raise CheckpointError(no_checkpoint(run.path))
     return found
 
 

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 
 import srmlab
-from srmlab.data import TokenData
 from srmlab.errors import UserError
 from srmlab.models import ModelConfig, config_from_dict
 from srmlab.storage.run_directory import RunDirectory
@@ -43,6 +42,7 @@ class RunConfig:
     data_fingerprint: str
     preset: str | None = None
     init_from: InitialWeights | None = None
+    puzzles: str | None = None  # the kind of puzzle, if it is not text
 
     def to_dict(self) -> dict[str, Any]:
         start = self.init_from
@@ -51,7 +51,8 @@ class RunConfig:
             "init_from": {"path": str(start.path), "sha256": start.sha256} if start else None,
             "model": self.model.to_dict(),
             "training": self.training.to_dict(),
-            "data": {"path": str(self.data), "fingerprint": self.data_fingerprint},
+            "data": {"path": str(self.data), "fingerprint": self.data_fingerprint}
+            | ({"puzzles": self.puzzles} if self.puzzles else {}),
             "versions": {
                 "srmlab": srmlab.__version__,
                 "torch": torch.__version__,
@@ -69,6 +70,7 @@ class RunConfig:
             data_fingerprint=content["data"]["fingerprint"],
             preset=content.get("preset"),
             init_from=InitialWeights(Path(start["path"]), start["sha256"]) if start else None,
+            puzzles=content["data"].get("puzzles"),
         )
 
     @classmethod
@@ -85,10 +87,10 @@ class RunConfig:
                 f"{run.path / 'run.json'} cannot be read ({error!r}): restore it from a backup"
             ) from None
 
-    def create(self, run: RunDirectory, data: TokenData) -> None:
+    def create(self, run: RunDirectory) -> None:
         """Begin the run on disk."""
         created = {"created": datetime.now(UTC).isoformat(timespec="seconds")}
-        run.create(self.to_dict() | created, data.path / "tokenizer")
+        run.create(self.to_dict() | created, None if self.puzzles else self.data / "tokenizer")
 
     def refuse_other(self, other: RunConfig, run: Path) -> None:
         """A run goes on as what it was begun as: only the fields of execution may differ in `other`."""

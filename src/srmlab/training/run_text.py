@@ -97,6 +97,10 @@ def open_text(
     keep_buffers()
     path = Path(path)
     model = load(path, device=device_of(device))
+    if not model.config.causal:
+        raise UserError(
+            f"{path} is a model of puzzles and reads no text: use `srmlab solve` or `srmlab explore`"
+        )
     run = run_config(path)
     trained = run.training if run else None
     context = context or (trained.context if trained else None) or model.config.context
@@ -162,7 +166,9 @@ def homes(path: str | Path) -> Iterator[Path]:
 
 
 def chosen(path: str | Path | None, pretrained: bool) -> Path:
-    """The model a command is about: the path it was given, or the shipped one."""
+    """The model a command is about: the path it was given, or the shipped one. (`--pretrained NAME` has
+    become the path of that one.)
+    """
     if (path is not None) == pretrained:
         raise UserError("give one of them: a run such as runs/nano, or --pretrained")
     return shipped() if path is None else Path(path)
@@ -170,10 +176,10 @@ def chosen(path: str | Path | None, pretrained: bool) -> Path:
 
 def place_for(path: Path, name: str, inside: str | None = None) -> Path:
     """Where something about a model is written: into its run, as `name` or `inside`; beside it, if nothing
-    may be added to it; into the current folder, if it is the shipped model."""
+    may be added to it; into the current folder, if it is a shipped model."""
     if (path / "run.json").is_file() and not sealed(path):
         return path / (name if inside is None else inside)
-    return (Path() if path == shipped() else path.parent) / f"{path.name}-{name}"
+    return (Path() if path.parent == shipped().parent else path.parent) / f"{path.name}-{name}"
 
 
 def _tokenizer_of_data(path: Path, data: Path | None, file: Path) -> Tokenizer:

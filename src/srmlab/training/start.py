@@ -6,7 +6,6 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
-from srmlab.data import open_tokens
 from srmlab.errors import UserError
 from srmlab.models import ModelConfig
 from srmlab.storage.run_directory import RunDirectory
@@ -15,8 +14,9 @@ from srmlab.training.distributed import open_world
 from srmlab.training.initial import begin, model_of
 from srmlab.training.loop import Trainer
 from srmlab.training.memory import keep_buffers
+from srmlab.training.objective import open_data
 from srmlab.training.outcome import TrainResult
-from srmlab.training.plan import check_plan
+from srmlab.training.plan import check_plan, run_of
 from srmlab.training.run import RunConfig
 
 
@@ -43,7 +43,7 @@ def train(
     keep_buffers()
     run = RunDirectory(out)
     with open_world(config.device, config.strategy) as world:
-        data = open_tokens(data_dir, verify=world.main)
+        data = open_data(data_dir, verify=world.main)
         again = resume and world.share(run.exists())
         start = None
         if init_from is not None:
@@ -51,7 +51,7 @@ def train(
             start = begin(init_from, run, model_config, data, world, again=again)
         if model_config is None:
             raise UserError("train needs a model config, or init_from")
-        this = RunConfig(model_config, config, data.path.absolute(), data.fingerprint, preset, start)
+        this = run_of(model_config, config, data, preset, start)
         check_plan(this, data, world)
         with contextlib.ExitStack() as held:
             with world.only_main() as mine:
@@ -60,7 +60,7 @@ def train(
                     RunConfig.read(out).refuse_other(this, run.path)
                 elif mine:
                     run.refuse_occupied()
-                    this.create(run, data)
+                    this.create(run)
                     held.enter_context(run.lock())
             trainer = held.enter_context(Trainer.open(this, data, run, world, show=show))
             return trainer.run_to_the_end()

@@ -44,7 +44,8 @@ class Progress(Display):
 
     def row(self, row: dict[str, Any]) -> None:
         if "val_loss" in row:
-            self.say(f"step {row['step']:>6}   validation loss {row['val_loss']:.4f}")
+            solved = f", {row['val_solved']:.1%} of the puzzles solved" if "val_solved" in row else ""
+            self.say(f"step {row['step']:>6}   validation loss {row['val_loss']:.4f}{solved}")
             return
         self.losses.append(row["loss"])
         if self.live:

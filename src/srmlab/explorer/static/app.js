@@ -4,12 +4,12 @@
 
 import { cancelled } from "./client.js";
 import { themeRoot } from "./color.js";
-import { h } from "./dom.js";
+import { h, number, short } from "./dom.js";
 import { MODES } from "./intervention.js";
 import { THRESHOLD, thresholdOf } from "./measures.js";
 import { Panel, Tooltip } from "./panel.js";
 import { Store } from "./store.js";
-import { Trace } from "./trace.js";
+import { difference, Trace } from "./trace.js";
 import { REQUIRED, VIEWS } from "./views.js";
 
 export class App {
@@ -31,10 +31,12 @@ export class App {
     } = {},
   ) {
     Object.assign(this, { host, client, info, traces, python, captioned, onerror });
-    this.trace = null;
+    this.base = null; // the prompt's trace
+    this.trace = null; // what the views show: it, the one with the intervention, or their difference
     this.other = null; // compare's B
     this.outcome = null; // of the board's intervention; null while it is asked for, and when that failed
-    this.failed = new Set(); // "outcome", "other": what was asked for last and not answered
+    this.twin = null; // the prompt's trace by an untrained twin, if that is wanted
+    this.failed = new Set(); // "outcome", "other", "version": what was asked for last and not answered
     this.sweep = null;
     this.job = null;
     this.store = new Store(state);
@@ -79,6 +81,8 @@ export class App {
       }
       (columns.get(place) ?? this.grid).append(element);
     }
+    const why = this.client ? absences(this.mounted, this.trace) : "";
+    if (why) this.grid.append(h("p", { class: "absent" }, why));
   }
 
   panel(name) {
@@ -100,7 +104,7 @@ export class App {
   show(trace) {
     if (!this.trace && this.store.get("threshold") === THRESHOLD)
       this.store.set({ threshold: thresholdOf(trace) });
-    this.trace = trace;
+    this.base = this.trace = trace;
     this.arrange();
     this.sweep = null;
     if (this.job) this.stopSweep(); // it is about another prompt
@@ -141,8 +145,61 @@ export class App {
           (cut[4] === null || cut[4] < T),
       ),
     });
+    this.store.touch("base");
     this.store.touch("trace");
     this.caption();
+  }
+
+  // What the views show: "baseline", "intervened" or "difference"; without an intervention there is one only.
+  version() {
+    return this.canIntervene() && this.isIntervening() ? this.store.get("version") : "baseline";
+  }
+
+  // Put up the trace of the chosen version. Until it is there the views show nothing, rather than another one.
+  async showVersion() {
+    const { base } = this;
+    const version = this.version();
+    let shown = base;
+    this.failed.delete("version");
+    if (version !== "baseline") {
+      this.wait("asking the model …");
+      const changed = await this.intervenedTrace();
+      if (changed === undefined || this.version() !== version || this.base !== base) return;
+      if (changed === null) {
+        this.failed.add("version");
+        this.wait("The model did not answer.");
+        return;
+      }
+      shown =
+        version === "intervened" ? changed : changed.once("difference", () => difference(base, changed));
+    }
+    delete this.grid.dataset.waiting;
+    this.grid.dataset.version = version;
+    if (shown === this.trace) return;
+    this.trace = shown;
+    this.store.touch("trace");
+  }
+
+  // Hide what the views show, and say why.
+  wait(why) {
+    this.grid.dataset.waiting = why;
+    this.grid.style.setProperty("--waiting", JSON.stringify(why));
+  }
+
+  // The prompt's trace with the intervention, asked for once for all who want it; null if there is no answer,
+  // undefined if a newer one took its place.
+  async intervenedTrace() {
+    if (!this.isIntervening()) return this.base;
+    const request = this.question({ intervention: this.intervention() });
+    const key = JSON.stringify(request);
+    if (this.asked?.key !== key) {
+      const answer = this.ask("intervened", "/api/trace", request);
+      this.asked = { key, trace: answer.then((bytes) => bytes && Trace.read(bytes)) };
+    }
+    const { asked } = this;
+    const trace = await asked.trace;
+    if (!trace && this.asked === asked) this.asked = null; // to be asked again
+    return trace;
   }
 
   // In a report: one sentence under each panel, about the trace or the two that are compared.
@@ -154,38 +211,66 @@ export class App {
   }
 
   tokens() {
-    return Array.from(this.trace.data("tokens"));
+    return Array.from(this.base.data("tokens"));
   }
 
-  // What the Python behind every picture begins with.
-  preamble(traced = true) {
+  // What every question to the model says: the prompt, the weights, and more.
+  question(more = {}) {
+    return { tokens: this.tokens(), checkpoint: this.base.manifest.note.checkpoint, ...more };
+  }
+
+  // What the Python behind every picture begins with; `version` is what `trace` is to be.
+  preamble(traced = true, version = this.version()) {
     const lines = [
       "import srmlab, torch",
       "from srmlab.explorer import capture",
       "",
-      this.python || this.trace.manifest.python,
+      this.python || this.base.manifest.python,
+      ...this.weightsPython(),
       `prompt = ${this.promptPython()}`,
     ];
-    return [...lines, ...(traced ? [`trace = ${this.capturePython("model", "prompt")}`] : [])].join("\n");
+    if (traced && version === "baseline") lines.push(`trace = ${this.capturePython("model", "prompt")}`);
+    if (traced && version === "difference")
+      lines.push(
+        `without = ${this.capturePython("model", "prompt")}`,
+        "# the picture: what the lines below give for trace, less what they give for without",
+      );
+    if (traced && version !== "baseline") lines.push(this.intervenedPython("trace"));
+    return lines.join("\n");
+  }
+
+  weightsPython() {
+    const name = this.base.manifest.note?.checkpoint;
+    return name ? [`model = srmlab.load(f"{run}/checkpoints/${name}")`] : [];
+  }
+
+  // A trace of this name with the board's intervention.
+  intervenedPython(name) {
+    const hooks = `, hooks=intervention.hooks(model, baseline.means${this.dictionaryPython()})`;
+    const answer = this.base.data("target").at(-1);
+    return [
+      this.interventionPython(),
+      `${name} = ${this.capturePython("model", "prompt", { more: `${hooks}, answer=${answer}` })}`,
+    ].join("\n");
   }
 
   // The prompt as text, or as token ids where the text would be read as other tokens.
-  promptPython(trace = this.trace) {
+  promptPython(trace = this.base) {
     return trace.manifest.exact
       ? pythonString(trace.manifest.prompt)
       : JSON.stringify(Array.from(trace.data("tokens")));
   }
 
   // A call of capture with the means that the numbers on the screen were made with.
-  capturePython(model, prompt, { trace = this.trace, hooks = "" } = {}) {
+  capturePython(model, prompt, { trace = this.base, more = "" } = {}) {
     const reference = trace.manifest.reference === "evaluation tokens" ? ", reference=reference" : "";
     const lexicon = trace.has("features") ? ", lexicon=lexicon" : "";
-    return `capture(${model}, tokenizer, ${prompt}${reference}${lexicon}${hooks})`;
+    return `capture(${model}, tokenizer, ${prompt}${reference}${lexicon}${more})`;
   }
 
   // The prompt as it is: what interventions are set against.
   baselinePython() {
-    const reference = this.trace.manifest.reference === "evaluation tokens" ? ", reference" : "";
+    const reference = this.base.manifest.reference === "evaluation tokens" ? ", reference" : "";
     return [
       "from srmlab.analysis import AblatedStream, CutEdge, HeldFeature, Intervention",
       "from srmlab.explorer.outcomes import Baseline, evaluate",
@@ -253,13 +338,13 @@ export class App {
     const bytes = await this.ask("trace", "/api/trace", request);
     if (!bytes) return false;
     this.store.set(changes);
-    this.show(new Trace(bytes));
+    this.show(Trace.read(bytes));
     this.grid.classList.remove("stale");
     return true;
   }
 
   layerRange() {
-    const depth = this.trace.L;
+    const depth = this.base.L;
     const fix = (value) => (value < 0 || value >= depth ? depth - 1 : value);
     const a = fix(this.store.get("first")),
       b = fix(this.store.get("last"));
@@ -268,7 +353,12 @@ export class App {
 
   // Only where streams add up to the output, and there is a model to ask.
   canIntervene() {
-    return this.client !== null && this.trace.has("ablation_kl");
+    return this.client !== null && this.base.has("ablation_kl");
+  }
+
+  // Whether a click is to change the model: with alt, or by the switch in the bar, which a finger can reach.
+  isChange(event) {
+    return this.client !== null && (event.altKey || this.store.get("click") === "change");
   }
 
   isIntervening() {
@@ -293,13 +383,26 @@ export class App {
   async intervene() {
     const began = performance.now();
     this.forget("outcome");
-    const outcome = await this.ask("intervene", "/api/intervene", {
-      tokens: this.tokens(),
-      intervention: this.intervention(),
-    });
+    const request = this.question({ intervention: this.intervention() });
+    const outcome = await this.ask("intervene", "/api/intervene", request);
     if (outcome === undefined) return;
     this.settle("outcome", outcome);
     this.interveneTook = performance.now() - began;
+  }
+
+  // What the intervention does at the selected token, in words; never what another one did.
+  effect() {
+    const { outcome, failed, store } = this;
+    if (failed.has("outcome")) return "no answer";
+    if (!outcome) return "asking the model …";
+    const token = Math.min(store.get("token"), outcome.kl.length - 1);
+    const [before, after] = [outcome.top_before[token][0], outcome.top_after[token][0]];
+    const percent = (share) => `${number(share * 100, 1)} %`;
+    const word = ({ id }) => `“${short(outcome.vocabulary[id], 12)}”`;
+    return (
+      `KL ${number(outcome.kl[token], 3)} bits after token ${token} · ` +
+      `top ${word(before)} ${percent(before.before)} → ${word(after)} ${percent(after.after)}`
+    );
   }
 
   async loadOther() {
@@ -307,27 +410,33 @@ export class App {
     const [kind, rest] = [against.split(":")[0], against.slice(against.indexOf(":") + 1)];
     this.forget("other");
     if (kind === "trace") this.other = this.traces[Number(rest)] ?? null;
-    else if (
-      this.client &&
-      (kind === "intervention" || kind === "checkpoint" || (kind === "prompt" && rest))
-    ) {
-      const request = kind === "prompt" ? { prompt: rest } : { tokens: this.tokens() };
-      if (kind === "checkpoint") request.checkpoint = rest;
-      if (kind === "intervention") request.intervention = this.intervention();
+    else if (this.client && kind === "intervention") {
+      const changed = await this.intervenedTrace();
+      if (changed === undefined || this.store.get("against") !== against) return;
+      this.settle("other", changed);
+    } else if (this.client && (kind === "checkpoint" || (kind === "prompt" && rest))) {
+      const request = kind === "prompt" ? { prompt: rest } : this.question({ checkpoint: rest });
       const bytes = await this.ask("other", "/api/trace", request);
       if (bytes === undefined) return;
-      this.settle("other", bytes && new Trace(bytes));
+      this.settle("other", bytes && Trace.read(bytes));
     }
     this.caption();
   }
 
+  async loadTwin() {
+    this.forget("twin");
+    if (!this.store.get("twin") || !this.info?.twin) return;
+    const bytes = await this.ask("twin", "/api/trace", this.question({ checkpoint: "untrained" }));
+    if (bytes !== undefined) this.settle("twin", bytes && Trace.read(bytes));
+  }
+
   async startSweep() {
-    const { trace } = this;
+    const trace = this.base;
     this.forget("sweep");
-    const started = await this.ask("sweep", "/api/sweep", { tokens: this.tokens() });
+    const started = await this.ask("sweep", "/api/sweep", this.question());
     if (!started) return;
     this.job = started;
-    if (this.trace !== trace) await this.stopSweep(); // another prompt came first
+    if (this.base !== trace) await this.stopSweep(); // another prompt came first
     while (this.job?.status === "running") {
       this.store.touch("sweep");
       await new Promise((resolve) => setTimeout(resolve, 300));
@@ -376,14 +485,34 @@ export class App {
         panel.note.textContent = error.message;
       }
     }
-    if (this.canIntervene() && has("trace", "ablated", "cuts", "holds", "first", "last")) this.intervene();
-    if (
-      has("against", "trace") ||
-      (this.store.get("against") === "intervention" && has("ablated", "cuts", "holds", "first", "last"))
-    ) {
+    const isChanged = has("base", "ablated", "cuts", "holds", "first", "last");
+    if (this.canIntervene() && isChanged) this.intervene();
+    if (isChanged || has("version")) this.showVersion();
+    if (this.client && has("base", "twin wanted")) this.loadTwin();
+    if (has("against", "base") || (this.store.get("against") === "intervention" && isChanged)) {
       if (this.store.get("against") || this.other) this.loadOther();
     }
   }
+}
+
+const REASONS = {
+  routing: "its streams do not read one another by a pattern",
+  ablation_kl: "its streams do not add up to the output",
+  features: "there is no dictionary of its streams; srmlab dictionary RUN learns one",
+  step_change: "its calls do not move all streams at once",
+  update_cosine: "nothing is handed to its streams between the layers",
+};
+
+// One line on the views that this model does not have.
+function absences(mounted, trace) {
+  const missing = new Map();
+  for (const { view } of mounted) {
+    const lacks = view.needs.find((name) => !trace.has(name));
+    const reason = lacks && (REASONS[lacks] ?? `its trace has no ${lacks}`);
+    if (reason) missing.set(reason, [...(missing.get(reason) ?? []), view.title]);
+  }
+  const lines = [...missing].map(([reason, titles]) => `${titles.join(", ")}: ${reason}`);
+  return lines.length ? `Not shown for this model. ${lines.join(". ")}.` : "";
 }
 
 function nameOf(panel) {

@@ -14,7 +14,8 @@ export class Client {
     const controller = new AbortController();
     this.running.set(kind, controller);
     try {
-      const response = await fetch(path, {
+      // relative to the page: a run among several has an address of its own
+      const response = await fetch(path.replace(/^\//, ""), {
         method,
         signal: controller.signal,
         headers: body === undefined ? {} : { "content-type": "application/json" },

@@ -1,26 +1,10 @@
-// Colour: one sequential and one diverging scale for each theme, and a colour of its own for every stream and
-// head. The sequential scales rise or fall in lightness throughout; the diverging ones, blue against orange,
-// from the middle outwards. The first six colours of streams and heads are from palettes made for
-// colour-blind readers; the others come closer to one another: labels and position tell them apart.
+// Colour (from srmlab/figures/palette.py): one sequential and one diverging scale for each theme, and a
+// colour of its own for every stream and head. The sequential scales rise or fall in lightness throughout;
+// the diverging ones, blue against orange, from the middle outwards. The first six colours of streams and
+// heads are from palettes made for colour-blind readers; the others come closer to one another: labels and
+// position tell them apart.
 
-const SEA = [
-  "#0b0405",
-  "#231526",
-  "#35264c",
-  "#403974",
-  "#3d5296",
-  "#366da0",
-  "#3487a6",
-  "#35a1ab",
-  "#43bbad",
-  "#6cd3ad",
-  "#ade3c0",
-  "#def5e5",
-];
-const BLUE = ["#0b3c6f", "#1f66a8", "#4a90cf", "#8fbce6", "#cfe0f1"];
-const ORANGE = ["#fbe0c5", "#f3b57c", "#e2872f", "#b85f0c", "#7a3b04"];
-const STREAMS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8a7fd1", "#9aa21a"];
-const HEADS = ["#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bb5566", "#777777"];
+import { HEADS, SHARE, SHARE_DARK, SIGNED, SIGNED_DARK, STREAMS } from "./palette.js";
 
 function rgb(hex) {
   return [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
@@ -41,26 +25,8 @@ function ramp(stops) {
 }
 
 const RAMPS = {
-  light: {
-    sequential: ramp(["#fbfbf8", ...SEA.slice(1).reverse()]),
-    diverging: ramp([...BLUE, "#f7f6f2", ...ORANGE]),
-  },
-  dark: {
-    sequential: ramp(["#15181c", ...SEA.slice(2)]),
-    diverging: ramp([
-      "#9fd0ff",
-      "#5aa2e0",
-      "#2f6ca6",
-      "#1f4468",
-      "#1b2733",
-      "#1b1d20",
-      "#33261a",
-      "#6b4216",
-      "#ad6a1c",
-      "#ea9a3e",
-      "#ffcf94",
-    ]),
-  },
+  light: { sequential: ramp(SHARE), diverging: ramp(SIGNED) },
+  dark: { sequential: ramp(SHARE_DARK), diverging: ramp(SIGNED_DARK) },
 };
 
 // Where the theme is set and read: the page, or in a notebook the widget's own element.
@@ -79,6 +45,15 @@ export function isDark() {
   return asked ? asked === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
 }
 
+// As WCAG defines it, from 0 to 1.
+function luminance(bytes) {
+  const [r, g, b] = Array.from(bytes, (byte) => {
+    const part = byte / 255;
+    return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
+  });
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+}
+
 // A scale maps numbers to colours: scale.css(value), and scale.paint(values) to bytes for a heat map.
 export function scale(kind, low, high) {
   const table = RAMPS[isDark() ? "dark" : "light"][kind];
@@ -94,11 +69,10 @@ export function scale(kind, low, high) {
       const i = slot(value) * 4;
       return i < 0 ? `rgb(${gray})` : `rgb(${table[i]},${table[i + 1]},${table[i + 2]})`;
     },
-    // Dark or light ink, whichever is easier to read on this value's colour.
+    // Black or white, whichever is easier to read on this value's colour: one of them has a contrast above 4.5.
     ink(value) {
       const i = slot(value) * 4;
-      const [r, g, b] = i < 0 ? gray : [table[i], table[i + 1], table[i + 2]];
-      return 0.299 * r + 0.587 * g + 0.114 * b > 140 ? "#14171a" : "#f6f5f1";
+      return luminance(i < 0 ? gray : table.subarray(i, i + 3)) > 0.179 ? "#000" : "#fff";
     },
     paint(values) {
       const out = new Uint8ClampedArray(values.length * 4);
@@ -115,6 +89,14 @@ export function scale(kind, low, high) {
       return out;
     },
   };
+}
+
+// The scale for these values of a trace: from low to high, or of a difference both ways from 0.
+export function scaleFor(trace, values, low, high) {
+  if (!trace.pair) return scale("sequential", low, high);
+  let most = 0;
+  for (const value of values) if (Math.abs(value) > most) most = Math.abs(value); // not NaN
+  return { ...scale("diverging", -(most || 1e-3), most || 1e-3), isDifference: true };
 }
 
 // Eight streams have hand-picked colours; more of them take hues a golden angle apart, in three lightnesses.
@@ -143,7 +125,10 @@ function hsl(hue, saturation, lightness) {
 // The page's own colours, for canvases.
 export function ink(element) {
   const style = getComputedStyle(element);
-  const read = (name) => style.getPropertyValue(name).trim();
+  const read = (name) => {
+    const value = style.getPropertyValue(name).trim(); // "light-dark(…, …)", or one for both
+    return /^light-dark\((.*), (.*)\)$/.exec(value)?.[isDark() ? 2 : 1] ?? value;
+  };
   return {
     ink: read("--ink"),
     dim: read("--dim"),

@@ -120,7 +120,8 @@ function labels(pen, { x, y, w, h }, options) {
 }
 
 // A thin horizontal colour bar with its two ends and a name.
-export function colorbar(pen, x, y, w, scale, name, theme) {
+export function colorbar(pen, x, y, w, scale, what, theme) {
+  const name = scale.isDifference ? `Δ ${what}` : what;
   const steps = 64;
   const values = Array.from(
     { length: steps },

@@ -7,6 +7,8 @@ export const KEYS = [
   [", .", "previous, next step of the recursion"],
   ["h", "next head"],
   ["a", "mean-ablate the stream, or restore it"],
+  ["b i d", "show the prompt without the intervention, with it, the difference"],
+  ["c", "what a click does on an edge or a feature: select it, or cut and hold"],
   ["space", "play the recursion"],
   ["m", "maximise the panel under the pointer"],
   ["t", "light or dark"],
@@ -48,6 +50,10 @@ export function bindKeys(app, { help, focusPrompt, toggleTheme, ablate }) {
       ".": () => app.goto(Math.min(app.trace.N - 1, app.tick() + 1)),
       h: () => store.set({ head: (store.get("head") + 1) % (H || 1) }),
       a: () => ablate?.(store.get("stream")),
+      b: () => store.set({ version: "baseline" }),
+      i: () => store.set({ version: "intervened" }),
+      d: () => store.set({ version: "difference" }),
+      c: () => store.set({ click: store.get("click") === "select" ? "change" : "select" }),
       " ": () => app.togglePlay?.(),
       m: () =>
         store.set({

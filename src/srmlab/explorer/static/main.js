@@ -1,11 +1,14 @@
 // The live page: the prompt line, generation, the address, and the app below.
 
 import { App } from "./app.js";
+import { Bar } from "./bar.js";
 import { isDark } from "./color.js";
 import { Client } from "./client.js";
 import { h, short } from "./dom.js";
+import { definitions } from "./glossary.js";
 import { toggleAblation } from "./intervention.js";
 import { bindKeys, KEYS } from "./keyboard.js";
+import { isFirstVisit, startTour } from "./tour.js";
 import { fromHash, START, toHash } from "./store.js";
 
 const $ = (id) => document.getElementById(id);
@@ -18,10 +21,9 @@ function say(text, bad = false, ...offers) {
   $("status").classList.toggle("bad", bad);
 }
 
-function showHelp() {
-  const dialog = h(
-    "dialog",
-    { class: "help" },
+function showHelp(info) {
+  const dialog = openDialog(
+    "help",
     h("h2", {}, "Keys"),
     h(
       "dl",
@@ -31,14 +33,30 @@ function showHelp() {
     h(
       "p",
       {},
-      "Alt-click an edge in the routing lens to cut it, or a feature to clamp it. Drag over ranked bars to " +
+      "Alt-click an edge in the routing lens to cut it, or a feature to hold it. Drag over ranked bars to " +
         "select a group. The URL holds the whole state.",
     ),
+    h("h2", {}, "Terms"),
+    definitions(h),
+  );
+  const tour = () => {
+    dialog.close();
+    startTour(info);
+  };
+  dialog.querySelector("form").prepend(h("button", { type: "button", id: "tour", onclick: tour }, "Tour"));
+}
+
+function openDialog(name, ...content) {
+  const dialog = h(
+    "dialog",
+    { class: name },
+    ...content,
     h("form", { method: "dialog" }, h("button", {}, "Close")),
   );
   dialog.addEventListener("close", () => dialog.remove());
   document.body.append(dialog);
   dialog.showModal();
+  return dialog;
 }
 
 // What the run's saved analyses found, each in a line, with the rest folded away.
@@ -46,9 +64,8 @@ async function showResults(names) {
   const found = await Promise.all(
     names.map((name) => client.ask(`result ${name}`, `/api/results/${encodeURIComponent(name)}`)),
   );
-  const dialog = h(
-    "dialog",
-    { class: "results" },
+  openDialog(
+    "results",
     h("h2", {}, "Measured over evaluation text"),
     names.map((name, i) =>
       h(
@@ -58,11 +75,7 @@ async function showResults(names) {
         h("pre", {}, found[i].summary),
       ),
     ),
-    h("form", { method: "dialog" }, h("button", {}, "Close")),
   );
-  dialog.addEventListener("close", () => dialog.remove());
-  document.body.append(dialog);
-  dialog.showModal();
 }
 
 // The registered views; a file that does not load is reported, and the page comes up without it.
@@ -93,15 +106,16 @@ async function start() {
   });
   window.explorer = app; // for the curious, and for the tests
   const { store } = app;
+  new Bar($("bar"), app);
   document.title = `${info.name} – SRM explorer`;
   $("model").textContent = `${info.name}`;
   $("model").title =
     `${info.parameters.toLocaleString("en")} parameters, config ${info.config_hash}, ` +
     `tokenizer ${info.tokenizer}`;
   $("shape").textContent =
-    `${info.shape.join(" · ")} · ` +
-    `${(info.parameters / 1e6).toFixed(info.parameters < 1e7 ? 2 : 0)}M`;
+    `${info.shape.join(" · ")} · ` + `${(info.parameters / 1e6).toFixed(info.parameters < 1e7 ? 2 : 0)}M`;
 
+  const weights = () => ({ checkpoint: store.get("checkpoint") });
   const run = async (request, changes) => {
     say("tracing …");
     const began = performance.now();
@@ -112,7 +126,10 @@ async function start() {
   const trace = (more = {}) => {
     const prompt = $("prompt").value;
     // past the end: the last token
-    return run({ prompt, ...more }, { prompt, token: info.max_tokens, rangeEnd: null, brush: [] });
+    return run(
+      { prompt, ...weights(), ...more },
+      { prompt, token: info.max_tokens, rangeEnd: null, brush: [] },
+    );
   };
   const offerCut = (limit) =>
     h(
@@ -136,7 +153,8 @@ async function start() {
     next.prompt ||= info.prompts[0];
     $("prompt").value = next.prompt;
     opening = true;
-    await run(next.ids.length ? { tokens: next.ids } : { prompt: next.prompt }, next);
+    const { ids, prompt, checkpoint } = next;
+    await run({ ...(ids.length ? { tokens: ids } : { prompt }), checkpoint }, next);
     requestAnimationFrame(() => {
       opening = false; // after the store has said what changed
     });
@@ -158,6 +176,7 @@ async function start() {
       count: Math.max(1, Math.min(64, Number($("count").value) || 8)),
       temperature: Math.max(0, Number($("temperature").value) || 0),
       seed: seed(),
+      ...weights(),
       ...($("intervened").checked && app.isIntervening() ? { intervention: app.intervention() } : {}),
     });
     $("generate").textContent = "Generate";
@@ -165,7 +184,7 @@ async function start() {
     if (!made) return;
     if (!made.added) return say(`the prompt has reached the limit of ${info.max_tokens} tokens`, true);
     const changes = { prompt: made.text, token: made.tokens.length - 1, rangeEnd: null, brush: [] };
-    if (!(await app.load({ tokens: made.tokens }, changes))) return;
+    if (!(await app.load({ tokens: made.tokens, ...weights() }, changes))) return;
     last = { from, made: String(made.tokens) };
     $("prompt").value = made.text;
     markEdited();
@@ -178,13 +197,46 @@ async function start() {
     return generate(last && !isEdited() && last.made === String(app.tokens()) ? last.from : given());
   };
 
+  $("runs").hidden = !info.runs.length;
+  $("model").hidden = info.runs.length > 0;
+  $("runs").append(...info.runs.map((name) => h("option", { value: name }, name)));
+  $("runs").value = info.name;
+  $("runs").addEventListener("change", () => {
+    location.href = `../${encodeURIComponent($("runs").value)}/${location.hash}`; // with prompt and selection
+  });
+  // Checkpoints as a time axis: the last is the model as it was opened.
+  const steps = info.checkpoints;
+  const slider = $("time").querySelector("input");
+  $("time").hidden = steps.length < 2;
+  slider.max = String(steps.length - 1);
+  slider.addEventListener("input", () => {
+    const at = Number(slider.value);
+    const checkpoint = at === steps.length - 1 ? "" : steps[at];
+    run({ tokens: app.tokens(), checkpoint }, { checkpoint });
+  });
+  const twin = $("twin").querySelector("input");
+  $("twin").hidden = !info.twin;
+  twin.addEventListener("change", () => {
+    store.set({ twin: twin.checked });
+    store.touch("twin wanted");
+  });
+
   const toggleTheme = () => store.set({ theme: isDark() ? "light" : "dark" });
   $("trace").addEventListener("click", () => trace());
   $("generate").addEventListener("click", () => generate());
   $("reroll").addEventListener("click", reroll);
   $("theme").addEventListener("click", toggleTheme);
-  $("help").addEventListener("click", showHelp);
+  $("help").addEventListener("click", () => showHelp(info));
+  $("examples").append(
+    ...info.prompts.map((prompt, i) => h("option", { value: String(i) }, shortened(prompt))),
+  );
+  $("examples").addEventListener("change", () => {
+    $("prompt").value = info.prompts[Number($("examples").value)];
+    $("examples").value = "";
+    trace();
+  });
   $("results").hidden = !info.results.length;
+  document.querySelector(".generate").style.display = info.generates ? "" : "none";
   $("results").addEventListener("click", () =>
     showResults(info.results).catch((error) => say(error.message, true)),
   );
@@ -195,7 +247,7 @@ async function start() {
     trace();
   });
   bindKeys(app, {
-    help: showHelp,
+    help: () => showHelp(info),
     focusPrompt: () => $("prompt").select(),
     toggleTheme,
     ablate: (stream) => app.canIntervene() && toggleAblation(store, stream),
@@ -208,6 +260,10 @@ async function start() {
     // a new prompt or intervention is a step that the browser's back undoes
     const isStep = !opening && UNDONE.some((key) => changed.has(key));
     history[isStep ? "pushState" : "replaceState"](null, "", hash ? `#${hash}` : location.pathname);
+    const at = now.checkpoint ? steps.indexOf(now.checkpoint) : steps.length - 1;
+    slider.value = String(at);
+    $("time").querySelector("span").textContent = (steps[at] ?? "").replace("step-", "step ");
+    twin.checked = now.twin;
     const range = now.rangeEnd === null ? "" : `–${now.rangeEnd}`;
     $("selection").textContent =
       `token ${now.token}${range} “${short(app.trace.strings[now.token], 14)}” · ` +
@@ -215,9 +271,16 @@ async function start() {
   });
   addEventListener("hashchange", () => open(location.hash));
 
+  const isFirst = isFirstVisit();
   await open(location.hash);
   if (problems.length) say(problems.join("; "), true);
   document.documentElement.dataset.ready = "yes";
+  if (isFirst) startTour(info);
+}
+
+function shortened(prompt) {
+  const line = prompt.replace(/\s+/g, " ");
+  return line.length > 60 ? `${line.slice(0, 59)}…` : line;
 }
 
 start().catch((error) => say(error.message, true));

@@ -36,8 +36,13 @@ export function tokenSpan(state, trace) {
   return [Math.min(a, b), Math.max(a, b)];
 }
 
-// [layer, head, target, source]: share of tokens first…last at which weight > threshold, or the mean weight.
+// [layer, head, target, source]: share of tokens first…last at which weight > threshold, or the mean weight; of a
+// difference, by how much it differs.
 export function wallMaps(trace, kind, threshold, first, last) {
+  if (trace.pair) {
+    const [before, after] = trace.pair.map((one) => wallMaps(one, kind, threshold, first, last));
+    return after.map((value, i) => value - before[i]);
+  }
   const { L, T, H, S } = trace;
   const cells = S * S;
   const routing = trace.data("routing");
@@ -181,7 +186,8 @@ export function driftOf(trace, metric, group) {
       for (let t = 0; t < T; t++)
         for (let s = 0; s < S; s++) lines[s][d] += data[((d * G + group) * T + t) * S + s] / T;
     }
-    return { lines, converged: trace.data(`convergence_${metric}`).subarray(group * S, (group + 1) * S), transitions };
+    const settled = (trace.pair?.[1] ?? trace).data(`convergence_${metric}`);
+    return { lines, converged: settled.subarray(group * S, (group + 1) * S), transitions };
   });
 }
 

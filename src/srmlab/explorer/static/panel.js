@@ -4,6 +4,7 @@
 import { CanvasPen, SvgPen } from "./pen.js";
 import { ink } from "./color.js";
 import { h } from "./dom.js";
+import { definitions } from "./glossary.js";
 
 export class Panel {
   constructor(view, ctx) {
@@ -13,8 +14,11 @@ export class Panel {
     this.seen = false;
     this.controls = h("div", { class: "controls" });
     this.note = h("span", { class: "note" });
+    this.beside = h("span", { class: "beside" });
     this.canvas = h("canvas", { class: "picture", role: "img", "aria-label": view.title });
-    this.body = h("div", { class: "body" }, this.canvas);
+    this.cursor = h("div", { class: "cursor", hidden: true });
+    this.spoken = h("div", { class: "spoken", "aria-live": "polite" });
+    this.body = h("div", { class: "body" }, this.canvas, this.cursor, this.spoken);
     this.caption = h("p", { class: "caption", hidden: true });
     this.menu = h(
       "div",
@@ -31,7 +35,7 @@ export class Panel {
             type: "button",
             "data-export": label.toLowerCase(),
             onclick: () => {
-              this.menu.hidden = true;
+              this.menu.hidden = true; // its button notices at the next key or click
               action();
             },
           },
@@ -39,6 +43,20 @@ export class Panel {
         ),
       ),
     );
+    this.about = h(
+      "div",
+      { class: "about", id: `about-${view.name}`, role: "note", hidden: true },
+      h("p", {}, view.shows),
+      h("p", {}, view.reading),
+      definitions(h, view.terms ?? []),
+    );
+    this.aboutButton = this.opener(
+      "i",
+      `About ${view.title}`,
+      "What this shows, and how to read it",
+      this.about,
+    );
+    this.menuButton = this.opener("↓", `Export ${view.title}`, "Export", this.menu);
     this.bigButton = h(
       "button",
       {
@@ -56,30 +74,24 @@ export class Panel {
       h(
         "header",
         {},
-        h("h2", { title: `${view.shows} ${view.reading}` }, view.title),
+        h("h2", { title: `${view.shows} ${view.reading}` }, view.title, h("span", { class: "version" })),
         this.note,
+        this.beside,
         this.controls,
         h(
           "div",
           { class: "actions" },
-          h(
-            "button",
-            {
-              type: "button",
-              class: "icon",
-              title: "Export",
-              "aria-label": `Export ${view.title}`,
-              onclick: () => this.toggleMenu(),
-            },
-            "↓",
-          ),
+          this.aboutButton,
+          this.menuButton,
           this.bigButton,
           this.menu,
+          this.about,
         ),
       ),
       this.body,
       this.caption,
     );
+    this.element.dataset.versions = String(view.versions ?? true);
     this.drawn = { height: () => 220, ...view.mount(this, ctx) };
     for (const [label, part] of [
       ["csv", "table"],
@@ -87,6 +99,7 @@ export class Panel {
     ])
       this.menu.querySelector(`[data-export=${label}]`).hidden = !this.drawn[part];
     this.watchPointer();
+    this.watchKeys();
     new ResizeObserver(() => this.redraw()).observe(this.body);
     new IntersectionObserver(
       ([entry]) => {
@@ -97,20 +110,33 @@ export class Panel {
     ).observe(this.element);
   }
 
-  // Open until something is chosen, Escape is pressed, or anything else is clicked.
-  toggleMenu() {
-    this.menu.hidden = !this.menu.hidden;
-    if (this.menu.hidden) return;
-    const actions = this.menu.parentElement;
+  // A button that opens what is hidden, until something is chosen in it, Escape is pressed, or anything else is
+  // clicked.
+  opener(sign, name, title, opened) {
+    const button = h(
+      "button",
+      { type: "button", class: "icon", title, "aria-label": name, "aria-expanded": "false" },
+      sign,
+    );
     const close = (event) => {
       const isEscape = event.type === "keydown" && event.key === "Escape";
-      const isOutside = event.type === "pointerdown" && !event.composedPath().includes(actions);
-      if (!this.menu.hidden && !isEscape && !isOutside) return;
-      if (!this.menu.hidden && isEscape) event.stopPropagation(); // the maximised panel stays
-      this.menu.hidden = true;
-      for (const type of ["keydown", "pointerdown"]) document.removeEventListener(type, close, true);
+      const path = event.composedPath();
+      const isOutside = event.type === "pointerdown" && !path.includes(opened) && !path.includes(button);
+      if (!opened.hidden && !isEscape && !isOutside) return;
+      if (!opened.hidden && isEscape) {
+        event.stopPropagation(); // the maximised panel stays
+        button.focus();
+      }
+      show(false);
     };
-    for (const type of ["keydown", "pointerdown"]) document.addEventListener(type, close, true);
+    const show = (isOpen) => {
+      opened.hidden = !isOpen;
+      button.setAttribute("aria-expanded", String(isOpen));
+      for (const type of ["keydown", "pointerdown"])
+        document[isOpen ? "addEventListener" : "removeEventListener"](type, close, true);
+    };
+    button.addEventListener("click", () => show(opened.hidden));
+    return button;
   }
 
   get big() {
@@ -121,8 +147,19 @@ export class Panel {
     this.ctx.store.set({ big: this.big ? "" : this.view.name });
   }
 
+  // The view's one number, and an untrained twin's: what is not learned is in both.
+  compareWithTwin() {
+    const { statistic } = this.view;
+    const { base, store, twin, failed } = this.ctx;
+    if (!statistic) return;
+    const isWanted = Boolean(store.get("twin") && this.ctx.info?.twin);
+    const theirs = twin ? statistic(twin) : failed.has("twin") ? "no answer" : "…";
+    this.beside.textContent = isWanted ? `${statistic(base)} · untrained ${theirs}` : "";
+  }
+
   changed(keys) {
     this.drawn.update?.(keys);
+    if (keys.has("twin") || keys.has("trace")) this.compareWithTwin();
     if (
       keys.has("trace") ||
       keys.has("theme") ||
@@ -191,6 +228,13 @@ export class Panel {
     this.canvas.style.height = `${height * this.scale}px`;
     this.pen = new CanvasPen(this.canvas, width, height, (window.devicePixelRatio || 1) * this.scale);
     this.drawn.render(this.pen, width, height, ink(this.element));
+    const isMap = this.pen.regions.some((region) => region.keys !== false);
+    this.canvas.tabIndex = isMap ? 0 : -1;
+    this.canvas.setAttribute("role", isMap ? "application" : "img");
+    this.canvas.setAttribute(
+      "aria-label",
+      isMap ? `${this.view.title}: arrows move over its cells, Enter selects` : this.view.title,
+    );
   }
 
   watchPointer() {
@@ -222,6 +266,50 @@ export class Panel {
     });
   }
 
+  // The same without a pointer: with the focus on the picture, arrows move over the cells, whose words are
+  // spoken, page up and down go to the next map, and Enter clicks.
+  watchKeys() {
+    let at = null; // { map, row, column }
+    const maps = () => (this.pen?.regions ?? []).filter((region) => region.keys !== false);
+    const hit = () => ({ ...maps()[at.map], row: at.row, column: at.column });
+    const show = () => {
+      const { x, y, w, h: tall, rows, columns } = maps()[at.map];
+      const box = [x + (at.column * w) / columns, y + (at.row * tall) / rows, w / columns, tall / rows];
+      const [left, top, width, height] = box.map((value) => `${value * this.scale}px`);
+      Object.assign(this.cursor.style, { width, height });
+      this.cursor.style.left = `calc(${left} + ${this.canvas.offsetLeft}px)`;
+      this.cursor.style.top = `calc(${top} + ${this.canvas.offsetTop}px)`;
+      this.cursor.hidden = false;
+      this.spoken.textContent = this.drawn.tip?.(hit()) ?? "";
+      this.drawn.hover?.(hit());
+    };
+    const moves = {
+      ArrowLeft: [0, -1, 0],
+      ArrowRight: [0, 1, 0],
+      ArrowUp: [-1, 0, 0],
+      ArrowDown: [1, 0, 0],
+      PageUp: [0, 0, -1],
+      PageDown: [0, 0, 1],
+    };
+    this.canvas.addEventListener("keydown", (event) => {
+      if (!maps().length || !(event.key in moves || event.key === "Enter")) return;
+      event.preventDefault();
+      event.stopPropagation(); // not the page's arrows
+      at ??= { map: 0, row: 0, column: 0 };
+      const [down, right, map] = moves[event.key] ?? [0, 0, 0];
+      const within = (value, size) => Math.max(0, Math.min(size - 1, value));
+      at.map = within(at.map + map, maps().length);
+      at.row = within(at.row + down, maps()[at.map].rows);
+      at.column = within(at.column + right, maps()[at.map].columns);
+      if (event.key === "Enter") this.drawn.click?.(hit(), event);
+      show();
+    });
+    this.canvas.addEventListener("blur", () => {
+      this.cursor.hidden = true;
+      this.drawn.hover?.(null);
+    });
+  }
+
   // --- export ----------
 
   // As large as on the screen, and at least as high as the picture is.
@@ -248,12 +336,18 @@ export class Panel {
     return [columns, ...rows].map((row) => row.map(cell).join(",")).join("\n") + "\n";
   }
 
+  // The file's name: the view's, and the version of the prompt it is about.
+  get name() {
+    const version = this.view.versions === false ? "baseline" : (this.ctx.grid.dataset.version ?? "baseline");
+    return version === "baseline" ? this.view.name : `${this.view.name}-${version}`;
+  }
+
   saveSvg() {
-    download(`${this.view.name}.svg`, new Blob([this.svg()], { type: "image/svg+xml" }));
+    download(`${this.name}.svg`, new Blob([this.svg()], { type: "image/svg+xml" }));
   }
 
   saveCsv() {
-    download(`${this.view.name}.csv`, new Blob([this.csv()], { type: "text/csv" }));
+    download(`${this.name}.csv`, new Blob([this.csv()], { type: "text/csv" }));
   }
 
   savePng() {
@@ -263,7 +357,7 @@ export class Panel {
     const theme = ink(this.element);
     pen.rect(0, 0, width, height, { fill: theme.panel });
     this.drawn.render(pen, width, height, theme);
-    canvas.toBlob((blob) => download(`${this.view.name}.png`, blob));
+    canvas.toBlob((blob) => download(`${this.name}.png`, blob));
   }
 
   showPython() {

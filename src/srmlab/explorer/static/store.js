@@ -9,6 +9,8 @@ import { THRESHOLD } from "./measures.js";
 export const START = {
   prompt: "",
   ids: [], // the prompt as token ids, where its text would be read as others
+  checkpoint: "", // whose weights; "" is the model as it was opened
+  twin: false, // whether an untrained twin's numbers stand beside the model's
   token: 12, // the selected token …
   rangeEnd: null, // … or a range from it to this one
   stream: 0,
@@ -32,6 +34,11 @@ export const START = {
   cuts: [], // [layer, head, target, source, token or null]
   holds: [], // features of a dictionary: [stream, feature, value]
   hold: 0, // the value to hold the next one at
+  predicted: "top", // or target: the prediction whose paths are shown
+  reach: "here", // or earlier: the tokens whose edges they are
+  edges: 40, // how many of them are drawn
+  version: "baseline", // what the views show: baseline, intervened, difference
+  click: "select", // or change: what a plain click on an edge or a feature does
   against: "", // compare: "", intervention, checkpoint:NAME, prompt:TEXT, trace:INDEX
   measure: "routing", // compare: routing, connection, update, lens
   theme: "", // "", light, dark

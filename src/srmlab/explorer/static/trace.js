@@ -11,17 +11,11 @@ for (let bits = 0; bits < 65536; bits++) {
 }
 
 export class Trace {
-  constructor(buffer) {
-    const length = Number(new DataView(buffer).getBigUint64(0, true));
-    const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, length)));
-    this.manifest = JSON.parse(header.__metadata__.manifest);
-    this.arrays = {};
-    for (const [name, entry] of Object.entries(header)) {
-      if (name === "__metadata__") continue;
-      const bytes = buffer.slice(8 + length + entry.data_offsets[0], 8 + length + entry.data_offsets[1]);
-      this.arrays[name] = { data: decode(entry.dtype, bytes), shape: entry.shape };
-    }
-    const axes = this.manifest.axes;
+  constructor(manifest, arrays) {
+    this.manifest = manifest;
+    this.arrays = arrays; // name → { data, shape }
+    this.pair = null; // of a difference: the trace without the intervention, and with it
+    const { axes } = manifest;
     Object.assign(this, {
       S: axes.stream,
       L: axes.layer,
@@ -35,6 +29,19 @@ export class Trace {
     this.hasPost = axes.lens > axes.tick;
     this.strings = this.manifest.strings;
     this.memory = new Map(); // what views compute once
+  }
+
+  static read(buffer) {
+    const length = Number(new DataView(buffer).getBigUint64(0, true));
+    const { __metadata__: metadata, ...entries } = JSON.parse(
+      new TextDecoder().decode(new Uint8Array(buffer, 8, length)),
+    );
+    const arrays = {};
+    for (const [name, { dtype, shape, data_offsets: offsets }] of Object.entries(entries)) {
+      const bytes = buffer.slice(8 + length + offsets[0], 8 + length + offsets[1]);
+      arrays[name] = { data: decode(dtype, bytes), shape };
+    }
+    return new Trace(JSON.parse(metadata.manifest), arrays);
   }
 
   has(name) {
@@ -78,6 +85,45 @@ export class Trace {
   }
 }
 
+// One prompt without and with an intervention, as a trace of what differs: numbers are with − without; ids and
+// words are those with it. Each array is worked out when a view asks for it.
+export function difference(base, changed) {
+  const arrays = {};
+  for (const name of Object.keys(changed.arrays).filter((name) => base.has(name))) {
+    let made = null;
+    Object.defineProperty(arrays, name, {
+      enumerable: true,
+      get: () => (made ??= { data: differenceOf(name, base, changed), shape: changed.arrays[name].shape }),
+    });
+  }
+  const merged = (a, b) => ({ ...a, ...b });
+  const [before, after] = [base.manifest, changed.manifest];
+  const dictionary = after.dictionary && {
+    ...after.dictionary,
+    about: merged(before.dictionary.about, after.dictionary.about),
+  };
+  const vocabulary = merged(before.vocabulary, after.vocabulary);
+  const trace = new Trace({ ...after, dictionary, vocabulary }, arrays);
+  trace.pair = [base, changed];
+  return trace;
+}
+
+const RANKED = { lens_logprob: "lens_ids", stream_lens_logprob: "stream_lens_id" };
+
+function differenceOf(name, base, changed) {
+  const [before, after] = [base.data(name), changed.data(name)];
+  if (after instanceof Int32Array) return after;
+  if (!RANKED[name]) return Float32Array.from(after, (value, i) => value - before[i]);
+  // a ranked token's own change; NaN where it was not among the likeliest before
+  const [old, now] = [base.data(RANKED[name]), changed.data(RANKED[name])];
+  const ranks = name === "lens_logprob" ? changed.K : 1;
+  return Float32Array.from(after, (value, i) => {
+    const first = i - (i % ranks);
+    const place = old.subarray(first, first + ranks).indexOf(now[i]);
+    return place < 0 ? NaN : value - before[first + place];
+  });
+}
+
 function decode(dtype, bytes) {
   if (dtype === "U8") return new Uint8Array(bytes);
   if (dtype === "I32") return new Int32Array(bytes);
@@ -93,5 +139,5 @@ function decode(dtype, bytes) {
 export async function unpack(base64) {
   const bytes = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return new Trace(await new Response(stream).arrayBuffer());
+  return Trace.read(await new Response(stream).arrayBuffer());
 }

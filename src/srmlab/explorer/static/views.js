@@ -6,7 +6,11 @@
 //   place           "wide", or its column: "upper left", "upper right", "lower left", "lower right"
 //   savedPlace      the same in a report or notebook, where it differs
 //   needs           arrays of the trace without which the view is not shown
-//   shows, reading  two sentences: what it shows, and how to read it
+//   shows, reading  two sentences behind the panel's "i": what it shows, and how to read it
+//   terms           optional: words of the glossary (glossary.js) that are explained below them
+//   versions        optional: false if it does not follow the bar's switch between baseline, intervened and
+//                   difference (see docs/extending.md)
+//   statistic(trace)        optional: one number with its name, shown beside an untrained twin's
 //   caption(trace, other)   optional: one sentence about this trace, computed from it, for the report
 //   available(app)  optional: false where it cannot be shown at all, such as without a model to ask
 //   uses            parts of the state that the picture depends on
@@ -27,6 +31,8 @@ import { drift } from "./views/drift.js";
 import { features } from "./views/features.js";
 import { flow } from "./views/flow.js";
 import { lens } from "./views/lens.js";
+import { paths } from "./views/paths.js";
+import { puzzle } from "./views/puzzle.js";
 import { ranked } from "./views/ranked.js";
 import { routing } from "./views/routing.js";
 import { stepper } from "./views/stepper.js";
@@ -36,6 +42,7 @@ import { wall } from "./views/wall.js";
 export const REQUIRED = ["name", "title", "place", "needs", "shows", "reading", "uses", "mount"];
 
 export const VIEWS = [
+  puzzle,
   tokens,
   wall,
   flow,
@@ -43,6 +50,7 @@ export const VIEWS = [
   routing,
   board,
   ranked,
+  paths,
   stepper,
   features,
   compare,

@@ -1,6 +1,6 @@
 // Alignment: cosine similarity of the connection to the token input, and of updates to states.
 
-import { scale } from "../color.js";
+import { scale, scaleFor } from "../color.js";
 import { choice, number, percent } from "../dom.js";
 import { colorbar, heatmap } from "../heatmap.js";
 import { mean, meanOverTokens } from "../measures.js";
@@ -20,8 +20,14 @@ export const align = {
   shows:
     "Cosine similarity of the connection to the token input, and of each update to the step's output and input state.",
   reading: "Cells are means over tokens; click one for its distribution over the prompt.",
+  terms: ["update", "connection"],
   uses: ["align", "layer", "step", "stream", "token"],
   stretches: true,
+
+  statistic(trace) {
+    const name = trace.has("connection_cosine") ? "connection_cosine" : "update_cosine";
+    return `mean cosine ${number(mean(trace.data(name)), 3)}`;
+  },
 
   caption(trace) {
     const update = meanOverTokens(trace, "update_cosine");
@@ -104,7 +110,7 @@ export const align = {
         const rows = perTick() ? trace.N : trace.L;
         let most = 0.1;
         for (const value of values) most = Math.max(most, Math.abs(value));
-        const colors = scale("diverging", -most, most);
+        const colors = trace.pair ? scaleFor(trace, values) : scale("diverging", -most, most);
         const side = Math.min(190, width * 0.32);
         heatmap(
           pen,

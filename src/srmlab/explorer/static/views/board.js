@@ -15,7 +15,10 @@ export const board = {
   shows: "The effect of ablations, cut edges and clamped features on the next-token distribution.",
   reading:
     "Toggle mean-, zero- or resample-ablation of a stream after the chosen layers; bars compare before and after.",
+  terms: ["ablation", "KL"],
   uses: ["token", "outcome", "ablated", "cuts", "holds", "first", "last"],
+
+  versions: false, // it shows two at once
 
   available: ({ client }) => client !== null,
 
@@ -32,14 +35,8 @@ export const board = {
       "aria-label": "Last layer",
       onchange: () => setRange(Math.min(Number(last.value), ctx.layerRange()[0]), Number(last.value)),
     });
-    const clear = h(
-      "button",
-      { type: "button", onclick: () => store.set({ ablated: [], cuts: [], holds: [] }) },
-      "clear",
-    );
-    const cuts = h("div", { class: "cuts" });
-    panel.controls.append(h("label", {}, "layers ", first), h("label", {}, "– ", last), clear);
-    panel.body.prepend(grid, cuts);
+    panel.controls.append(h("label", {}, "layers ", first), h("label", {}, "– ", last));
+    panel.body.prepend(grid);
     let built = null;
 
     function build(trace) {
@@ -53,6 +50,7 @@ export const board = {
               type: "button",
               "data-ablate": String(s * 3 + m),
               title: `S${s} at ${["its mean", "zero", "another token's state"][m]}`,
+              "aria-label": `Stream ${s}: ${mode}`,
               style: { "--stream": streamColor(s, trace.S) },
               onclick: () => toggleAblation(store, s, m),
             },
@@ -92,31 +90,6 @@ export const board = {
         const on = new Set(store.get("ablated"));
         for (const button of grid.querySelectorAll("button"))
           button.setAttribute("aria-pressed", String(on.has(Number(button.dataset.ablate))));
-        const undo = (key, title, words) =>
-          store.get(key).map((one, i) =>
-            h(
-              "button",
-              {
-                type: "button",
-                title,
-                onclick: () => store.set({ [key]: store.get(key).filter((_, j) => j !== i) }),
-              },
-              `✕ ${words(one)}`,
-            ),
-          );
-        cuts.replaceChildren(
-          ...undo(
-            "cuts",
-            "Restore this edge",
-            ([layer, head, target, source, token]) =>
-              `L${layer} H${head} S${target}←S${source}${token === null ? "" : ` @${token}`}`,
-          ),
-          ...undo(
-            "holds",
-            "Release this feature",
-            ([stream, feature, value]) => `S${stream} f${feature} = ${value}`,
-          ),
-        );
         panel.note.textContent = !ctx.isIntervening()
           ? "no intervention"
           : ctx.outcome

@@ -22,6 +22,7 @@ export const card = {
   ],
   shows: "One stream: in- and out-degree in the routing graph, ablation effect, logit lens and convergence.",
   reading: "Below: the tokens at which it writes most to the output embedding, relative to its mean.",
+  terms: ["stream", "hub and sink"],
   uses: ["stream", "threshold", "token"],
 
   caption(trace) {
@@ -49,6 +50,7 @@ export const card = {
       const { trace } = ctx;
       const { stream: s, threshold } = store.state;
       const hubs = hubScores(trace, threshold);
+      const isChange = Boolean(trace.pair);
       const place = (values) => 1 + Array.from(values).filter((value) => value > values[s]).length;
       const list = ranking(trace);
       const rank = list.findIndex((entry) => entry.stream === s);
@@ -56,11 +58,21 @@ export const card = {
         [
           "hub",
           `${number(hubs.hub[s] * 100, 1)} %`,
-          `of edges to other streams above the threshold; ${ordinal(place(hubs.hub))} of ${trace.S}`,
+          isChange
+            ? "change of its edges to other streams above the threshold"
+            : `of edges to other streams above the threshold; ${ordinal(place(hubs.hub))} of ${trace.S}`,
         ],
         ["sink", number(hubs.sink[s] * 100, 1), "in-degree − out-degree, percentage points"],
-        ["self", `${number(hubs.self[s] * 100, 1)} %`, "of self-edges above the threshold"],
-        ["ablation", `${number(list[rank].kl, 3)}`, `bits, ${ordinal(rank + 1)} of ${trace.S}`],
+        [
+          "self",
+          `${number(hubs.self[s] * 100, 1)} %`,
+          `${isChange ? "change " : ""}of self-edges above the threshold`,
+        ],
+        [
+          "ablation",
+          `${number(list[rank].kl, 3)}`,
+          isChange ? "change, bits" : `bits, ${ordinal(rank + 1)} of ${trace.S}`,
+        ],
         [
           "drift",
           trace.L > 1

@@ -22,6 +22,7 @@ export const compare = {
   shows: "This trace (A), another (B: a second prompt, a checkpoint or the board's intervention), and B − A.",
   reading: "A and B share one colour scale; click a cell to select it.",
   uses: ["measure", "layer", "head", "stream", "source", "token", "step", "other", "against"],
+  versions: false, // it shows two at once
 
   available: ({ client, traces }) => client !== null || traces.length > 0,
   caption(trace, other) {
@@ -70,13 +71,14 @@ export const compare = {
     });
     panel.controls.append(h("label", {}, "B = ", against), prompt, measure);
 
-    const measured = () => ctx.trace.choose(ARRAYS, store.get("measure"));
+    const measured = () => ctx.base.choose(ARRAYS, store.get("measure"));
 
     function options() {
       const list = [["", "none"]];
       if (ctx.client) {
         if (ctx.canIntervene()) list.push(["intervention", "the ablation board"]);
         list.push(["prompt:", "another prompt"]);
+        if (ctx.info.twin) list.push(["checkpoint:untrained", "an untrained twin"]);
         for (const name of ctx.info.checkpoints) list.push([`checkpoint:${name}`, `checkpoint ${name}`]);
       }
       ctx.traces.forEach((trace, i) =>
@@ -161,7 +163,7 @@ export const compare = {
       }
     }
 
-    const hasSameTokens = (trace) => String(trace.data("tokens")) === String(ctx.trace.data("tokens"));
+    const hasSameTokens = (trace) => String(trace.data("tokens")) === String(ctx.base.data("tokens"));
 
     // A trace by what it is: a checkpoint, an intervention, or else its prompt.
     function titleOf({ manifest }) {
@@ -174,7 +176,7 @@ export const compare = {
 
     function pair() {
       if (!ctx.other?.has(ARRAYS[measured()])) return null;
-      const a = grid(ctx.trace),
+      const a = grid(ctx.base),
         b = grid(ctx.other);
       const same =
         a.rows === b.rows && a.columns === b.columns && (measured() !== "lens" || hasSameTokens(ctx.other));
@@ -200,8 +202,8 @@ export const compare = {
 
     return {
       update(keys) {
-        if (!ctx.trace) return;
-        measure.show(measured(), (one) => ctx.trace.has(ARRAYS[one]));
+        if (!ctx.base) return;
+        measure.show(measured(), (one) => ctx.base.has(ARRAYS[one]));
         const chosen = store.get("against");
         const value = chosen.startsWith("prompt:") ? "prompt:" : chosen;
         if (keys.has("trace") || !against.options.length)
@@ -218,9 +220,9 @@ export const compare = {
       render(pen, width, height, theme) {
         const found = pair();
         if (!found) {
-          const board = ctx.trace.has("ablation_kl") ? "the ablation board, " : "";
+          const board = ctx.base.has("ablation_kl") ? "the ablation board, " : "";
           const choose = `Choose B: ${board}another prompt, a checkpoint or a saved trace.`;
-          const waiting = ctx.isAsking("other") ? "tracing B …" : choose;
+          const waiting = ctx.isAsking("other") || ctx.isAsking("intervened") ? "tracing B …" : choose;
           const why = ctx.failed.has("other") ? "B could not be traced." : waiting;
           pen.text(why, 8, 24, {
             color: theme.dim,
@@ -233,7 +235,7 @@ export const compare = {
           tall = height - 66;
         const shared = scaleOf([a, b], a.kind);
         const panels = [
-          ["A", a, shared, ctx.trace],
+          ["A", a, shared, ctx.base],
           ["B", b, shared, ctx.other],
           ["B − A", difference, difference && scaleOf([difference], "diverging"), null],
         ];
@@ -289,29 +291,26 @@ export const compare = {
       },
       python() {
         const { against, layer, head } = store.state;
-        const other = ctx.other ?? ctx.trace;
+        const other = ctx.other ?? ctx.base;
         let lines = `other = ${ctx.capturePython("model", ctx.promptPython(other), { trace: other })}`;
         if (against.startsWith("checkpoint:"))
           lines =
-            `checkpoint = srmlab.load(f"{run}/checkpoints/${against.slice(11)}")\n` +
+            (against === "checkpoint:untrained"
+              ? "checkpoint = next(srmlab.analysis.null.twins(model, 1))[1].eval()\n"
+              : `checkpoint = srmlab.load(f"{run}/checkpoints/${against.slice(11)}")\n`) +
             `other = ${ctx.capturePython("checkpoint", "prompt", { trace: other })}`;
-        if (against === "intervention") {
-          const hooks = `, hooks=intervention.hooks(model, baseline.means${ctx.dictionaryPython()})`;
-          lines =
-            `${ctx.interventionPython()}\n` +
-            `other = ${ctx.capturePython("model", "prompt", { trace: other, hooks })}`;
-        }
+        if (against === "intervention") lines = ctx.intervenedPython("other");
         const shown = {
           routing: [`weights.mean(1)[${layer}, ${head}]`, "[target, source]"],
           connection: ['["connection_cosine"].astype(float).mean(1)', "[layer, stream]"],
           update: ['["update_cosine"].astype(float).mean(1)', "[tick, stream]"],
           lens: [
-            `["lens_target"].astype(float)[${ctx.trace.steps - 1}:${ctx.trace.N}:${ctx.trace.steps}]`,
+            `["lens_target"].astype(float)[${ctx.base.steps - 1}:${ctx.base.N}:${ctx.base.steps}]`,
             "nats, [layer, token]",
           ],
         }[measured()];
         const of = (name) => `${name}${shown[0].startsWith("[") ? "" : "."}${shown[0]}`;
-        return `${ctx.preamble()}\n${lines}\n\n${of("other")} - ${of("trace")}      # ${shown[1]}`;
+        return `${ctx.preamble(true, "baseline")}\n${lines}\n\n${of("other")} - ${of("trace")}      # ${shown[1]}`;
       },
     };
   },

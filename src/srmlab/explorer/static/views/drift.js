@@ -15,8 +15,17 @@ export const drift = {
     "How much each step function's contribution changes between consecutive layers, one line per stream.",
   reading:
     "Bold: median; band: quartiles; dashed: median convergence; upright: transition into the selected layer.",
+  terms: ["drift", "step"],
   uses: ["drift", "stream", "layer"],
   stretches: true,
+
+  statistic(trace) {
+    const { transitions } = driftOf(trace, "cosine", 0);
+    const last = trace.manifest.letters.flatMap((_, g) =>
+      driftOf(trace, "cosine", g).lines.map((line) => line[transitions - 1]),
+    );
+    return `last transition ${number(mean(last), 3)}`;
+  },
 
   caption(trace) {
     const groups = trace.manifest.letters.map((_, g) => driftOf(trace, "cosine", g));
@@ -93,13 +102,18 @@ export const drift = {
     }
 
     const streams = (group) => moved(driftOf(ctx.trace, store.get("drift"), group).lines);
-    const perRow = () => (ctx.trace.G > 3 ? Math.ceil(ctx.trace.G / 2) : ctx.trace.G);
+    // as many beside one another as have room
+    const perRow = (width) => {
+      const { G } = ctx.trace;
+      return Math.max(1, Math.min(G > 3 ? Math.ceil(G / 2) : G, Math.floor(width / 130)));
+    };
+    const rowsIn = (width) => Math.ceil(ctx.trace.G / perRow(width));
     return {
       update() {
         if (!ctx.trace) return;
         kind.show(store.get("drift"));
       },
-      height: () => (ctx.trace.G > 3 ? 360 : 210),
+      height: (width) => (rowsIn(width) > 1 ? 180 * rowsIn(width) : 210),
       stretched: () => host,
       paint(width, height) {
         host.style.height = "";
@@ -109,8 +123,8 @@ export const drift = {
           host.textContent = "A model of one layer has no transitions.";
           return;
         }
-        const columns = perRow(),
-          rows = Math.ceil(G / columns);
+        const columns = perRow(width),
+          rows = rowsIn(width);
         const cells = Array.from({ length: G }, (_, group) =>
           h("div", { class: "cell" }, h("h3", {}, spec(group).title)),
         );
@@ -132,8 +146,8 @@ export const drift = {
         );
       },
       render(pen, width, height, theme) {
-        const columns = perRow(),
-          rows = Math.ceil(ctx.trace.G / columns);
+        const columns = perRow(width),
+          rows = rowsIn(width);
         for (let g = 0; g < ctx.trace.G; g++)
           penLines(
             pen,

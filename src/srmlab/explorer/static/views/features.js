@@ -1,8 +1,9 @@
 // Features of a sparse dictionary: on top those active at the selected token, below the strongest of the prompt
 // at every token. Alt-click clamps a feature.
 
-import { scale, streamColor } from "../color.js";
+import { scaleFor, streamColor } from "../color.js";
 import { h, number, short, visible, word } from "../dom.js";
+import { openCard, toggleHold } from "../feature.js";
 import { colorbar, heatmap } from "../heatmap.js";
 import { argmax } from "../measures.js";
 
@@ -21,6 +22,7 @@ export const features = {
   shows:
     "SAE features active in the selected stream and token, the tokens they promote, a max-activating example.",
   reading: "The map has the prompt's strongest features in order of their peaks; alt-click clamps a feature.",
+  terms: ["feature", "hold"],
   uses: ["token", "stream", "layer", "holds"],
 
   caption(trace) {
@@ -62,6 +64,36 @@ export const features = {
         ),
       );
 
+    const search = h("input", {
+      type: "text",
+      "aria-label": "Search features",
+      placeholder: "search features",
+      title: "By the tokens they promote, or by your labels; empty lists what you labelled or pinned",
+      onchange: () => find(),
+    });
+    const found = h("div", { class: "chips", role: "group", "aria-label": "Features found" });
+    if (ctx.client) {
+      panel.controls.prepend(search);
+      if (ctx.info.dictionary_page)
+        panel.controls.append(
+          h("a", { href: "dictionary", target: "_blank", rel: "noopener" }, "all features"),
+        );
+      panel.body.prepend(found);
+    }
+
+    async function find() {
+      const list = await ctx.ask("features", `/api/features?query=${encodeURIComponent(search.value)}`);
+      if (!list) return;
+      const words = (one) => one.label || one.raises.map((text) => visible(text)).join(" ");
+      const button = (one) =>
+        h(
+          "button",
+          { type: "button", onclick: () => openCard(ctx, one.stream, one.feature, find) },
+          `${one.pinned ? "★ " : ""}S${one.stream} f${one.feature} ${words(one)}`,
+        );
+      found.replaceChildren(...(list.length ? list.map(button) : ["no feature found"]));
+    }
+
     // The point of the dictionary nearest to the selected layer, not after it if there is one.
     function point() {
       const { layers } = ctx.trace.manifest.dictionary;
@@ -78,9 +110,19 @@ export const features = {
     const held = (feature) =>
       store.get("holds").find(([stream, other]) => stream === store.get("stream") && other === feature);
 
-    // The features active at a token, the strongest first: [[feature, activation], …].
+    // The features active at a token, the strongest first: [[feature, activation], …]; of a difference those
+    // whose activation changes, by how much, the largest change first.
     function active(token) {
-      const { trace } = ctx;
+      if (!ctx.trace.pair) return activeIn(ctx.trace, token);
+      const [before, after] = ctx.trace.pair.map((trace) => new Map(activeIn(trace, token)));
+      return [...new Set([...before.keys(), ...after.keys()])]
+        .map((feature) => [feature, (after.get(feature) ?? 0) - (before.get(feature) ?? 0)])
+        .filter(([, change]) => change !== 0)
+        .sort((a, b) => Math.abs(b[1]) - Math.abs(a[1]))
+        .slice(0, ctx.trace.manifest.axes.place);
+    }
+
+    function activeIn(trace, token) {
       const places = trace.manifest.axes.place;
       const all = Array.from({ length: places }, (_, i) => [
         trace.at("features", point(), token, store.get("stream"), i),
@@ -100,7 +142,7 @@ export const features = {
               found.set(feature, { feature, values: new Float32Array(trace.T), peak: 0, at: t });
             const one = found.get(feature);
             one.values[t] = activation;
-            if (activation > one.peak) Object.assign(one, { peak: activation, at: t });
+            if (Math.abs(activation) > one.peak) Object.assign(one, { peak: Math.abs(activation), at: t });
           }
         }
         return [...found.values()].sort((a, b) => b.peak - a.peak);
@@ -118,11 +160,11 @@ export const features = {
 
     function list(pen, width, theme) {
       const here = active(store.get("token"));
-      const most = Math.max(...here.map(([, activation]) => activation), 1e-9);
+      const most = Math.max(...here.map(([, activation]) => Math.abs(activation)), 1e-9);
       const bar = Math.min(90, width * 0.1),
         names = LEFT + bar + 46,
         quote = names + Math.min(270, width * 0.24);
-      pen.text("active", 0, 11, { color: theme.dim, size: 10 });
+      pen.text(ctx.trace.pair ? "changed" : "active", 0, 11, { color: theme.dim, size: 10 });
       pen.text("promotes", names, 11, { color: theme.dim, size: 10 });
       pen.text("max-activating example", quote, 11, { color: theme.dim, size: 10 });
       here.forEach(([feature, activation], i) => {
@@ -134,8 +176,8 @@ export const features = {
           size: 11,
           align: "right",
         });
-        pen.rect(LEFT, y + 3, Math.max(1, (activation / most) * bar), 11, {
-          fill: streamColor(store.get("stream"), ctx.trace.S),
+        pen.rect(LEFT, y + 3, Math.max(1, (Math.abs(activation) / most) * bar), 11, {
+          fill: activation < 0 ? theme.dim : streamColor(store.get("stream"), ctx.trace.S),
         });
         pen.text(number(activation), LEFT + bar + 38, y + 12, { color: theme.dim, size: 10, align: "right" });
         pen.text(clipped(raises(feature, 5), quote - names - 10, pen), names, y + 12, {
@@ -181,7 +223,7 @@ export const features = {
         panel.note.textContent =
           `S${stream} after ${token} “${short(ctx.trace.strings[token], 12)}” · ` +
           `${ctx.trace.manifest.dictionary.points[point()]} · ${used().length} of ` +
-          `${ctx.trace.manifest.dictionary.features} active in the prompt`;
+          `${ctx.trace.manifest.dictionary.features} ${ctx.trace.pair ? "changed" : "active"} in the prompt`;
       },
       // Room for all rows there can be, so that nothing moves from token to token.
       height() {
@@ -192,12 +234,19 @@ export const features = {
         const { trace } = ctx;
         list(pen, width, theme);
         const shown = rows();
+        if (!shown.length) {
+          pen.text(trace.pair ? "no feature changes" : "no feature is active", LEFT, listHeight() + 12, {
+            color: theme.dim,
+            size: 11,
+          });
+          return;
+        }
         const here = new Set(active(store.get("token")).map(([feature]) => feature));
         const side = Math.min(230, width * 0.22),
           top = listHeight(),
           wide = width - LEFT - side - 10;
         const values = shown.flatMap((one) => Array.from(one.values));
-        const colors = scale("sequential", 0, Math.max(...shown.map((one) => one.peak), 1e-6));
+        const colors = scaleFor(trace, values, 0, Math.max(...shown.map((one) => one.peak), 1e-6));
         const tall = shown.length * TALL;
         heatmap(
           pen,
@@ -255,8 +304,9 @@ export const features = {
       },
       click(hit, event) {
         const feature = hit.shown?.[hit.row].feature ?? hit.feature;
-        if (event.altKey && ctx.client) toggleHold(store, feature);
+        if (ctx.isChange(event)) toggleHold(store, store.get("stream"), feature);
         else if (hit.shown) store.set({ token: hit.column, rangeEnd: null });
+        else if (ctx.client) openCard(ctx, store.get("stream"), feature, find);
       },
       table: () => ({
         columns: ["token", "text", "feature", "activation", "promotes"],
@@ -282,13 +332,6 @@ export const features = {
     };
   },
 };
-
-// Clamp a feature of the selected stream at the selected value, or release it.
-function toggleHold(store, feature) {
-  const { holds, hold, stream } = store.state;
-  const rest = holds.filter(([s, f]) => s !== stream || f !== feature);
-  store.set({ holds: rest.length < holds.length ? rest : [...holds, [stream, feature, hold]] });
-}
 
 // As much of a text as fits.
 function clipped(text, width, pen, size = 11) {

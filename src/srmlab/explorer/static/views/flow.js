@@ -3,7 +3,7 @@
 
 import { headColor, ink, streamColor } from "../color.js";
 import { h, number } from "../dom.js";
-import { thresholdOf, tokenSpan, wallMaps } from "../measures.js";
+import { thresholdOf, tokenSpan, unravel, wallMaps } from "../measures.js";
 import { SvgPen } from "../pen.js";
 
 const MOST = 1500; // arcs drawn; past that the strongest
@@ -15,6 +15,7 @@ export const flow = {
   needs: ["routing"],
   shows: "Streams as lanes over depth, with the edges above the threshold as arcs.",
   reading: "Arc width = attention weight, colour = head; click a lane to select its stream and layer.",
+  terms: ["stream", "routing", "layer"],
   uses: ["token", "rangeEnd", "threshold", "layer", "head", "stream", "flow"],
 
   caption(trace) {
@@ -62,26 +63,19 @@ export const flow = {
       play.textContent = "▶ depth";
     }
 
+    // Weights differ by less than they are: of a difference, a tenth.
+    const least = () => store.get("threshold") / (ctx.trace.pair ? 10 : 1);
     // Mean weights over the selected tokens: edges [layer, head, target, source, weight] above the threshold,
     // none to itself.
     function edges() {
       const { trace } = ctx;
-      const { L, T, H, S } = trace;
-      const [first, last] = tokenSpan(store.state, trace);
-      const least = store.get("threshold");
-      const data = trace.data("routing");
+      const { L, H, S } = trace;
+      const weights = wallMaps(trace, "mean", 0, ...tokenSpan(store.state, trace));
+      const floor = least();
       const found = [];
-      for (let l = 0; l < L; l++)
-        for (let head = 0; head < H; head++)
-          for (let target = 0; target < S; target++)
-            for (let source = 0; source < S; source++) {
-              if (target === source) continue;
-              let weight = 0;
-              for (let t = first; t <= last; t++)
-                weight += data[(((l * T + t) * H + head) * S + target) * S + source];
-              weight /= 255 * (last - first + 1);
-              if (weight > least) found.push([l, head, target, source, weight]);
-            }
+      for (let i = 0; i < weights.length; i++)
+        if (Math.abs(weights[i]) > floor && Math.floor(i / S) % S !== i % S)
+          found.push([...unravel(i, [L, H, S, S]), weights[i]]);
       return found;
     }
 
@@ -123,9 +117,9 @@ export const flow = {
             align: "middle",
           });
         const list = edges()
-          .sort((a, b) => a[4] - b[4])
+          .sort((a, b) => Math.abs(a[4]) - Math.abs(b[4]))
           .slice(-MOST); // the strongest on top
-        const strongest = Math.max(0.05, ...list.map((edge) => edge[4]));
+        const strongest = Math.max(ctx.trace.pair ? 1e-3 : 0.05, ...list.map((edge) => Math.abs(edge[4])));
         for (const [l, head, target, source, weight] of list) {
           const x0 = left + l * step,
             x1 = x0 + step;
@@ -138,8 +132,8 @@ export const flow = {
               `${(y(source) + shift).toFixed(1)} ${mid.toFixed(1)} ` +
               `${(y(target) + shift).toFixed(1)} ${x1.toFixed(1)} ${(y(target) + shift).toFixed(1)}`,
             {
-              stroke: headColor(head),
-              width: 0.4 + 5 * (weight / strongest) ** 1.5,
+              stroke: ctx.trace.pair ? (weight > 0 ? theme.warm : theme.cool) : headColor(head),
+              width: 0.4 + 5 * (Math.abs(weight) / strongest) ** 1.5,
               opacity: (here ? 0.75 : 0.16) * (touches ? 1 : 0.55) * (head === chosen ? 1 : 0.8),
               title: `L${l} H${head}  S${target} ← S${source}  ${number(weight, 3)}`,
             },
@@ -164,17 +158,25 @@ export const flow = {
         }
         pen.region({ x: left, y: top, w: L * step, h: S * lane, rows: S, columns: L });
         let x = left;
-        for (let head = 0; head < H; head++) {
-          pen.rect(x, height - 14, 14, 3, { fill: headColor(head) });
-          pen.text(`H${head}`, x + 18, height - 9, { color: theme.dim, size: 10 });
-          x += 46;
+        const key = ctx.trace.pair
+          ? [
+              ["more", theme.warm],
+              ["less", theme.cool],
+            ]
+          : Array.from({ length: H }, (_, head) => [`H${head}`, headColor(head)]);
+        for (const [name, fill] of key) {
+          pen.rect(x, height - 14, 14, 3, { fill });
+          pen.text(name, x + 18, height - 9, { color: theme.dim, size: 10 });
+          x += 28 + pen.measure(name, { size: 10 });
         }
-        const arcs = list.length ? `${list.length} arcs, widest ${number(list.at(-1)[4])}` : "no arcs";
+        const arcs = list.length
+          ? `${list.length} arcs, widest ${number(list.at(-1)[4], ctx.trace.pair ? 3 : 2)}`
+          : "no arcs";
         pen.text(
-          `weight > ${number(store.get("threshold"))}, ${arcs}; self-edges not drawn`,
+          `${ctx.trace.pair ? "|Δ weight|" : "weight"} > ${number(least(), 3)}, ${arcs}; self-edges not drawn`,
           x + 4,
           height - 9,
-          { color: theme.dim, size: 10 },
+          { color: theme.dim, size: 10, max: width - x - 4 },
         );
       },
       table: () => ({
@@ -188,7 +190,7 @@ export const flow = {
           "",
           `weights = trace.weights[:, ${a}:${b + 1}].mean(1)     # [layer, head, target, source]`,
           `weights[..., range(${ctx.trace.S}), range(${ctx.trace.S})] = 0  # self-edges are not drawn`,
-          `(weights > ${store.get("threshold")}).nonzero()`,
+          `(weights > ${least()}).nonzero()`,
         ].join("\n");
       },
     };

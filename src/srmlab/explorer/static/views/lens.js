@@ -1,7 +1,7 @@
 // The logit lens: the state decoded after every layer, for every token; for every stream alone, with the
 // others at their mean; or as curves of the target token's log-probability.
 
-import { ink, scale, streamColor } from "../color.js";
+import { ink, scaleFor, streamColor } from "../color.js";
 import { choice, h, number, short } from "../dom.js";
 import { colorbar, heatmap } from "../heatmap.js";
 import { lineChart, penLines } from "../lines.js";
@@ -15,8 +15,15 @@ export const lens = {
   shows: "The logit lens: the most likely token if the state were decoded after each layer.",
   reading:
     "Colour = its log-probability; “streams” decodes each alone (where they add up, the others at their mean).",
+  terms: ["logit lens", "log-probability", "target"],
   uses: ["token", "layer", "stream", "lens"],
   stretches: true,
+
+  statistic(trace) {
+    const { T, N } = trace;
+    const last = trace.data("lens_target").subarray((N - 1) * T, N * T);
+    return `target ${mean(last).toFixed(2)} nats after the last layer`;
+  },
 
   caption(trace) {
     const { L, T, steps } = trace;
@@ -72,7 +79,7 @@ export const lens = {
           for (let s = 0; s < trace.S; s++)
             cells.push([
               trace.at("stream_lens_id", l, token, s),
-              trace.at("stream_lens_logprob", l, token, s),
+              trace.at(trace.pair ? "stream_lens_target" : "stream_lens_logprob", l, token, s),
             ]);
         return {
           rows: trace.L,
@@ -87,7 +94,11 @@ export const lens = {
       const cells = [];
       for (let l = 0; l < rows; l++)
         for (let t = first; t < first + count; t++)
-          cells.push([trace.at("lens_ids", lensRow(l), t, 0), trace.at("lens_logprob", lensRow(l), t, 0), t]);
+          cells.push([
+            trace.at("lens_ids", lensRow(l), t, 0),
+            trace.pair ? trace.at("lens_target", lensRow(l), t) : trace.at("lens_logprob", lensRow(l), t, 0),
+            t,
+          ]);
       return {
         rows,
         columns: count,
@@ -171,7 +182,7 @@ export const lens = {
         const { trace } = ctx;
         const { rows, columns, cells, names, chosen } = grid(width);
         const values = cells.map((cell) => cell[1]);
-        const colors = scale("sequential", Math.min(-4, ...values), 0);
+        const colors = scaleFor(trace, values, Math.min(-4, ...values), 0);
         const wide = (width - 44) / columns;
         heatmap(
           pen,
@@ -198,7 +209,15 @@ export const lens = {
             region: {},
           },
         );
-        colorbar(pen, 40, height - 16, 240, colors, "log-probability, nats", theme);
+        colorbar(
+          pen,
+          40,
+          height - 16,
+          240,
+          colors,
+          `${trace.pair ? "target's " : ""}log-probability, nats`,
+          theme,
+        );
       },
       tip({ row, column }) {
         const { trace } = ctx;
@@ -207,7 +226,8 @@ export const lens = {
         const place = row < trace.L ? `after L${row}` : "output";
         return (
           `${place}, ${mode() === "streams" ? names[column] : `token ${t}`}   ` +
-          `${short(trace.string(id), 16)}  ${number(Math.exp(value) * 100, 1)} %`
+          `${short(trace.string(id), 16)}  ` +
+          (trace.pair ? `target Δ ${number(value, 3)} nats` : `${number(Math.exp(value) * 100, 1)} %`)
         );
       },
       click({ row, column }) {

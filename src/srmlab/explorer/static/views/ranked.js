@@ -16,8 +16,15 @@ export const ranked = {
   shows: "Streams ranked by KL(full ‖ mean-ablated) of their final state, with the cumulative share.",
   reading:
     "Click a bar to ablate its stream; drag over bars to compare a group's joint effect with the sum of single ones.",
+  terms: ["ablation", "KL"],
   uses: ["stream", "ablated", "rank", "sweep", "layer", "brush"],
   stretches: true,
+
+  statistic(trace) {
+    const list = ranking(trace);
+    const times = list[0].kl / Math.max(list.at(-1).kl, 1e-9);
+    return `largest ${list[0].kl.toFixed(3)} bits, ${times.toFixed(1)} × the smallest`;
+  },
 
   caption(trace) {
     const list = ranking(trace);
@@ -63,11 +70,9 @@ export const ranked = {
       const { trace } = ctx;
       const streams = group();
       const last = trace.L - 1;
-      const found = await ctx.ask("brush", "/api/intervene", {
-        tokens: ctx.tokens(),
-        each: true,
-        intervention: { ablations: streams.map((stream) => ({ stream, mode: "mean", first: last, last })) },
-      });
+      const ablations = streams.map((stream) => ({ stream, mode: "mean", first: last, last }));
+      const request = ctx.question({ each: true, intervention: { ablations } });
+      const found = await ctx.ask("brush", "/api/intervene", request);
       if (!found || ctx.trace !== trace || String(group()) !== String(streams)) return;
       effect = {
         joint: mean(found.kl),
@@ -85,20 +90,23 @@ export const ranked = {
         bottom = 30,
         w = width - left - right,
         room = height - top - bottom;
-      const most = Math.max(list[0].kl, 1e-9),
+      const { pair } = ctx.trace;
+      const most = Math.max(...list.map(({ kl }) => Math.abs(kl)), 1e-9),
         bar = w / S;
+      const zero = pair ? top + room / 2 : top + room; // of a difference, bars go both ways
       for (let i = 0; i <= 2; i++) {
         const y = top + room - (room * i) / 2;
         pen.path(`M${left} ${y}h${w}`, { stroke: theme.faint });
-        pen.text(number((most * i) / 2, 3), left - 4, y + 3.5, { color: theme.dim, size: 9, align: "right" });
-        pen.text(`${50 * i}%`, left + w + 4, y + 3.5, { color: theme.dim, size: 9 });
+        const value = pair ? most * (i - 1) : (most * i) / 2;
+        pen.text(number(value, 3), left - 4, y + 3.5, { color: theme.dim, size: 9, align: "right" });
+        if (!pair) pen.text(`${50 * i}%`, left + w + 4, y + 3.5, { color: theme.dim, size: 9 });
       }
       const on = new Set(store.get("ablated").map((code) => Math.floor(code / 3)));
       list.forEach(({ stream, kl }, i) => {
         const x = left + i * bar,
-          height = (kl / most) * room;
+          height = ((Math.abs(kl) / most) * room) / (pair ? 2 : 1);
         if (isBrushed(i)) pen.rect(x, top, bar, room, { fill: theme.faint });
-        pen.rect(x + bar * 0.14, top + room - height, bar * 0.72, Math.max(1, height), {
+        pen.rect(x + bar * 0.14, kl < 0 ? zero : zero - height, bar * 0.72, Math.max(1, height), {
           fill: streamColor(stream, S),
           stroke: stream === store.get("stream") ? theme.mark : undefined,
           width: 1.5,
@@ -112,21 +120,27 @@ export const ranked = {
             align: "middle",
           });
       });
-      pen.path(
-        `M${list.map(({ share }, i) => `${left + (i + 0.5) * bar} ${top + room - share * room}`).join("L")}`,
-        { stroke: theme.ink, width: 1.2 },
-      );
+      if (!pair)
+        pen.path(
+          `M${list.map(({ share }, i) => `${left + (i + 0.5) * bar} ${top + room - share * room}`).join("L")}`,
+          { stroke: theme.ink, width: 1.2 },
+        );
       pen.region({ x: left, y: top, w, h: room + 16, rows: 1, columns: S, kind: "bar" });
       const half = list.findIndex((entry) => entry.share >= 0.5) + 1;
       const settled = effect && !isDragging();
       const ratio = list[0].kl / Math.max(1e-9, list[S - 1].kl);
-      const line = settled
-        ? `${group().length} together ${number(effect.joint, 3)} bits, sum of each ${number(effect.summed, 3)}: ` +
-          (effect.joint > effect.summed ? "super-additive" : "sub-additive")
-        : `${half} of ${S} streams make half of the sum; ` +
-          (ctx.client ? "drag over bars to select a group" : `range ${number(ratio, 1)}×`);
-      pen.text(line, left, 12, { color: settled ? theme.ink : theme.dim, size: 10 });
-      pen.text("bits, and cumulative share", left, height - 4, { color: theme.dim, size: 10 });
+      const line = pair
+        ? "change of each stream's KL by the intervention"
+        : settled
+          ? `${group().length} together ${number(effect.joint, 3)} bits, sum of each ${number(effect.summed, 3)}: ` +
+            (effect.joint > effect.summed ? "super-additive" : "sub-additive")
+          : `${half} of ${S} streams make half of the sum; ` +
+            (ctx.client ? "drag over bars to select a group" : `range ${number(ratio, 1)}×`);
+      pen.text(line, left, 12, { color: settled ? theme.ink : theme.dim, size: 10, max: width - left });
+      pen.text(pair ? "Δ bits" : "bits, and cumulative share", left, height - 4, {
+        color: theme.dim,
+        size: 10,
+      });
     }
 
     function swept(pen, width, height, theme) {
@@ -159,7 +173,7 @@ export const ranked = {
           region: { kind: "sweep" },
         },
       );
-      colorbar(pen, 38, height - 24, Math.min(280, width - 60), colors, "bits", theme);
+      colorbar(pen, 38, height - 24, Math.min(280, width - 60), colors, "bits, without intervention", theme);
     }
 
     document.addEventListener("mouseup", () => {
@@ -174,7 +188,7 @@ export const ranked = {
         kind.show(store.get("rank"));
         run.hidden = store.get("rank") !== "layers";
         run.textContent = ctx.job ? "stop" : "sweep";
-        if (!keys.has("trace") && !keys.has("brush")) return;
+        if (!keys.has("base") && !keys.has("brush")) return;
         effect = null;
         if (store.get("brush").length && ctx.client) measure();
       },
@@ -188,8 +202,10 @@ export const ranked = {
           );
         const { stream, kl, share } = ranking(ctx.trace)[hit.column];
         return (
-          `S${stream}   ${number(kl, 4)} bits   rank ${hit.column + 1}   cumulative ` +
-          `${number(share * 100, 0)} %`
+          `S${stream}   ${number(kl, 4)} bits` +
+          (ctx.trace.pair
+            ? " more or less"
+            : `   rank ${hit.column + 1}   cumulative ${number(share * 100, 0)} %`)
         );
       },
       press(hit) {

@@ -1,7 +1,7 @@
 // The routing lens: one layer and head at one token, with numbers. Alt-click cuts an edge and runs the
 // model again without it.
 
-import { scale } from "../color.js";
+import { scaleFor } from "../color.js";
 import { number, short } from "../dom.js";
 import { colorbar, heatmap } from "../heatmap.js";
 import { argmax, meanWeights, patternAt, unravel } from "../measures.js";
@@ -14,6 +14,7 @@ export const routing = {
   shows: "The attention pattern between streams of one layer and head at one token.",
   reading:
     "Each row sums to 1; alt-click cuts an edge at this token (shift-alt-click: at all tokens) and reruns the model.",
+  terms: ["routing", "cut"],
   uses: ["layer", "head", "token", "stream", "source", "cuts", "hover"],
 
   caption(trace) {
@@ -52,7 +53,7 @@ export const routing = {
         const size = Math.min(width - 50, height - 58),
           left = Math.max(44, (width - size) / 2);
         const values = pattern();
-        const colors = scale("sequential", 0, Math.max(...values, 0.05));
+        const colors = scaleFor(ctx.trace, values, 0, Math.max(...values, 0.05));
         const names = Array.from({ length: S }, (_, s) => `S${s}`);
         const cell = size / S;
         heatmap(
@@ -76,7 +77,7 @@ export const routing = {
             text:
               cell >= 19
                 ? (value, row, column) =>
-                    cuts.some((cut) => isCut(cut, row, column)) ? "✕" : number(value).replace(/^0/, "")
+                    cuts.some((cut) => isCut(cut, row, column)) ? "✕" : number(value).replace(/^(−?)0/, "$1")
                 : (value, row, column) => (cuts.some((cut) => isCut(cut, row, column)) ? "✕" : ""),
             size: cell >= 30 ? 11 : 8,
             region: {},
@@ -90,7 +91,7 @@ export const routing = {
       hover: (hit) => store.set({ hover: hit ? { target: hit.row, source: hit.column } : null }),
       click({ row, column }, event) {
         const { layer, head, token, cuts } = store.state;
-        if (!event.altKey || !ctx.client) {
+        if (!ctx.isChange(event)) {
           store.set({ stream: row, source: column });
           return;
         }

@@ -2,12 +2,11 @@
 // At each tick the logit lens, the relative change of the selected stream, its norm, and its drift since the
 // layer before. Space plays.
 
-import { scale, streamColor } from "../color.js";
+import { scaleFor, streamColor } from "../color.js";
 import { h, number, short } from "../dom.js";
 import { colorbar } from "../heatmap.js";
 import { argmax, mean } from "../measures.js";
-
-const BANDS = ["#7a8fb8", "#b88f6a", "#7aa38a", "#a889b5", "#a3a06b", "#8aa3a8"];
+import { STEPS } from "../palette.js";
 
 export const stepper = {
   name: "stepper",
@@ -18,6 +17,7 @@ export const stepper = {
     "The state after every step of every layer: top tokens by the logit lens, relative change, RMS norm and drift.",
   reading:
     "One column = one step; curves are for the selected token, with the selected stream in colour; space plays.",
+  terms: ["step", "layer", "state", "drift"],
   uses: ["token", "stream", "layer", "step"],
 
   caption(trace) {
@@ -84,13 +84,21 @@ export const stepper = {
           Array.from({ length: N }, (_, n) => curve(name, n, token, s)),
         );
         const finite = all.flat().filter(Number.isFinite);
-        const high = Math.max(...finite, 1e-6);
+        const high = Math.max(...finite.map(Math.abs), 1e-6);
+        const low = ctx.trace.pair ? -high : 0;
         pen.path(`M${left} ${y + tall}h${N * column}`, { stroke: theme.faint });
         pen.text(label, left - 6, y + 14, { color: theme.dim, size: 10, align: "right" });
-        pen.text(`max ${number(high)}`, left - 6, y + 26, { color: theme.dim, size: 9, align: "right" });
+        pen.text(`${ctx.trace.pair ? "±" : "max "}${number(high)}`, left - 6, y + 26, {
+          color: theme.dim,
+          size: 9,
+          align: "right",
+        });
         all.forEach((values, s) => {
           const points = values
-            .map((value, n) => [left + (n + 0.5) * column, y + tall - (value / high) * (tall - 3)])
+            .map((value, n) => [
+              left + (n + 0.5) * column,
+              y + tall - ((value - low) / (high - low)) * (tall - 3),
+            ])
             .filter(([, v]) => Number.isFinite(v));
           const chosen = s === stream;
           if (points.length)
@@ -118,7 +126,7 @@ export const stepper = {
         const values = [];
         for (let k = 0; k < rows; k++)
           for (let n = 0; n < columns; n++) values.push(trace.at("lens_logprob", n, token, k));
-        const colors = scale("sequential", -6, 0);
+        const colors = scaleFor(trace, values, -6, 0);
         for (let l = 0; l < L; l++) {
           const x = left + l * steps * column;
           pen.text(`L${l}`, x + (steps * column) / 2, 11, {
@@ -133,8 +141,7 @@ export const stepper = {
         for (let n = 0; n < N; n++) {
           const letter = trace.letter(n);
           pen.rect(left + n * column, 16, column - 1, 14, {
-            fill: BANDS[trace.manifest.letters.indexOf(letter) % BANDS.length],
-            opacity: 0.85,
+            fill: STEPS[trace.manifest.letters.indexOf(letter) % STEPS.length],
           });
           if (column > 9)
             pen.text(letter, left + (n + 0.5) * column, 27, {
@@ -195,7 +202,9 @@ export const stepper = {
           { length: trace.K },
           (_, k) =>
             `${short(trace.string(trace.at("lens_ids", n, token, k)), 10)} ` +
-            `${number(Math.exp(trace.at("lens_logprob", n, token, k)) * 100, 1)} %`,
+            (trace.pair
+              ? `Δ ${number(trace.at("lens_logprob", n, token, k))}`
+              : `${number(Math.exp(trace.at("lens_logprob", n, token, k)) * 100, 1)} %`),
         );
         return (
           `layer ${Math.floor(n / trace.steps)}, step ${n % trace.steps} (${trace.letter(n)})\n` +

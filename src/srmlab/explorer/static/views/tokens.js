@@ -1,6 +1,6 @@
 // The token strip: the prompt, coloured by surprisal, ablation KL or routing entropy.
 
-import { scale } from "../color.js";
+import { scaleFor } from "../color.js";
 import { choice, h, number, short, visible, word } from "../dom.js";
 import { colorbar } from "../heatmap.js";
 import { argmax, mean, quantile, tokenSpan, tokenValues } from "../measures.js";
@@ -26,8 +26,11 @@ export const tokens = {
   needs: ["surprisal", "target", "lens_ids", "lens_logprob"],
   shows: "The prompt, coloured by surprisal, ablation KL or routing entropy.",
   reading: "Click to select a token, shift-click for a range, hover for the next-token distribution.",
+  terms: ["token", "surprisal", "KL"],
   uses: ["token", "rangeEnd", "color", "outcome"],
   eager: true, // its height is that of its words, known when they are there
+
+  statistic: (trace) => `mean surprisal ${mean(trace.data("surprisal")).toFixed(2)} bits`,
 
   caption(trace) {
     const surprisal = trace.data("surprisal"); // NaN at the first token
@@ -53,14 +56,20 @@ export const tokens = {
     );
     panel.controls.append(kinds);
     const kind = () => ctx.trace.choose(ARRAYS, store.get("color"));
-    const strip = h("div", { class: "strip", role: "listbox", "aria-label": "Tokens of the prompt" });
+    const strip = h("div", {
+      class: "strip",
+      role: "listbox",
+      tabindex: "0",
+      "aria-multiselectable": "true",
+      "aria-label": "Tokens of the prompt: arrows select the next and the previous",
+    });
     panel.canvas.replaceWith(strip);
     let shown = null,
       spans = [];
 
-    const bounds = (values) => {
+    const colorsOf = (values) => {
       const finite = Array.from(values).filter(Number.isFinite);
-      return [Math.min(0, ...finite), Math.max(quantile(finite, 0.98), 1e-6)];
+      return scaleFor(ctx.trace, finite, Math.min(0, ...finite), Math.max(quantile(finite, 0.98), 1e-6));
     };
 
     function build(trace) {
@@ -71,6 +80,7 @@ export const tokens = {
           {
             class: "token",
             role: "option",
+            id: `token-${t}`,
             "data-token": String(t),
             onmousedown: (event) => event.shiftKey && event.preventDefault(), // no selection over the colours
             onclick: (event) => store.set(event.shiftKey ? { rangeEnd: t } : { token: t, rangeEnd: null }),
@@ -107,19 +117,25 @@ export const tokens = {
         kinds.show(kind(), (one) => trace.has(ARRAYS[one]));
         if (shown !== trace) build(trace);
         const values = tokenValues(trace, kind());
-        const colors = scale("sequential", ...bounds(values));
+        const colors = colorsOf(values);
         const [first, last] = tokenSpan(state, trace);
         spans.forEach((span, t) => {
           span.style.background = colors.css(values[t]);
           span.style.color = colors.ink(values[t]);
           span.setAttribute("aria-selected", String(t >= first && t <= last));
+          span.setAttribute(
+            "aria-label",
+            `token ${t}, ${visible(trace.strings[t])}, ${number(values[t])} bits`,
+          );
         });
-        panel.note.textContent = `${trace.T} tokens · ${NAMES[kind()]}, ${number(colors.low)} – ${number(colors.high)}`;
+        strip.setAttribute("aria-activedescendant", `token-${state.token}`);
+        const range = `${number(colors.low)} – ${number(colors.high)}`;
+        panel.note.textContent = `${trace.T} tokens · ${trace.pair ? "Δ " : ""}${NAMES[kind()]}, ${range}`;
       },
       height: (width) => places(width).at(-1).y + 34,
       render(pen, width, height, theme) {
         const values = tokenValues(ctx.trace, kind());
-        const colors = scale("sequential", ...bounds(values));
+        const colors = colorsOf(values);
         const [first, last] = tokenSpan(store.state, ctx.trace);
         const placed = places(width);
         placed.forEach(({ text, x, y, w }, t) => {
@@ -153,19 +169,21 @@ export const tokens = {
 
 // What the model expects after a token, as the lines of a tooltip.
 function expectation(trace, t, kind) {
-  const row = trace.arrays.lens_ids.shape[0] - 1;
+  const [before, now] = trace.pair ?? [null, trace];
+  const row = now.arrays.lens_ids.shape[0] - 1;
+  const chance = (one, k) => `${number(Math.exp(one.at("lens_logprob", row, t, k)) * 100, 1)} %`;
   const value = tokenValues(trace, kind)[t];
   const lines = [
-    `${t}  ${visible(trace.strings[t])}   ${NAMES[kind].split(",")[0]} ${number(value)} bits`,
+    `${t}  ${visible(trace.strings[t])}   ${before ? "Δ " : ""}${NAMES[kind].split(",")[0]} ${number(value)} bits`,
     "next token, most likely first",
   ];
   for (let k = 0; k < trace.K; k++) {
     const id = trace.at("lens_ids", row, t, k);
     const mark = id === trace.at("target", t) ? " ←" : "";
-    lines.push(
-      `${number(Math.exp(trace.at("lens_logprob", row, t, k)) * 100, 1).padStart(5)} %  ` +
-        `${short(trace.string(id), 16)}${mark}`,
-    );
+    const was = before
+      ? `   instead of ${chance(before, k)} ${short(before.string(before.at("lens_ids", row, t, k)), 12)}`
+      : "";
+    lines.push(`${chance(now, k).padStart(7)}  ${short(trace.string(id), 16)}${mark}${was}`);
   }
   return lines.join("\n");
 }

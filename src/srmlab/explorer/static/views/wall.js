@@ -1,7 +1,7 @@
 // The routing wall: for every layer and head a map of which stream (row, target) reads which (column,
 // source).
 
-import { scale } from "../color.js";
+import { scaleFor } from "../color.js";
 import { choice, h, number, percent } from "../dom.js";
 import { colorbar } from "../heatmap.js";
 import { argmax, hubScores, mean, thresholdOf, tokenSpan, wallMaps } from "../measures.js";
@@ -13,7 +13,13 @@ export const wall = {
   needs: ["routing", "hub_score", "incoming", "self_routing"],
   shows: "The connection's attention patterns between streams, one map for each layer and head.",
   reading: "Row = target (reads), column = source (read from); click a map to open it in the routing lens.",
+  terms: ["routing", "connection", "threshold", "hub and sink"],
   uses: ["wall", "scope", "threshold", "layer", "head", "stream", "source", "token", "rangeEnd", "hover"],
+
+  statistic(trace) {
+    const { hub } = hubScores(trace, thresholdOf(trace));
+    return `strongest hub ${percent(Math.max(...hub))}, mean ${percent(mean(hub))}`;
+  },
 
   caption(trace) {
     const { hub, self } = hubScores(trace, thresholdOf(trace));
@@ -96,7 +102,7 @@ export const wall = {
         const values = maps();
         let high = 0;
         for (const v of values) if (v > high) high = v;
-        const colors = scale("sequential", 0, state.wall === "frequency" ? 1 : Math.max(high, 1e-6));
+        const colors = scaleFor(trace, values, 0, state.wall === "frequency" ? 1 : Math.max(high, 1e-6));
         const cell = size / S;
         for (let l = 0; l < L; l++) {
           const x = left + l * (size + gap);
@@ -125,12 +131,14 @@ export const wall = {
           });
         }
         const bottom = top + H * (size + gap) + 5;
-        pen.text("row = target, column = source", left, bottom + 8, { color: theme.dim, size: 10 });
+        const side = width > 460 ? left + 170 : left; // a narrow picture has no room for both
+        if (side > left)
+          pen.text("row = target, column = source", left, bottom + 8, { color: theme.dim, size: 10 });
         const name =
           state.wall === "frequency"
             ? `share of tokens with weight > ${number(state.threshold)}`
             : "mean weight";
-        colorbar(pen, left + 170, bottom, Math.min(360, width - left - 170), colors, name, theme);
+        colorbar(pen, side, bottom, Math.min(360, width - side), colors, name, theme);
       },
       tip({ layer, head, row, column }) {
         const value = maps()[((layer * ctx.trace.H + head) * ctx.trace.S + row) * ctx.trace.S + column];

@@ -1,0 +1,167 @@
+"""Cell by cell: when does each cell of a puzzle become right, and does it flip back?
+
+Of a model of puzzles, unrolled over its segments (`srmlab.training.run_puzzles`), the state after every layer
+is read out as if it were the last, and the likeliest value of every cell that was to be filled is compared
+with the answer. Over segments × layers:
+
+    right     the share of those cells that are right
+    solved    the share of boards on which all of them are
+    settles   the share of cells that are right from here to the end, and were not just before
+    lost      the share of cells that were right after the layer before, and no longer are
+
+    >>> import srmlab, srmlab.analysis, torch
+    >>> config = srmlab.preset("srm-nano", vocab_size=6, context=16, causal=False)
+    >>> found = srmlab.analysis.cells(srmlab.build(config), [torch.randint(1, 6, (4, 16))], segment_depth=4)
+    >>> found.right.shape, found.segments                       # two segments of four layers
+    ((8,), 2)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture
+from srmlab.analysis.registry import Analysis, Request, register
+from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require
+from srmlab.errors import UserError
+from srmlab.models import LanguageModel
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Cells(Result):
+    kind: ClassVar[str] = "cells"
+
+    segment_depth: int  # points (layers or cycles) of a segment
+    right: Annotated[Array, Measured("point", "share of cells to be filled")]
+    solved: Annotated[Array, Measured("point", "share of boards")]
+    settles: Annotated[Array, Measured("point", "share of cells to be filled")]
+    lost: Annotated[Array, Measured("point", "share of cells to be filled")]
+    flipped: Annotated[Array, Measured("", "share of cells that were right somewhere, lost at least once")]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(bool((self.settles.sum() <= 1 + 1e-9).all()), "a cell settles once")
+
+    @property
+    def segments(self) -> int:
+        return len(self.right) // self.segment_depth
+
+    @property
+    @derived("", "share of cells to be filled")
+    def right_at_last(self) -> float:
+        return float(self.right[-1])
+
+    @property
+    @derived("", "share of boards")
+    def solved_at_last(self) -> float:
+        return float(self.solved[-1])
+
+    @property
+    @derived("", "segments")
+    def mean_settling(self) -> float:
+        """Where cells settle, of those that end right: in segments, so that 1 is the end of the first."""
+        where = (np.arange(len(self.settles)) + 1) / self.segment_depth
+        total = self.settles.sum()
+        return float(self.settles @ where / total) if total > 0 else float("nan")
+
+    def headline(self) -> str:
+        return (
+            f"{self.right_at_last:.1%} of the cells right and {self.solved_at_last:.1%} of the boards solved "
+            f"after {self.segments} segments; cells settle at {self.mean_settling:.2f}, "
+            f"{float(self.flipped):.1%} flip back"
+        )
+
+    def summary(self) -> str:
+        lines = [f"Cells of puzzles ({self.evidence})"]
+        for k in range(self.segments):
+            at = ((k + 1) * self.segment_depth - 1,)
+            part = slice(k * self.segment_depth, (k + 1) * self.segment_depth)
+            right, solved = self.text("right", ".1%", at), self.text("solved", ".1%", at)
+            flow = f"{self.settles[part].sum():.1%} settle, {self.lost[part].sum():.1%} are lost"
+            lines.append(f"  segment {k + 1}: {right} right, {solved} solved; {flow}")
+        settling, flipped = self.text("mean_settling", ".2f"), self.text("flipped", ".1%")
+        lines.append(f"  cells that end right settle after {settling} segments")
+        lines.append(f"  of the cells that were right somewhere, {flipped} are lost at least once")
+        return "\n".join(lines)
+
+
+class LevelReader(Accumulator):
+    """Reads the state after every level as if it were the last. `values` [level] are the likeliest [B, T]."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        self.model = model
+        self.levels = {point.sites[-1]: point for point in model.points[: model.depth]}
+        self.sites = [site for point in self.levels.values() for site in (*point.needs, *point.sites)]
+        self.seen: dict[str, Tensor] = {}
+
+    def begin(self, batch: Placed) -> None:
+        self.batch = batch
+        self.values: list[Tensor] = []
+
+    def see(self, name: str, value: Tensor) -> None:
+        self.seen[name] = value
+        if name in self.levels:
+            state = self.model.finish(self.levels[name], self.seen, self.batch.documents)
+            self.read(state)
+            self.seen.clear()
+
+    def read(self, state: Tensor) -> None:
+        """A state [B, T, S, D]."""
+        logits = self.model.read_out(state) @ self.model.unembedding.T
+        self.values.append(logits.argmax(-1))
+
+
+class CellSums(LevelReader):
+    def __init__(self, model: LanguageModel, segment_depth: int) -> None:
+        super().__init__(model)
+        self.segment_depth = segment_depth
+        self.settings = {"segment_depth": segment_depth}
+        P = len(self.levels)
+        self.means = {name: Mean(P) for name in ("right", "solved", "settles", "lost")} | {"flipped": Mean()}
+
+    def end(self, batch: Placed, embedding: Tensor) -> None:  # noqa: ARG002
+        counted = batch.counted
+        right = torch.stack(self.values) == batch.targets  # [P, B, T]
+        until = right.flip(0).cumprod(0).flip(0)  # 1 from where it settles to the end
+        before = torch.cat((torch.zeros_like(until[:1]), until[:-1]))
+        lost = torch.zeros_like(right)
+        lost[1:] = right[:-1] & ~right[1:]
+        cells = {"right": right, "settles": until - before, "lost": lost}
+        for name, values in cells.items():
+            self.means[name].add(batch, (values * counted).sum(-1).T, counted.sum(1))
+        self.means["solved"].add(batch, (right | ~counted).all(-1).T, torch.ones(len(counted)))
+        somewhere = right.any(0) & counted
+        self.means["flipped"].add(batch, (lost.any(0) & somewhere).sum(1), somewhere.sum(1))
+
+    def result(self, evidence: Evidence) -> Cells:
+        return Cells(evidence=evidence, segment_depth=self.segment_depth, **self.numbers())
+
+
+def reads_puzzles(model: LanguageModel) -> bool:
+    """Whether it is a model of puzzles."""
+    return not model.config.causal
+
+
+def puzzles_of(model: LanguageModel, analysis: str) -> LanguageModel:
+    if not reads_puzzles(model):
+        raise UserError(f"{analysis} is defined on a model of puzzles; this one reads text")
+    return model
+
+
+def segment_of(request: Request) -> int:
+    """The levels of a segment: as trained, or the whole pass."""
+    return request.segment_depth or request.trained.depth
+
+
+def cells(model: LanguageModel, batches: Batches, segment_depth: int | None = None) -> Cells:
+    """When cells become right and flip back, over the levels of a pass, `segment_depth` of them a segment."""
+    model = puzzles_of(model, "cells")
+    return capture(model, batches, CellSums(model, segment_depth or model.depth))[0]
+
+
+register(Analysis(Cells, lambda request: CellSums(request.model, segment_of(request)), reads_puzzles))

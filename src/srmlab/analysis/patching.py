@@ -1,0 +1,303 @@
+"""Patching: which part of the state carries what makes two prompts differ.
+
+A clean and a corrupt prompt of one length are read; then the corrupt one is read again and again, each time
+with one part of its state replaced by the clean prompt's (one layer, stream and position: a cell of the
+grid). How far that moves a number of the prediction, the metric, is the cell's effect: 1 if all of the
+difference comes back, 0 if none of it.
+
+    >>> import srmlab, torch
+    >>> from srmlab.analysis import logit_difference
+    >>> model = srmlab.build(srmlab.preset("srm-nano"))
+    >>> clean, corrupt = torch.arange(6)[None], torch.tensor([[0, 1, 9, 3, 4, 5]])
+    >>> metric = logit_difference(torch.tensor([7]), torch.tensor([8]))
+    >>> found = srmlab.patch_grid(model, clean, corrupt, metric, over=("layer", "position"))
+    >>> found.share.shape                                        # layer, stream (all together), position
+    (8, 1, 6)
+    >>> bool((abs(found.share[:, 0, :2]) < 1e-3).all())          # before the prompts differ
+    True
+
+A metric is a function of the logits [pair, token, vocabulary] that gives a number for each pair.
+
+Attribution. To first order a patch moves the metric by gradient · (clean − corrupt state), and one backward
+pass gives that for every cell at once. It stands beside the exact grid as `approximate`, with the correlation
+of the two. The gradient goes through every layer, also those that are trained without one.
+
+Null. With two pairs or more the grid is also measured with the states of another pair's corrupt prompt,
+`mismatched`: what some other state in this place does, one that does not carry what the clean prompt has.
+
+Texts of unequal length are padded on the left (`tokenizer(texts)`), and positions then count from the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Annotated, Any, ClassVar, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from srmlab.analysis.interventions import Hook, put_in
+from srmlab.analysis.prompt_pairs import (
+    Metric,
+    Pairs,
+    Progress,
+    Prompts,
+    Side,
+    batched,
+    counted,
+    measure,
+    patched,
+    pearson,
+    ranked,
+    with_errors,
+)
+from srmlab.analysis.result import Array, Measured, Result, derived, plus_minus
+from srmlab.errors import UserError
+from srmlab.models import LanguageModel, Point
+from srmlab.models.forward import gradient_everywhere
+
+Axis = Literal["layer", "stream", "position"]
+GRID = "layer stream position"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PatchGrid(Result):
+    kind: ClassVar[str] = "patch_grid"
+    columns: ClassVar[tuple[str, ...]] = ("share", "change", "approximate", "mismatched")
+
+    layers: tuple[str, ...]  # what the places along each axis are; one, "all", of what is patched together
+    streams: tuple[str, ...]
+    positions: tuple[str, ...]
+    into: Side  # which of the two prompts is changed
+    before: Annotated[Array, Measured("", "metric of the prompt that is changed")]
+    goal: Annotated[Array, Measured("", "metric of the other prompt")]
+    change: Annotated[Array, Measured(GRID, "metric, patched − before")]
+    approximate: Annotated[Array, Measured(GRID, "metric, by the gradient; NaN: not asked for")]
+    mismatched: Annotated[Array, Measured(GRID, "metric, by another such prompt's state; NaN: one pair")]
+
+    @property
+    @derived(GRID, "share of the difference")
+    def share(self) -> Array:
+        """The change over the difference of the two prompts: 1 is all of it."""
+        return self.change / (self.goal - self.before)
+
+    @property
+    @derived(GRID, "share of the difference")
+    def null(self) -> Array:
+        """The same with the state of another prompt of the kind that is changed."""
+        return self.mismatched / (self.goal - self.before)
+
+    @property
+    @derived("", "Pearson's r over cells")
+    def correlation(self) -> float:
+        """Of the gradient's approximation with the exact change."""
+        return pearson(self.approximate, self.change)
+
+    @property
+    @derived("layer", "Pearson's r over cells")
+    def correlation_by_layer(self) -> Array:
+        """The same within a layer; after the last the output is near, and often linear."""
+        return np.array([pearson(*both) for both in zip(self.approximate, self.change, strict=True)])
+
+    @property
+    def ranking(self) -> list[tuple[int, int, int]]:
+        """Cells (layer, stream, position) from the greatest absolute share to the least."""
+        return ranked(self.share)
+
+    def cell(self, at: tuple[int, int, int]) -> str:
+        """A cell in words."""
+        words, axes = ("", "stream ", "position "), (self.layers, self.streams, self.positions)
+        found = zip(words, axes, at, strict=True)
+        return ", ".join(f"{word}{names[i]}" for word, names, i in found if len(names) > 1) or "all"
+
+    def headline(self) -> str:
+        top = self.ranking[0]
+        r = self.text("correlation")
+        return f"{self.cell(top)} {self.text('share', '+.1%', top)}; gradient against exact: r = {r}"
+
+    def summary(self) -> str:
+        changed, other = self.into, "clean" if self.into == "corrupt" else "corrupt"
+        pairs = counted(self.evidence.sequences)
+        lines = [
+            f"Patching the {changed} prompt with the {other} one's state ({pairs})",
+            f"  metric: {changed} {self.text('before', '.4g')}, {other} {self.text('goal', '.4g')}",
+        ]
+        for at in self.ranking[:8]:
+            null = plus_minus(self.null[at], self.standard_error("null")[at], "+.1%")
+            lines.append(
+                f"  {self.text('share', '+.1%', at)}  {self.cell(at)}; another {changed} prompt's {null}"
+            )
+        by_layer = " ".join(f"{r:.2f}" for r in self.correlation_by_layer)
+        r = f"{self.text('correlation')} over {self.change.size} cells"
+        lines.append(f"  gradient against exact: r = {r}, by layer {by_layer}")
+        return "\n".join(lines)
+
+
+def patch_grid(
+    model: LanguageModel,
+    clean: Prompts,
+    corrupt: Prompts,
+    metric: Metric,
+    over: Iterable[Axis] = ("layer", "stream", "position"),
+    *,
+    into: Side = "corrupt",
+    attribution: bool = True,
+    null: bool = True,
+    labels: Sequence[str] | None = None,
+    progress: Progress | None = None,
+) -> PatchGrid:
+    """The effect of the clean state in the corrupt prompt, for every cell.
+
+    clean, corrupt: ids [pair, token], or what `tokenizer(texts)` gives; standard errors are over pairs.
+    `over` names the axes of the grid; what is not named is patched all at once (and of all layers at once
+    there is no attribution). `into="clean"` goes the other way: corrupt states into the clean prompt.
+    `labels` name the positions.
+    """
+    pairs = Pairs.of(model, clean, corrupt, into)
+    grid = Grid(model, pairs, metric, over, labels)
+    before, goal = pairs.ends(model, metric)
+    given = states(model, pairs, pairs.giving)
+    twice = null and pairs.count > 1
+    total = len(grid.cells) * (2 if twice else 1)
+    by_pair = {"before": before, "goal": goal}
+    by_pair["change"] = grid.measured(given, before, pairs.real, progress, 0, total)
+    nothing = torch.full_like(by_pair["change"], torch.nan)
+    with_gradient = attribution and "layer" in grid.over
+    by_pair["approximate"] = grid.approximate(given) if with_gradient else nothing
+    by_pair["mismatched"] = nothing
+    if twice:
+        others = [state.roll(1, 0) for state in states(model, pairs, pairs.changed)]
+        real = pairs.real & pairs.real.roll(1, 0)
+        by_pair["mismatched"] = grid.measured(others, before, real, progress, len(grid.cells), total)
+    arrays = {name: values.numpy() for name, values in by_pair.items()}
+    names = dict(zip(("layers", "streams", "positions"), grid.names, strict=True))
+    known: dict[str, Any] = {"evidence": pairs.evidence, "into": into, **names}
+    return with_errors(arrays, lambda means: PatchGrid(**known, **means))
+
+
+class Grid:
+    """The cells, and what a pass does at each."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        pairs: Pairs,
+        metric: Metric,
+        over: Iterable[Axis],
+        labels: Sequence[str] | None,
+    ) -> None:
+        self.model, self.pairs, self.metric = model, pairs, metric
+        self.over = (over,) if isinstance(over, str) else tuple(over)
+        known = get_args(Axis)
+        if not self.over or len(set(self.over)) < len(self.over) or not set(self.over) <= set(known):
+            raise UserError(f"over = {self.over}: name some of {', '.join(known)}, each once")
+        if labels is not None and len(labels) != pairs.changed.shape[1]:
+            raise UserError(f"{len(labels)} labels for {pairs.changed.shape[1]} positions: give one for each")
+        positions = pairs.position_names if labels is None else tuple(labels)
+        everything = tuple(point.name for point in model.points), model.streams, positions
+        self.full = tuple(map(len, everything))
+        self.names = tuple(
+            names if axis in self.over else ("all",) for axis, names in zip(known, everything, strict=True)
+        )
+        self.shape = tuple(map(len, self.names))
+        self.cells = list(product(*map(range, self.shape)))
+
+    def measured(
+        self,
+        given: list[Tensor],
+        before: Tensor,
+        real: Tensor,
+        progress: Progress | None,
+        done: int,
+        total: int,
+    ) -> Tensor:
+        """[pair, layer, stream, position] What each cell does to the metric; NaN at padding."""
+        found: list[Tensor] = []
+        for cells in batched(self.model, self.pairs, self.cells):
+            hooks: list[Hook] = []
+            for p, point in enumerate(self.model.points):
+                hooks += self.hooks(point, given[p], [self.where(cell, p) for cell in cells])
+            found.append(patched(self.model, self.pairs, self.metric, hooks, len(cells)))
+            done += len(cells)
+            if progress is not None:
+                progress(done, total)
+        change = (torch.cat(found) - before).T.reshape(-1, *self.shape)
+        return self.without_padding(change, real)
+
+    def without_padding(self, change: Tensor, real: Tensor) -> Tensor:
+        if "position" not in self.over:
+            return change
+        return change.masked_fill(~real.cpu()[:, None, None], torch.nan)
+
+    def where(self, cell: tuple[int, ...], point: int) -> Tensor | None:
+        """[T, S] What of the state at a point a cell replaces; None if nothing."""
+        layer, stream, position = (
+            at if axis in self.over else None for axis, at in zip(get_args(Axis), cell, strict=True)
+        )
+        if layer is not None and layer != point:
+            return None
+        _, S, T = self.full
+        streams = torch.arange(S) == stream if stream is not None else torch.ones(S, dtype=torch.bool)
+        positions = torch.arange(T) == position if position is not None else torch.ones(T, dtype=torch.bool)
+        return positions[:, None] & streams
+
+    def hooks(self, point: Point, given: Tensor, where: list[Tensor | None]) -> list[Hook]:
+        """Hooks at a point for some cells, each of which reads all pairs."""
+        if all(one is None for one in where):
+            return []
+        nowhere = torch.zeros(self.full[2], self.full[1], dtype=torch.bool)
+        chosen = torch.stack([nowhere if one is None else one for one in where]).to(given.device)
+        every = chosen.repeat_interleave(self.pairs.count, 0)
+        return put_in(point, given.repeat(len(where), 1, 1, 1), every)
+
+    def approximate(self, given: list[Tensor]) -> Tensor:
+        """[pair, layer, stream, position] gradient · (given − own state), of all cells from one pass."""
+        change = torch.stack(
+            [
+                (gradient.double() * (theirs - own).double()).sum(-1)
+                for theirs, (own, gradient) in zip(given, gradients(self), strict=True)
+            ],
+            dim=1,
+        ).mT  # [P, L, S, T]
+        change = change * self.pairs.real[:, None, None]
+        if "stream" not in self.over:
+            change = change.sum(2, keepdim=True)
+        if "position" not in self.over:
+            change = change.sum(3, keepdim=True)
+        return self.without_padding(change.cpu(), self.pairs.real)
+
+
+def states(model: LanguageModel, pairs: Pairs, tokens: Tensor) -> list[Tensor]:
+    """The state [P, T, S, D] of either prompt of the pairs at every point."""
+    sites = [site for point in model.points for site in point.sites]
+    with model.evaluating():
+        _, cache = model.run_with_cache(tokens, sites, **pairs.options())
+    return [model.state_at(point, cache) for point in model.points]
+
+
+def gradients(grid: Grid) -> list[tuple[Tensor, Tensor]]:
+    """Of the prompts that are changed: the state [P, T, S, D] at every point, and the gradient to it."""
+    model, pairs = grid.model, grid.pairs
+    sites = [site for point in model.points for site in point.sites]
+
+    def with_gradient(value: Tensor, _: object) -> Tensor:
+        return value if value.requires_grad else value.detach().clone().requires_grad_()  # frozen weights
+
+    was = model.training
+    model.eval()
+    try:
+        with torch.enable_grad(), gradient_everywhere(), model.hooks([(model.site_names[0], with_gradient)]):
+            logits, cache = model.run_with_cache(pairs.changed, sites, detach=False, **pairs.options())
+            values = [cache[site] for site in sites]
+            found = torch.autograd.grad(measure(grid.metric, logits).sum(), values, allow_unused=True)
+    finally:
+        model.train(was)
+    slopes = {
+        site: torch.zeros_like(value) if slope is None else slope
+        for site, value, slope in zip(sites, values, found, strict=True)
+    }
+    own = {site: value.detach() for site, value in cache.items()}
+    return [(model.state_at(point, own), model.state_at(point, slopes)) for point in model.points]

@@ -1,0 +1,190 @@
+"""Path patching along streams: what one stream tells another, in one layer, and what that is worth.
+
+A path (layer, source → target) is a part of the connection: what the target stream is given there depends on
+the source stream's state before the layer. It is patched in two steps:
+
+1. The corrupt prompt is read with the source stream, before the layer, as in the clean prompt, and what the
+   target is then given is kept.
+2. The corrupt prompt is read with that one message in the place of its own. All else is held: the source
+   itself, the messages to other streams, and those of other layers, but for what follows from the message.
+
+The effect is measured as in `patching`: 1 if all of the metric's difference comes back.
+
+    >>> import srmlab, srmlab.analysis, torch
+    >>> model = srmlab.build(srmlab.preset("srm-nano").replace(depth=2, gradient_depth=1))
+    >>> clean, corrupt = torch.arange(6)[None], torch.tensor([[0, 1, 9, 3, 4, 5]])
+    >>> metric = srmlab.analysis.logit_difference(torch.tensor([7]), torch.tensor([8]))
+    >>> found = srmlab.analysis.path_grid(model, clean, corrupt, metric)
+    >>> found.share.shape                                        # layer, target, source
+    (2, 8, 8)
+    >>> bool((abs(found.share[0]) < 1e-3).all())                 # the first layer reads z_0, not the prompt
+    True
+
+It is defined on models whose streams exchange something at a site of its own (`model.exchanges`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from typing import Annotated, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from srmlab.analysis import prompt_pairs
+from srmlab.analysis.interventions import put_in
+from srmlab.analysis.prompt_pairs import Metric, Pairs, Progress, Prompts, Side
+from srmlab.analysis.result import Array, Measured, Result, derived, plus_minus
+from srmlab.errors import UserError
+from srmlab.models import LanguageModel, Point
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PathGrid(Result):
+    kind: ClassVar[str] = "path_grid"
+    columns: ClassVar[tuple[str, ...]] = ("share", "change", "mismatched")
+
+    streams: tuple[str, ...]
+    into: Side  # which of the two prompts is changed
+    before: Annotated[Array, Measured("", "metric of the prompt that is changed")]
+    goal: Annotated[Array, Measured("", "metric of the other prompt")]
+    change: Annotated[Array, Measured("layer target source", "metric, patched − before")]
+    mismatched: Annotated[
+        Array, Measured("layer target source", "metric, by another such prompt's state; NaN: one pair")
+    ]
+
+    @property
+    @derived("layer target source", "share of the difference")
+    def share(self) -> Array:
+        """The change over the difference of the two prompts: 1 is all of it."""
+        return self.change / (self.goal - self.before)
+
+    @property
+    @derived("layer target source", "share of the difference")
+    def null(self) -> Array:
+        """The same with the state of another prompt of the kind that is changed."""
+        return self.mismatched / (self.goal - self.before)
+
+    @property
+    def ranking(self) -> list[tuple[int, int, int]]:
+        """Paths (layer, target, source) from the greatest absolute share to the least."""
+        return prompt_pairs.ranked(self.share)
+
+    def path(self, at: tuple[int, int, int]) -> str:
+        layer, target, source = at
+        return f"layer {layer}, {self.streams[source]} → {self.streams[target]}"
+
+    def headline(self) -> str:
+        return "; ".join(f"{self.path(at)} {self.text('share', '+.1%', at)}" for at in self.ranking[:3])
+
+    def summary(self) -> str:
+        pairs = prompt_pairs.counted(self.evidence.sequences)
+        lines = [f"Paths between streams, patched in the {self.into} prompt ({pairs})"]
+        for at in self.ranking[:8]:
+            null = plus_minus(self.null[at], self.standard_error("null")[at], "+.2%")
+            lines.append(
+                f"  {self.text('share', '+.2%', at)}  {self.path(at)}; another {self.into} prompt's {null}"
+            )
+        return "\n".join(lines)
+
+
+def path_grid(
+    model: LanguageModel,
+    clean: Prompts,
+    corrupt: Prompts,
+    metric: Metric,
+    *,
+    into: Side = "corrupt",
+    null: bool = True,
+    progress: Progress | None = None,
+) -> PathGrid:
+    """The effect of every path (layer, source stream → target stream), at all positions together."""
+    if not model.exchanges:
+        raise UserError(
+            f"paths between streams are defined on a model whose streams exchange messages; "
+            f"{model.config.architecture} has none"
+        )
+    pairs = Pairs.of(model, clean, corrupt, into)
+    start, goal = pairs.ends(model, metric)
+    before = _before_layers(model, pairs, pairs.giving)
+    twice = null and pairs.count > 1
+    total = (2 if twice else 1) * len(model.exchanges) * len(model.streams) ** 2
+    change = _measured(model, pairs, metric, before, progress, 0, total)
+    mismatched = torch.full_like(change, torch.nan)
+    if twice:
+        other = [state.roll(1, 0) for state in _before_layers(model, pairs, pairs.changed)]
+        mismatched = _measured(model, pairs, metric, other, progress, total // 2, total)
+    by_pair = {"before": start, "goal": goal}
+    by_pair["change"], by_pair["mismatched"] = (
+        found - start[:, None, None, None] for found in (change, mismatched)
+    )
+    arrays = {name: values.numpy() for name, values in by_pair.items()}
+    known: dict[str, Any] = {"evidence": pairs.evidence, "streams": model.streams, "into": into}
+    return prompt_pairs.with_errors(arrays, lambda means: PathGrid(**known, **means))
+
+
+def _entry(model: LanguageModel, layer: int) -> Point:
+    """Where the state that a layer's connection reads is found; before the first, the token input."""
+    if layer:
+        return model.points[layer - 1]
+    first = model.site_names[0]
+    return Point(first, (first,))
+
+
+def _before_layers(model: LanguageModel, pairs: Pairs, tokens: Tensor) -> list[Tensor]:
+    """What either prompt of the pairs has where each layer's connection reads, [P, T, S, D]."""
+    entries = [_entry(model, layer) for layer in range(len(model.exchanges))]
+    with model.evaluating():
+        sites = [site for entry in entries for site in entry.sites]
+        _, cache = model.run_with_cache(tokens, sites, **pairs.options())
+    return [model.state_at(entry, cache) for entry in entries]
+
+
+def _measured(
+    model: LanguageModel,
+    pairs: Pairs,
+    metric: Metric,
+    before: list[Tensor],
+    progress: Progress | None,
+    done: int,
+    total: int,
+) -> Tensor:
+    """[pair, layer, target, source] The metric of every path."""
+    S = len(model.streams)
+    found = torch.empty(len(model.exchanges), S, S, pairs.count, dtype=torch.float64)
+    for layer, exchange in enumerate(model.exchanges):
+        messages = _messages(model, pairs, layer, before[layer])
+        site = Point(exchange.message, (exchange.message,))
+        for paths in prompt_pairs.batched(model, pairs, list(product(range(S), range(S)))):
+            targets, sources = zip(*paths, strict=True)
+            given = torch.cat([messages[source] for source in sources])
+            where = _streams(targets, S, pairs, given.device)
+            values = prompt_pairs.patched(model, pairs, metric, put_in(site, given, where), len(paths))
+            found[layer, list(targets), list(sources)] = values
+            done += len(paths)
+            if progress is not None:
+                progress(done, total)
+    return found.permute(3, 0, 1, 2)
+
+
+def _messages(model: LanguageModel, pairs: Pairs, layer: int, before: Tensor) -> list[Tensor]:
+    """For every source: the messages [P, T, S, D] of a layer with that stream replaced before it."""
+    S, entry = len(model.streams), _entry(model, layer)
+    kept: list[Tensor] = []
+    for sources in prompt_pairs.batched(model, pairs, range(S)):
+        where = _streams(sources, S, pairs, before.device)
+        hooks = put_in(entry, before.repeat(len(sources), 1, 1, 1), where)
+        message = model.exchanges[layer].message
+        with model.evaluating(), model.hooks(hooks):
+            tokens, options = pairs.changed.repeat(len(sources), 1), pairs.options(len(sources))
+            _, cache = model.run_with_cache(tokens, message, **options)
+        kept += cache[message].unflatten(0, (len(sources), pairs.count)).unbind(0)
+    return kept
+
+
+def _streams(chosen, count: int, pairs: Pairs, device: torch.device) -> Tensor:
+    """[cell · pair, T, S] One stream of every cell, at all positions."""
+    one = torch.arange(count, device=device) == torch.tensor(list(chosen), device=device)[:, None]
+    one = one.repeat_interleave(pairs.count, 0)
+    return one[:, None].expand(-1, pairs.changed.shape[1], -1)

@@ -1,0 +1,221 @@
+"""`srmlab circuit RUN`: what a prediction is made of, feature by feature."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from srmlab.errors import UserError
+
+if TYPE_CHECKING:
+    from srmlab.data import Tokenizer
+    from srmlab.dictionaries import Features, Graph, Target, Transcoders
+
+
+@dataclass
+class Command:
+    """Write the attribution graph of a prediction: which features of which step, stream and token it comes
+    from, and which those come from, down to the tokens. Features are those of the run's newest transcoders
+    (`srmlab transcoder RUN`). The graph is checked: features are cut, and the real change of the target is
+    set beside the predicted one, and beside features at random.
+
+    Example:
+        srmlab circuit runs/nano --prompt "The people of the United" --out graph.json
+        srmlab circuit runs/nano --prompt "the United" --target " St" --against " N" --out graph.json
+        srmlab circuit runs/nano --prompt "the United" --out graph.json --view circuit.js
+        srmlab explore runs/nano --view circuit.js
+        srmlab circuit runs/nano --prompt "the United" --feature 6.B.3.17 --out graph.json
+        srmlab circuit --pretrained --transcoders dictionaries/nano --prompt "the United" --out graph.json
+    """
+
+    prompt: str
+    """The text; the graph is of what comes after it."""
+    out: Path
+    """The JSON file to write, in Neuronpedia's format; must not exist."""
+    path: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
+    """A run (its last good checkpoint), a checkpoint or an export."""
+    pretrained: bool = False
+    """Instead of a run: the trained model that comes with the package."""
+    transcoders: Path | None = None
+    """A folder of `srmlab transcoder`; by default the run's newest of MLPs."""
+    target: str | None = None
+    """The token whose logit it is, as text; by default the most likely one."""
+    against: str | None = None
+    """Another token: the graph is of the difference of the two logits."""
+    feature: str | None = None
+    """LAYER.STEP.STREAM.FEATURE, active at the last token, instead of a logit."""
+    nodes: int = 384
+    """Features whose own edges are found, the most influential first."""
+    node_share: float = 0.8
+    """Of all influence, how much the nodes that are written have."""
+    edge_share: float = 0.98
+    """Of theirs, how much the edges that are written have."""
+    check: bool = True
+    """Cut features, and report what really changes."""
+    view: Path | None = None
+    """Also write the graph as a view for `srmlab explore RUN --view FILE`: a JavaScript file."""
+    device: str = "auto"
+    json: bool = False
+    """Print the scores as JSON, for a program to read."""
+
+    def run(self) -> None:
+        answer = self.trace()
+        print(json.dumps(answer, indent=2) if self.json else answer["summary"])
+
+    def trace(self) -> dict[str, Any]:
+        from srmlab.dictionaries import attribute
+        from srmlab.dictionaries.circuit_checks import check_circuit, cut_each, prune
+        from srmlab.explorer.circuit_view import write_circuit_view
+        from srmlab.files import write_file
+        from srmlab.interop.neuronpedia import document
+        from srmlab.progress import Display
+        from srmlab.storage import load, load_tokenizer
+        from srmlab.training.distributed import device_of
+        from srmlab.training.run_text import chosen
+
+        self.check_options()
+        path = chosen(self.path, self.pretrained)
+        model, tokenizer = load(path, device=device_of(self.device)), load_tokenizer(path)
+        folder = self.transcoders or newest(path)
+        transcoders, features = opened(folder, str(model.device))
+        tokens = tokenizer.encode(self.prompt)
+        if not tokens:
+            raise UserError("--prompt is empty: give some text")
+        target, probability = self.chosen_target(model, tokenizer, tokens)
+        with Display(show=not self.json) as display:
+            task = display.task("edges", self.nodes, "nodes")
+            graph = attribute(model, transcoders, tokens, target, self.nodes, task.update)
+        kept = prune(graph, self.node_share, self.edge_share)
+        checked = check_circuit(model, transcoders, graph, kept) if self.check else None
+        actual = cut_each(model, transcoders, graph, kept) if self.check else {}
+        found = scores(graph, kept, checked)
+        decode = readable_of(tokenizer)
+        written = document(
+            graph, kept, decode, features, probability, self.out.stem, path.name, found, actual
+        )
+        write_file(self.out, json.dumps(written, ensure_ascii=False) + "\n")
+        if self.view is not None:
+            write_circuit_view(written, self.view)
+        told = summary(graph, kept, written, checked, self.out)
+        return {"out": str(self.out), "transcoders": str(folder), **found, "summary": told}
+
+    def check_options(self) -> None:
+        for option, file in (("--out", self.out), ("--view", self.view)):
+            if file is not None and file.exists():
+                raise UserError(
+                    f"{file} exists and is not overwritten: choose another {option}, or delete it"
+                )
+            if file is not None and not file.parent.is_dir():
+                raise UserError(f"{option} {file}: there is no folder {file.parent}; make it first")
+        if self.feature is not None and (self.target is not None or self.against is not None):
+            raise UserError("--feature goes without --target and --against: give one of them")
+        for name in ("node_share", "edge_share"):
+            if not 0 < getattr(self, name) <= 1:
+                option = name.replace("_", "-")
+                raise UserError(f"--{option} {getattr(self, name)}: give a share above 0, up to 1")
+
+    def chosen_target(self, model: Any, tokenizer: Tokenizer, tokens: list[int]) -> tuple[Target, float]:
+        """The target, and its probability."""
+        import torch
+
+        from srmlab.dictionaries import Target
+
+        if self.feature is not None:
+            return Target(feature=place_of(self.feature, model)), 0.0
+        with torch.no_grad():
+            shares = model(torch.tensor([tokens], device=model.device))[0, -1].softmax(-1)
+        token = int(shares.argmax()) if self.target is None else one_token(tokenizer, self.target, "--target")
+        against = None if self.against is None else one_token(tokenizer, self.against, "--against")
+        return Target(token=token, against=against), float(shares[token])
+
+
+def one_token(tokenizer: Tokenizer, text: str, option: str) -> int:
+    found = tokenizer.encode(text)
+    if len(found) != 1:
+        raise UserError(
+            f"{option} {text!r} is {len(found)} tokens: give one, with its leading blank if it has one"
+        )
+    return found[0]
+
+
+def place_of(text: str, model: Any) -> tuple[int, int, int]:
+    """LAYER.STEP.STREAM.FEATURE → call, stream and feature."""
+    parts = text.split(".")
+    names = [f"{call.level}.{call.group}" for call in model.calls]
+    name = ".".join(parts[:2])
+    if len(parts) != 4 or name not in names or not all(part.isdecimal() for part in parts[2:]):
+        raise UserError(f"--feature {text}: give LAYER.STEP.STREAM.FEATURE, such as {names[-1]}.0.17")
+    return names.index(name), int(parts[2]), int(parts[3])
+
+
+def newest(path: Path) -> Path:
+    """The run's newest transcoders of MLPs."""
+    from srmlab.dictionaries.transcoder import CONFIG
+    from srmlab.training.run_text import place_for
+
+    files = sorted(place_for(path, "dictionaries").glob(f"[!.]*/{CONFIG}"), key=lambda f: f.stat().st_mtime)
+    for file in reversed(files):
+        if json.loads(file.read_text()).get("of") == "mlp":
+            return file.parent
+    raise UserError(f"{path} has no transcoders: `srmlab transcoder` learns them, or give --transcoders DIR")
+
+
+def opened(folder: Path, device: str) -> tuple[Transcoders, dict[str, Features]]:
+    """Transcoders, and what is known of their features."""
+    from srmlab.dictionaries import Features, load_transcoders
+
+    transcoders = load_transcoders(folder, device)
+    names = [member.config.name for member in transcoders]
+    there = {name: folder / f"features-{name}" for name in names}
+    return transcoders, {name: Features.load(file) for name, file in there.items() if Features.exists(file)}
+
+
+def readable_of(tokenizer: Tokenizer) -> Any:
+    from srmlab.cli.dictionary import readable
+
+    return readable(tokenizer)
+
+
+def scores(graph: Graph, kept: Any, checked: Any) -> dict[str, Any]:
+    import numpy as np
+
+    found: dict[str, Any] = {
+        "value": graph.value,
+        "replacement": graph.replacement,
+        "completeness": graph.completeness,
+        "largest_error_of_sums": float(np.abs(graph.completed).max()),
+        "active": len(graph.active),
+        "nodes": len(kept.nodes) + 1,
+        "edges": len(kept.weight),
+    }
+    if checked is not None:
+        found |= {
+            "correlation": checked.correlation,
+            "correlation_interval": list(checked.interval),
+            "change": float(np.abs(checked.actual).mean()),
+            "change_random": float(np.abs(checked.random_actual).mean()),
+            "whole": checked.whole,
+            "whole_random": checked.random_whole.tolist(),
+        }
+    return found
+
+
+def summary(graph: Graph, kept: Any, written: dict[str, Any], checked: Any, out: Path) -> str:
+    nodes = written["nodes"]
+    goal = nodes[-1]
+    lines = [
+        f"{goal['clerp']}: {graph.value:.3f}, from {len(graph.active):,} active features",
+        f"  {len(kept.nodes)} nodes and {len(kept.weight)} edges kept; replacement {graph.replacement:.2f}, "
+        f"completeness {graph.completeness:.2f}",
+    ]
+    lines += [] if checked is None else [checked.summary()]
+    features = [one for one in nodes if one["feature_type"] == "cross layer transcoder"]
+    for one in sorted(features, key=lambda one: -abs(one["srmlab"]["effect"]))[:8]:
+        about = one["srmlab"]
+        where = f"layer {about['level']} {about['step']} S{about['stream']} token {one['ctx_idx']}"
+        lines.append(f"  {about['effect']:+.3f}  {where}  {one['clerp']}")
+    return "\n".join([*lines, "", str(out)])

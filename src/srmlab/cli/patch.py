@@ -1,0 +1,243 @@
+"""`srmlab patch`: which part of the state carries what makes two prompts differ."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+import tyro
+
+from srmlab.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from srmlab.analysis import PatchGrid, PathGrid
+    from srmlab.data import Tokenizer
+    from srmlab.progress import Display
+
+FIELDS = ("clean", "corrupt", "answer", "other")
+
+
+@dataclass
+class Command:
+    """Put the state that a model has on a clean prompt into a corrupt one, part by part, and measure how much
+    of the difference in its prediction comes back; beside it the gradient's approximation, and the same with
+    the state of another corrupt prompt.
+
+    Many pairs come from a file, a JSON object a line: {"clean": …, "corrupt": …, "answer": …, "other": …}.
+
+    Example:
+        srmlab patch --pretrained --clean "of the United" --corrupt "of the wanted" --out patched
+        srmlab patch runs/nano --pairs pairs.jsonl --over layer stream --json
+        srmlab patch runs/nano --pairs pairs.jsonl --paths
+    """
+
+    path: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_OR_FOLDER")] = None
+    """A run (its last good checkpoint), a checkpoint or an export."""
+    pretrained: bool = False
+    """Instead of those: the trained model that comes with the package."""
+    clean: str | None = None
+    """The prompt whose state is put in."""
+    corrupt: str | None = None
+    """The prompt that is changed; as many tokens as the clean one."""
+    answer: str | None = None
+    """What follows the clean prompt (its first token counts); by default what the model finds most likely."""
+    other: str | None = None
+    """What follows the corrupt prompt; by default likewise."""
+    pairs: Path | None = None
+    """A file of pairs, instead of --clean and --corrupt; errors are over pairs."""
+    metric: Literal["logit-difference", "log-probability", "kl"] = "logit-difference"
+    """Of the prediction after the last token: the logit of the answer less that of the other one, the
+    log-probability of the answer, or the KL divergence from the prediction after the clean prompt."""
+    over: tuple[Literal["layer", "stream", "position"], ...] = ("layer", "stream", "position")
+    """What is patched one by one; the rest is patched all at once."""
+    into: Literal["corrupt", "clean"] = "corrupt"
+    """clean: the other way, corrupt states into the clean prompt."""
+    paths: bool = False
+    """Instead of states: the message of one stream to another in one layer, all others held."""
+    out: Path | None = None
+    """A new folder for the result and its figures; without it nothing is written."""
+    device: str = "auto"
+    json: bool = False
+    """Print JSON, for a program to read."""
+
+    def run(self) -> None:
+        from srmlab.progress import Display
+
+        if self.out is not None and self.out.exists() and (self.out.is_file() or any(self.out.iterdir())):
+            raise UserError(f"{self.out} exists and is not overwritten: choose another --out")
+        with Display(show=not self.json) as display:
+            found, answer = self.measure(display)
+        if self.out is not None:
+            answer["files"] = self.write(found, self.out)
+        print(json.dumps(answer, ensure_ascii=False) if self.json else self.text(found, answer))
+
+    def measure(self, display: Display) -> tuple[PatchGrid | PathGrid, dict[str, Any]]:
+        import torch
+
+        from srmlab.analysis import patch_grid, path_grid
+        from srmlab.storage import load
+        from srmlab.training.distributed import device_of
+        from srmlab.training.run_text import chosen, tokenizer_of
+
+        path = chosen(self.path, self.pretrained)
+        rows = self.rows()
+        model, tokenizer = load(path, device=device_of(self.device)), tokenizer_of(path)
+        if tokenizer is None:
+            raise UserError(f"{path} has no tokenizer to read prompts with: give a run or an export with one")
+        clean, corrupt = (tokenizer([row[side] for row in rows]) for side in ("clean", "corrupt"))
+        check_lengths(rows, clean.attention_mask, corrupt.attention_mask)
+        with model.evaluating():
+            logits = [
+                model(given.tokens.to(model.device), attention_mask=given.attention_mask)
+                for given in (clean, corrupt)
+            ]
+        answers = {
+            name: torch.tensor(followers(name, rows, tokenizer, after[:, -1].argmax(-1).tolist()))
+            for name, after in zip(("answer", "other"), logits, strict=True)
+        }
+        metric = self.metric_of(answers["answer"], answers["other"], logits[0])
+        task = display.task("patching", unit="patches")
+        options: dict[str, Any] = {
+            "into": self.into,
+            "progress": lambda done, total: task.update(done, total=total),
+        }
+        if self.paths:
+            found = path_grid(model, clean, corrupt, metric, **options)
+        else:
+            labels = position_labels(tokenizer, clean.tokens, corrupt.tokens)
+            found = patch_grid(model, clean, corrupt, metric, self.over, labels=labels, **options)
+        told = {name: tokenizer.token_strings(ids.tolist()) for name, ids in answers.items()}
+        return found, {"model": str(path), "metric": self.metric, "pairs": len(rows)} | told | cells(found)
+
+    def rows(self) -> list[dict[str, str]]:
+        """The pairs, each with its prompts and, where given, its answers."""
+        given = {name: value for name in FIELDS if (value := getattr(self, name)) is not None}
+        if self.pairs is None:
+            if "clean" not in given or "corrupt" not in given:
+                raise UserError("give --clean TEXT and --corrupt TEXT, or --pairs FILE")
+            return [given]
+        if given:
+            raise UserError(
+                f"--pairs and --{next(iter(given))} are two ways to say the same: give one of them"
+            )
+        return read_pairs(self.pairs)
+
+    def metric_of(self, right: Tensor, wrong: Tensor, clean: Tensor) -> Callable[[Tensor], Tensor]:
+        from srmlab.analysis import kl_from, log_probability, logit_difference
+
+        if self.metric == "kl":
+            return kl_from(clean)
+        if self.metric == "log-probability":
+            return log_probability(right)
+        same = (right == wrong).nonzero().flatten().tolist()
+        if same:
+            raise UserError(
+                f"pair {same[0] + 1}: the answers to both prompts begin with one token; give --answer and "
+                "--other, or --metric kl"
+            )
+        return logit_difference(right, wrong)
+
+    def write(self, found: PatchGrid | PathGrid, out: Path) -> list[str]:
+        from srmlab.figures import save_all
+        from srmlab.files import write_file
+
+        try:
+            stem = found.save(out / found.kind)
+            write_file(out / "summary.txt", found.summary() + "\n")
+            drawn = save_all(found, out)
+        except OSError as error:
+            raise UserError(f"cannot write {out} ({error.strerror}): choose another --out") from None
+        return [f"{stem}.npz", f"{stem}.json", str(out / "summary.txt"), *map(str, drawn)]
+
+    def text(self, found: PatchGrid | PathGrid, answer: dict[str, Any]) -> str:
+        lines = [found.summary()]
+        if self.metric != "kl":
+            against = f" against {answer['other'][0]!r}" if self.metric == "logit-difference" else ""
+            more = f" (and {answer['pairs'] - 1} more pairs)" if answer["pairs"] > 1 else ""
+            lines.append(f"  {self.metric} of {answer['answer'][0]!r}{against}{more}")
+        return "\n".join(lines if self.out is None else [*lines, f"{self.out}"])
+
+
+def read_pairs(file: Path) -> list[dict[str, str]]:
+    try:
+        lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {file} ({error}): give a file with a JSON object a line") from None
+    rows = []
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if not isinstance(row, dict) or not {"clean", "corrupt"} <= set(row) <= set(FIELDS):
+            raise UserError(
+                f'{file}, line {number}: give {{"clean": …, "corrupt": …, "answer": …, "other": …}}'
+            )
+        if not all(isinstance(value, str) for value in row.values()):
+            raise UserError(f"{file}, line {number}: every value is a text in quotes")
+        rows.append(row)
+    if not rows:
+        raise UserError(f"{file} has no pairs: give a JSON object a line")
+    return rows
+
+
+def check_lengths(rows: Sequence[dict[str, str]], clean: Tensor, corrupt: Tensor) -> None:
+    counts = zip(clean.sum(1).tolist(), corrupt.sum(1).tolist(), rows, strict=True)
+    for first, second, row in counts:
+        if first != second:
+            raise UserError(
+                f"{row['clean']!r} has {first} tokens and {row['corrupt']!r} {second}: the two prompts of a "
+                "pair need equally many"
+            )
+
+
+def followers(name: str, rows: list[dict[str, str]], tokenizer: Tokenizer, likely: list[int]) -> list[int]:
+    """The token that follows each prompt: the first of what was given, or the most likely one."""
+    found = []
+    for row, otherwise in zip(rows, likely, strict=True):
+        given = tokenizer.encode(row[name]) if name in row else [otherwise]
+        if not given:
+            raise UserError(f"an empty {name}: give the text that follows, with its blank")
+        found.append(given[0])
+    return found
+
+
+def position_labels(tokenizer: Tokenizer, clean: Tensor, corrupt: Tensor) -> list[str] | None:
+    """The tokens at each position, both where they differ; of several pairs only where they all agree."""
+    if len(clean) > 1:
+        return None
+    names = [tokenizer.token_strings(ids[0].tolist()) for ids in (clean, corrupt)]
+    both = enumerate(zip(*names, strict=True))
+    return [f"{t} {a}" if a == b else f"{t} {a}|{b}" for t, (a, b) in both]
+
+
+def cells(found: PatchGrid | PathGrid) -> dict[str, Any]:
+    """Every cell with its numbers, for JSON; what is not known is null."""
+    axes = list(found.derived()["share"])
+    columns = {"share": found.share, "share_error": found.standard_error("share"), "null": found.null}
+    columns |= {name: getattr(found, name) for name in ("change", "approximate") if hasattr(found, name)}
+    rows = [
+        dict(zip(axes, at, strict=True)) | {name: number(values[at]) for name, values in columns.items()}
+        for at in np.ndindex(found.share.shape)
+    ]
+    single = {
+        name: number(getattr(found, name))
+        for name in ("before", "goal", "correlation")
+        if hasattr(found, name)
+    }
+    labels = {
+        name: list(getattr(found, name))
+        for name in ("layers", "streams", "positions")
+        if hasattr(found, name)
+    }
+    return {"into": found.into} | single | labels | {"cells": rows}
+
+
+def number(value: Any) -> float | None:
+    return float(value) if np.isfinite(value) else None

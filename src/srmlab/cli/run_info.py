@@ -1,0 +1,143 @@
+"""What `srmlab info` says of a run, a checkpoint or an export, before it describes the model."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from srmlab.models import ModelConfig, config_from_dict
+from srmlab.storage import RunDirectory, saved_tokenizer
+from srmlab.storage.metrics_file import iter_metrics
+from srmlab.storage.save_and_load import is_huggingface
+from srmlab.storage.weights import checkpoint_steps, read_json
+from srmlab.training.initial import model_of
+from srmlab.training.outcome import mean_of_last
+from srmlab.training.run import RunConfig
+
+
+def describe_path(path: Path) -> dict[str, Any]:
+    """What a folder holds besides a model, as plain data."""
+    found = RunDirectory.find(path)
+    run = RunConfig.read(found.path) if found else None
+    tokenizer = saved_tokenizer(path) or (saved_tokenizer(found.path) if found else None)
+    step = None
+    if (path / "training.json").is_file():
+        step = read_json(path / "training.json")["step"]
+    answer: dict[str, Any] = {
+        "path": str(path),
+        "kind": kind_of(path),
+        "bytes": sum(file.stat().st_size for file in path.rglob("*") if file.is_file()),
+        "tokenizer": tokenizer.name if tokenizer else None,
+    }
+    if found and run:
+        answer |= {
+            "preset": run.preset,
+            "data": {"path": str(run.data), "there": run.data.exists(), "fingerprint": run.data_fingerprint},
+            "init_from": str(run.init_from.path) if run.init_from else None,
+            "training": run.training.to_dict(),
+            "tokens_per_step": run.training.tokens_per_step(run.model.context),
+            "loss": losses(found.metrics, step),
+            "checkpoints": checkpoint_steps(found.checkpoints),
+        }
+        record = found.record()
+        answer |= {name: record[name] for name in ("created", "versions") if name in record}
+    if step is not None:
+        answer["step"] = step
+    folders = {"analysis": "*.npz", "dictionaries": "*/"}
+    answer["holds"] = {
+        name: sorted(item.stem for item in (path / name).glob(pattern))
+        for name, pattern in folders.items()
+        if any((path / name).glob(pattern))
+    }
+    return answer
+
+
+def config_of(path: Path) -> ModelConfig:
+    """The config of the model in a folder; no weight is read."""
+    if is_huggingface(path):
+        return config_from_dict(json.loads((path / "config.json").read_text(encoding="utf-8"))["srm"])
+    return model_of(path)
+
+
+def kind_of(path: Path) -> str:
+    if (path / "training.json").is_file():
+        return "checkpoint"
+    if not (path / "config.json").is_file():
+        return "run"
+    return "export for Hugging Face tools" if is_huggingface(path) else "export"
+
+
+def losses(metrics: Path, until: int | None = None) -> dict[str, Any]:
+    """How far a run came (`until` a step): tokens, both losses there, and the lowest of validation."""
+    step, tokens = 0, 0
+    train: list[float] = []
+    val: dict[int, float] = {}
+    for row in iter_metrics(metrics) if metrics.is_file() else ():
+        if until is not None and row.get("step", 0) > until:
+            break
+        step, tokens = row.get("step", step), row.get("tokens", tokens)
+        if "loss" in row and "event" not in row:
+            train.append(row["loss"])
+        if "val_loss" in row:
+            val[row["step"]] = row["val_loss"]
+    best = min(val, key=lambda at: val[at], default=None)
+    return {
+        "step": step,
+        "tokens": tokens,
+        "training": mean_of_last(train),
+        "validation": val[max(val)] if val else None,
+        "lowest_validation": None if best is None else {"step": best, "loss": val[best]},
+    }
+
+
+def path_section(answer: dict[str, Any]) -> str:
+    rows = [("on disk", _size(answer["bytes"]))]
+    if "loss" in answer:
+        rows = [*_training_rows(answer), *rows]
+    if answer["tokenizer"]:
+        rows.append(("tokenizer", answer["tokenizer"]))
+    rows += [(name, ", ".join(items)) for name, items in answer["holds"].items()]
+    at = f" of step {answer['step']}" if "step" in answer else ""
+    begun = f", begun as {answer['preset']}" if answer.get("preset") else ""
+    article = "an" if answer["kind"].startswith("export") else "a"
+    heading = f"{answer['path']}: {article} {answer['kind']}{at}{begun}"
+    indented = (textwrap.wrap(text, 64) or [""] for _, text in rows)
+    lines = [
+        f"  {name if number == 0 else '':<14}{line}"
+        for (name, _), wrapped in zip(rows, indented, strict=True)
+        for number, line in enumerate(wrapped)
+    ]
+    return "\n".join([heading, *lines])
+
+
+def _training_rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
+    training, loss, data = answer["training"], answer["loss"], answer["data"]
+    rows = [
+        ("training", f"{loss['step']:,} of {training['steps']:,} steps, {loss['tokens']:,} tokens"),
+        ("", f"{training['optimizer']}, lr {training['lr']:g}, {answer['tokens_per_step']:,} tokens a step"),
+    ]
+    if loss["training"] is not None:
+        rows.append(("loss", f"{loss['training']:.4f} in training (mean of the last steps)"))
+    if (best := loss["lowest_validation"]) is not None:
+        lowest = f", lowest {best['loss']:.4f} at step {best['step']:,}"
+        same = best["loss"] == loss["validation"]
+        rows.append(("", f"{loss['validation']:.4f} in validation{'' if same else lowest}"))
+    there = "" if data["there"] else " (not there now)"
+    rows.append(("data", f"{data['path']}{there}, {data['fingerprint'][:12]}"))
+    if answer["init_from"]:
+        rows.append(("weights from", answer["init_from"]))
+    kept = ", ".join(f"{step:,}" for step in answer["checkpoints"])
+    rows.append(("checkpoints", f"of step {kept}" if kept else "none"))
+    if "created" in answer:
+        versions = ", ".join(f"{name} {version}" for name, version in answer["versions"].items())
+        rows.append(("begun", f"{answer['created'][:10]}, {versions}"))
+    return rows
+
+
+def _size(size: float) -> str:
+    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if size >= unit:
+            return f"{size / unit:.3g} {name}"
+    return f"{size} B"

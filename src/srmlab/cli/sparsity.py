@@ -1,0 +1,114 @@
+"""`srmlab sparsity RUN`: features in use against what is lost, over several k and seeds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from srmlab.cli.dictionary import Learning, chosen_layers
+from srmlab.errors import UserError
+
+if TYPE_CHECKING:
+    from srmlab.dictionaries.curve import Measured
+    from srmlab.progress import Task
+    from srmlab.training.run_text import RunText
+
+
+@dataclass(kw_only=True)
+class Command(Learning):
+    """Learn dictionaries, or transcoders, at several sparsities and with several seeds, and draw how many
+    features are in use (L0) against the variance they explain and the loss the model keeps when all streams
+    are replaced.
+
+    Example:
+        srmlab sparsity runs/nano --k 1 2 4 8 --seeds 2
+        srmlab sparsity runs/nano --of mlp --activations topk --tokens 50000
+        srmlab sparsity runs/nano --layers every --activations topk batchtopk jumprelu --tokens 100000
+    """
+
+    k: tuple[int, ...] = (1, 2, 4, 8)
+    """Features in use at once."""
+    seeds: int = 2
+    """How often each is learned, with seeds from --seed on."""
+    activations: tuple[Literal["topk", "batchtopk", "jumprelu"], ...] = ("topk", "batchtopk", "jumprelu")
+    of: Literal["states", "mlp", "attention", "step"] = "states"
+    """Dictionaries of states, or transcoders of a part of every step."""
+    layers: tuple[str, ...] = ("last",)
+    """Of states: the states after which layers: last, every, or numbers from 0."""
+    tokens: int = 200_000
+    """Tokens to learn each from."""
+    eval_tokens: int = 8_192
+    """Validation tokens to measure on."""
+    out: Path | None = None
+    """Folder to write; by default dictionaries/sparsity-LAYERS (or -OF) in the run, or beside an export."""
+
+    def learn(self) -> dict[str, Any]:
+        from srmlab import dictionaries
+        from srmlab.figures import save_all
+        from srmlab.files import sealed_folder
+        from srmlab.progress import Display
+
+        if self.seeds < 1 or not self.k or not self.activations:
+            raise UserError("give at least one of --k, --seeds and --activations")
+        text = self.text()
+        steps = self.steps(text)
+        of_states = self.of == "states"
+        out = self.folder(text, f"sparsity-{'-'.join(self.layers) if of_states else self.of}")
+        cells = [
+            (kind, k, self.seed + seed)
+            for kind in self.activations
+            for k in self.k
+            for seed in range(self.seeds)
+        ]
+        with Display(show=not self.json) as display:
+            task = display.task("learning", steps * len(cells), "steps")
+            found = [
+                self.measured(text, steps, kind, k, seed, task, i) for i, (kind, k, seed) in enumerate(cells)
+            ]
+        curve = dictionaries.curve(
+            found,
+            self.seeds,
+            f"states after {' '.join(self.layers)}" if of_states else f"every step's {self.of}",
+        )
+        with sealed_folder(out) as folder:
+            curve.save(folder / "sparsity")
+            save_all(curve, folder / "figures")
+            (folder / "summary.txt").write_text(curve.summary() + "\n", encoding="utf-8")
+        return {
+            "model": str(text.path),
+            "out": str(out),
+            "activations": list(curve.activations),
+            "k": list(curve.ks),
+            "active": curve.active.tolist(),
+            "explained": curve.explained.tolist(),
+            "recovered": curve.recovered.tolist(),
+            "dead": curve.dead.tolist(),
+            "summary": curve.summary(),
+        }
+
+    def measured(
+        self, text: RunText, steps: int, kind: Any, k: int, seed: int, task: Task, done: int
+    ) -> Measured:
+        from srmlab import dictionaries
+
+        held_out = text.batches(self.batch_size, self.eval_tokens)
+        options: dict[str, Any] = {
+            "steps": steps,
+            "features": self.features,
+            "k": k,
+            "lr": self.lr,
+            "seed": seed,
+            "activation": kind,
+            "dead": self.dead,
+            "progress": lambda step, left: task.update(
+                done * steps + step, f"{kind} k = {k}: {left:.1%} unexplained"
+            ),
+        }
+        batch = text.training_batches(self.batch_size, seed).batch
+        if self.of == "states":
+            layers = chosen_layers(self.layers)
+            dictionary = dictionaries.learn(text.model, batch, layers=layers, **options)
+            return dictionaries.quality(text.model, dictionary, held_out)
+        transcoders = dictionaries.learn_transcoders(text.model, batch, of=self.of, **options)
+        return dictionaries.transcoder_quality(text.model, transcoders, held_out, each=False)

@@ -1,0 +1,183 @@
+"""`srmlab transcoder RUN`: learn transcoders of the step functions, one for all depths."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from srmlab.cli.dictionary import Learning, readable
+
+if TYPE_CHECKING:
+    from srmlab.dictionaries import Transcoders
+    from srmlab.progress import Display
+    from srmlab.training.run_text import RunText
+
+
+@dataclass(kw_only=True)
+class Command(Learning):
+    """Learn transcoders of a trained SRM on its training text: for every step function and stream one, from
+    what the step reads to what its MLP writes, for all layers and calls at once. Measure on validation text
+    what they explain, and what the model loses when one and when all run in the place of the MLPs through the
+    whole recursion, beside nulls: features shuffled, and directions at random.
+
+    Example:
+        srmlab transcoder runs/nano
+        srmlab transcoder runs/nano --activation batchtopk --skip --circuit-tracer --saelens
+        srmlab transcoder runs/nano --reach 8                # features write into all later layers
+        srmlab transcoder runs/nano --per-depth --out dictionaries/apart
+        srmlab transcoder --pretrained --data data/sotu --out dictionaries/nano
+    """
+
+    of: Literal["mlp", "attention", "step"] = "mlp"
+    """What they write: the MLP's contribution, attention's, or the whole step's result."""
+    k: int | None = None
+    """Features in use at once; by default an eighth of the dimensions."""
+    activation: Literal["topk", "batchtopk", "jumprelu"] = "topk"
+    """The k largest, or those above a threshold: k on average."""
+    skip: bool = False
+    """With a linear map beside the features."""
+    reach: int = 1
+    """Levels that a feature writes into, its own included: 1, or up to the depth."""
+    per_depth: bool = False
+    """One for each call instead of one for all depths, to compare."""
+    tokens: int = 200_000
+    """Tokens to learn from; every one is read at all depths."""
+    batch_size: int = 2
+    """Windows at a time; bounds the memory."""
+    each: bool = True
+    """Also measure every step function and stream alone; costs two passes for each."""
+    twin: bool = False
+    """Also learn on an untrained model of the same shape: what is there without training."""
+    saelens: bool = False
+    """Also write SAELens' files."""
+    circuit_tracer: bool = False
+    """Also write circuit-tracer's files."""
+    out: Path | None = None
+    """Folder to write; by default dictionaries/transcoders-OF-FEATURES-K in the run, or beside an export."""
+
+    def learn(self) -> dict[str, Any]:
+        from srmlab import dictionaries
+        from srmlab.analysis.null import twins
+        from srmlab.dictionaries.features import EXAMPLES, find_features
+        from srmlab.interop import saelens
+        from srmlab.progress import Display
+
+        if self.saelens:
+            saelens.check(self.activation, self.reach)  # now rather than after learning
+        text = self.text()
+        model, held_out = text.model, text.batches(self.batch_size, self.eval_tokens)
+        steps, out = self.steps(text), self.folder(text, self.usual_name(text.model.config))
+        with Display(show=not self.json) as display:
+            transcoders = self.learned(text, model, steps, display, "learning")
+            progress = display.tasks(len(held_out), "batches")
+            measure = partial(dictionaries.transcoder_quality, batches=held_out)
+            found = {
+                "quality": measure(model, transcoders, each=self.each, progress=partial(progress, "quality"))
+            }
+            for how in ("shuffled", "random"):
+                found[how] = measure(
+                    model, transcoders.changed(how), each=False, progress=partial(progress, how)
+                )
+            if self.twin:
+                _, twin = next(twins(model, 1))
+                other = self.learned(text, twin, steps, display, "learning on the twin")
+                found["twin"] = measure(twin, other, each=False, progress=partial(progress, "twin"))
+            features = {
+                member.config.name: find_features(
+                    model, member, held_out, EXAMPLES, partial(progress, "features")
+                )
+                for member in transcoders
+                if not self.per_depth
+            }
+        self.write(out, transcoders, found, features, readable(text.tokenizer))
+        quality = found["quality"]
+        return {
+            "model": str(text.path),
+            "out": str(out),
+            "tokens": steps * text.context * self.batch_size,
+            "names": list(quality.names),
+            "active": quality.mean_active,
+            "dead": quality.dead,
+            "loss": float(quality.loss),
+            "explained": {name: one.mean_explained for name, one in found.items()},
+            "recovered": {name: one.all_recovered for name, one in found.items()},
+            "summary": summary(found),
+        }
+
+    def learned(self, text: RunText, model: Any, steps: int, display: Display, name: str) -> Transcoders:
+        from srmlab import dictionaries
+
+        task = display.task(name, steps, "steps")
+        return dictionaries.learn_transcoders(
+            model,
+            text.training_batches(self.batch_size, self.seed).batch,
+            steps=steps,
+            of=self.of,
+            features=self.features,
+            k=self.k,
+            activation=self.activation,
+            skip=self.skip,
+            reach=self.reach,
+            per_depth=self.per_depth,
+            lr=self.lr,
+            dead=self.dead,
+            seed=self.seed,
+            progress=lambda done, left: task.update(done, f"{left:.1%} unexplained"),
+        )
+
+    def write(
+        self,
+        out: Path,
+        transcoders: Transcoders,
+        found: dict[str, Any],
+        features: dict[str, Any],
+        decode: Any,
+    ) -> None:
+        """All of the folder, or nothing."""
+        from srmlab import dictionaries
+        from srmlab.figures import save_all
+        from srmlab.files import sealed_folder
+        from srmlab.interop import circuit_tracer, saelens
+
+        with sealed_folder(out) as folder:
+            dictionaries.save_transcoders(transcoders, folder)
+            for name, quality in found.items():
+                quality.save(folder / name)
+            save_all(found["quality"], folder / "figures")
+            for name, one in features.items():
+                one.save(folder / f"features-{name}")
+                title = f"Features of step {name}"
+                dictionaries.write_page(one, folder / f"features-{name}.html", decode, title)
+            (folder / "summary.txt").write_text(summary(found) + "\n", encoding="utf-8")
+            if self.saelens:
+                saelens.save_transcoders(transcoders, folder / "saelens")
+            if self.circuit_tracer:
+                circuit_tracer.save(transcoders, folder / "circuit-tracer")
+
+    def usual_name(self, config: Any) -> str:
+        from srmlab.dictionaries.learning import usual_features, usual_k
+
+        features = usual_features(config.stream_dim) if self.features is None else self.features
+        k = usual_k(config.stream_dim) if self.k is None else self.k
+        kinds = [] if self.activation == "topk" else [self.activation]
+        kinds += [word for word, on in (("skip", self.skip), ("per-depth", self.per_depth)) if on]
+        kinds += [f"reach-{self.reach}"] if self.reach > 1 else []
+        return "-".join(("transcoders", self.of, str(features), str(k), *kinds))
+
+
+def summary(found: dict[str, Any]) -> str:
+    """What they are worth, and what the nulls are."""
+    names = {
+        "shuffled": "features shuffled (each writes what another would)",
+        "random": "directions at random",
+        "twin": "learned on an untrained twin",
+    }
+    lines = [found["quality"].summary()]
+    for name, words in names.items():
+        if name in found:
+            one = found[name]
+            explained, recovered = one.text("mean_explained", ".1%"), one.text("all_recovered", ".1%")
+            lines.append(f"  null, {words}: {explained} explained, {recovered} recovered")
+    return "\n".join(lines)

@@ -1,0 +1,116 @@
+"""What a dictionary costs at every sparsity: features in use (L0) against what is explained and recovered.
+
+>>> import srmlab, srmlab.dictionaries, torch
+>>> model = srmlab.build(srmlab.preset("srm-nano"))
+>>> tokens = torch.arange(4 * 32).view(4, 32)
+>>> learned = [
+...     srmlab.dictionaries.learn(model, lambda step: tokens + step, steps=2, features=64, k=k, seed=seed)
+...     for k in (2, 4) for seed in (0, 1)
+... ]
+>>> found = srmlab.dictionaries.curve(
+...     [srmlab.dictionaries.quality(model, dictionary, [tokens]) for dictionary in learned], seeds=2
+... )
+>>> found.recovered.shape                                    # entry, seed
+(2, 2)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Protocol
+
+import numpy as np
+
+from srmlab.analysis.result import Array, Axes, Evidence, Result, derived, plus_minus
+from srmlab.errors import UserError
+
+
+class Measured(Protocol):
+    """What is taken from the quality of a dictionary or of transcoders."""
+
+    @property
+    def evidence(self) -> Evidence: ...
+    @property
+    def k(self) -> int: ...
+    @property
+    def activation(self) -> str: ...
+    @property
+    def mean_active(self) -> float: ...
+    @property
+    def mean_explained(self) -> float: ...
+    @property
+    def all_recovered(self) -> float: ...
+    @property
+    def dead(self) -> float: ...
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Curve(Result):
+    kind: ClassVar[str] = "sparsity"
+
+    of: str  # what was learned: "states", or what transcoders write
+    activations: tuple[str, ...]  # of each entry
+    ks: tuple[int, ...]  # of each entry
+    active: Annotated[Array, Axes("entry seed", "features in use, mean over tokens")]
+    explained: Annotated[Array, Axes("entry seed", "share of variance")]
+    recovered: Annotated[Array, Axes("entry seed", "share of the loss, all replaced")]
+    dead: Annotated[Array, Axes("entry seed", "share of features that never fire")]
+
+    @property
+    @derived("entry", "share of the loss")
+    def mean_recovered(self) -> Array:
+        return self.recovered.mean(1)
+
+    def spread(self, name: str) -> Array:
+        """[entry] The standard error over seeds; NaN of one alone."""
+        values: Array = getattr(self, name)
+        count = values.shape[1]
+        return values.std(1, ddof=1) / count**0.5 if count > 1 else np.full(len(values), np.nan)
+
+    def headline(self) -> str:
+        best = int(np.nanargmax(self.mean_recovered))
+        return (
+            f"{len(self.ks)} sparsities of {self.of}: up to {self.mean_recovered[best]:.1%} of the loss "
+            f"recovered, with {self.active[best].mean():.1f} in use ({self.activations[best]})"
+        )
+
+    def summary(self) -> str:
+        count = self.active.shape[1]
+        lines = [f"Sparsity of dictionaries of {self.of} ({count} seeds each; {self.evidence})"]
+        for e, (activation, k) in enumerate(zip(self.activations, self.ks, strict=True)):
+            active, explained, recovered, dead = (
+                plus_minus(float(getattr(self, name)[e].mean()), float(self.spread(name)[e]), form)
+                for name, form in (
+                    ("active", ".2f"),
+                    ("explained", ".1%"),
+                    ("recovered", ".1%"),
+                    ("dead", ".1%"),
+                )
+            )
+            lines.append(
+                f"  {activation} k = {k}: {active} in use, {explained} of variance explained, "
+                f"{recovered} of the loss recovered, {dead} dead"
+            )
+        return "\n".join(lines)
+
+
+def curve(found: Sequence[Measured], seeds: int, of: str = "states") -> Curve:
+    """The curve through what was measured: entry by entry, and each entry's seeds together."""
+    if not found or len(found) % seeds or len({str(one.evidence) for one in found}) > 1:
+        raise UserError("a curve needs every entry measured on one text, with as many seeds each")
+    entries = [found[i : i + seeds] for i in range(0, len(found), seeds)]
+
+    def table(name: str) -> Array:
+        return np.array([[float(getattr(one, name)) for one in entry] for entry in entries])
+
+    return Curve(
+        evidence=found[0].evidence,
+        of=of,
+        activations=tuple(entry[0].activation for entry in entries),
+        ks=tuple(entry[0].k for entry in entries),
+        active=table("mean_active"),
+        explained=table("mean_explained"),
+        recovered=table("all_recovered"),
+        dead=table("dead"),
+    )

@@ -1,0 +1,269 @@
+"""Switches: edges between streams that open and close with the token, and which features decide that.
+
+A *switch* is an edge (layer, head, target ← source) that is strong (mean weight of 1/S or more) and whose
+weight differs between tokens more than it does by chance: its standard deviation over tokens is above that of
+every edge of every untrained twin. (An edge with a level of its own, the same for every token, has 0.) It is
+*open* at a token where its weight is above its mean.
+
+The text is read in two halves. On the first, the difference between the mean logits of open and closed tokens
+is split exactly into pairs of features (pairs.py). On the second, scores are asked to tell open from closed:
+
+    features           what all pairs of features add to the logit; the dictionary's errors are left out
+    deciding feature   the one feature of target or source that makes most of it, the other side at its mean
+    best feature       the one feature whose firing goes best with open, or with closed
+    token              the mean weight at this token's id
+    position           the mean weight in this sixteenth of the window
+    shuffled           `features` of another token
+    random features    `features` of a dictionary with random directions and as many features in use
+
+and `by_pairs` has the score of the 1, 4, 16 … pairs that make most of the difference. Last, the deciding
+feature is held in the state that the layer reads. Silenced where it was in use, the edge should close (or
+open, if the feature closes it), and put in elsewhere at its mean strength it should open; beside that, the
+same is done with another feature of the stream.
+
+    >>> import torch, srmlab, srmlab.dictionaries
+    >>> model = srmlab.build(srmlab.preset("srm-nano", streams=4, depth=2, gradient_depth=1))
+    >>> text = [torch.randint(0, 512, (4, 32), generator=torch.Generator().manual_seed(i)) for i in range(2)]
+    >>> dictionary = srmlab.dictionaries.learn(model, lambda step: text[step % 2], steps=3, layers="every")
+    >>> found = srmlab.dictionaries.switches(model, dictionary, text, twins=0)
+    >>> found.auc.shape == (len(found.edges), len(PREDICTORS))
+    True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import torch
+
+from srmlab.analysis.capture import Batches, EvidenceSums, placed
+from srmlab.analysis.edges import named
+from srmlab.analysis.null import twins as untrained
+from srmlab.analysis.registry import has_patterns
+from srmlab.analysis.result import Array, Axes, Coordinate, Result, derived
+from srmlab.dictionaries.auc import auc, auc_draws
+from srmlab.dictionaries.dictionary import Dictionary
+from srmlab.dictionaries.quality import check
+from srmlab.dictionaries.switching import HELD, PAIRS, PREDICTORS, Switch, Text, measured, spread
+from srmlab.errors import UserError
+from srmlab.models import LanguageModel
+
+DRAWS = 200  # of windows
+AXES = "layer head target source"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Switches(Result):
+    kind: ClassVar[str] = "switches"
+    columns: ClassVar[tuple[str, ...]] = ("weight", "deviation")
+
+    bar: float  # the largest standard deviation of a twin's edge
+    strong: int  # edges with a mean weight of 1/S or more, in layers that see the token
+    edges: tuple[tuple[int, int, int, int], ...]  # the switches, most varying first
+    deciding: tuple[tuple[int, int, int], ...]  # stream, feature, and 1 if it opens the edge, −1 if it closes
+    pairs: tuple[tuple[tuple[int, int], ...], ...]  # those that make most of the difference; −1: the centre
+    examples: tuple[
+        tuple[str, ...], ...
+    ]  # of the ten clearest: where the edge is open, the token in brackets
+    predictors: tuple[str, ...]
+    held: tuple[str, ...]
+    intervals: tuple[
+        tuple[float, float], ...
+    ]  # of how many switches each predicts better, 95 %, over windows
+    weight: Annotated[Array, Axes(AXES, "mean over tokens")]
+    deviation: Annotated[Array, Axes(AXES, "standard deviation over tokens")]
+    twin_deviation: Annotated[Array, Axes("twin " + AXES, "standard deviation over tokens")]
+    open: Annotated[Array, Axes("switch", "share of tokens")]
+    explained: Annotated[Array, Axes("switch", "share of the logit's difference that pairs of features make")]
+    auc: Annotated[Array, Axes("switch predictor", "area under the ROC curve, on other text")]
+    auc_error: Annotated[Array, Axes("switch predictor", "its standard error over windows")]
+    gain: Annotated[Array, Axes("switch predictor", "auc − auc of the token alone")]
+    gain_low: Annotated[Array, Axes("switch predictor", "lower end of its 95 % interval over windows")]
+    sizes: Annotated[Array, Coordinate("size", "pairs of features")]
+    by_pairs: Annotated[Array, Axes("switch size", "area under the ROC curve, on other text")]
+    flipped: Annotated[
+        Array, Axes("switch held", "share of tokens at which holding a feature flips the edge")
+    ]
+
+    def better(self, predictor: str, surely: bool = False) -> int:
+        """How many switches it predicts better than the token alone; surely: beyond the interval."""
+        gains = self.gain_low if surely else self.gain
+        return int((gains[:, self.predictors.index(predictor)] > 0).sum())
+
+    @property
+    def distinct(self) -> int:
+        """Switches, with the same edge in several layers counted once."""
+        return len({edge[1:] for edge in self.edges})
+
+    @property
+    @derived("", "share of strong edges")
+    def switching(self) -> float:
+        return len(self.edges) / max(1, self.strong)
+
+    @property
+    @derived("", "weight, median standard deviation")
+    def varies(self) -> float:
+        """Over the strong edges of layers that see the token."""
+        seen = self.deviation[self.deviation.max((1, 2, 3)) > 1e-6]
+        return float(np.median(seen)) if seen.size else 0.0
+
+    def mean_auc(self, predictor: str) -> float:
+        return (
+            float(self.auc[:, self.predictors.index(predictor)].mean()) if len(self.edges) else float("nan")
+        )
+
+    def headline(self) -> str:
+        if not self.edges:
+            return f"no switches: none of {self.strong} strong edges varies more than in an untrained twin"
+        return (
+            f"{len(self.edges)} of {self.strong} strong edges are switches "
+            f"({self.distinct} over all layers); better than the token alone: "
+            f"their features in {self.better('features')}, one feature in {self.better('best feature')}"
+        )
+
+    def summary(self) -> str:
+        lines = [f"Switches ({self.evidence})", f"  {self.headline()}"]
+        lines.append(f"  standard deviation above {self.bar:.3f}, the most of an untrained twin's edges")
+        if not self.edges:
+            return "\n".join(lines)
+        for name in ("features", "best feature", "deciding feature"):
+            low, high = self.intervals[self.predictors.index(name)]
+            surely = self.better(name, surely=True)
+            lines.append(
+                f"  {name} better than the token: {self.better(name)} of {len(self.edges)} "
+                f"(95 %: {low:.0f} to {high:.0f}), {surely} beyond the switch's own interval"
+            )
+        aucs = ", ".join(f"{name} {self.mean_auc(name):.3f}" for name in self.predictors)
+        lines.append(f"  mean AUC on other text: {aucs}")
+        curve = ", ".join(f"{n} {a:.3f}" for n, a in zip(self.sizes, self.by_pairs.mean(0), strict=True))
+        lines.append(f"  by the number of pairs: {curve}")
+        flips = ", ".join(f"{n} {x:.1%}" for n, x in zip(self.held, np.nanmean(self.flipped, 0), strict=True))
+        lines.append(f"  holding the deciding feature flips the edge at: {flips} of tokens")
+        for i in self.clearest():
+            lines += self.card(i)
+        return "\n".join(lines)
+
+    def clearest(self, count: int = 10) -> list[int]:
+        """The most varying switches, each edge in one layer only."""
+        return clearest_edges(self.edges, count)
+
+    def card(self, switch: int) -> list[str]:
+        """What is known of one switch, as text."""
+        edge, (stream, feature, sign) = self.edges[switch], self.deciding[switch]
+        values = dict(zip(self.predictors, self.auc[switch], strict=True))
+        said = "opens" if sign > 0 else "closes"
+        lines = [
+            f"  {named(edge)}: weight {self.weight[edge]:.2f} ± {self.deviation[edge]:.2f} over tokens, "
+            f"open at {self.open[switch]:.0%}; AUC features {values['features']:.3f}, token "
+            f"{values['token']:.3f}; feature {feature} of S{stream} {said} it, AUC "
+            f"{values['deciding feature']:.3f}, silenced {self.flipped[switch, 0]:.0%} flip"
+        ]
+        place = self.clearest().index(switch) if switch in self.clearest() else len(self.examples)
+        shown = self.examples[place] if place < len(self.examples) else ()
+        return [*lines, *(f"    {example}" for example in shown[:3])]
+
+
+def switches(
+    model: LanguageModel,
+    dictionary: Dictionary,
+    batches: Batches,
+    *,
+    twins: int = 3,
+    decode: Callable[[int], str] | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Switches:
+    """The switches of a model, and how well features, tokens and positions tell when they are open.
+
+    `decode` turns a token's id into text, for examples. `progress` is called with a name, how much is done,
+    and of how much.
+    """
+    check_readable(model, dictionary)
+    say = progress or (lambda *_: None)
+    given = list(placed(batches, model.device))
+    evidence = EvidenceSums()
+    for batch in given:
+        model.check_tokens(batch.tokens, documents=batch.documents, targets=batch.targets)
+        evidence.begin(batch)
+    text = Text.of(given)
+    with torch.inference_mode(), model.evaluating():
+        weight, deviation = spread(model, text)
+        others = []
+        for seed, twin in untrained(model, twins):
+            others.append(spread(twin, text)[1])
+            say("untrained twins", seed - model.config.init_seed, twins)
+        bar = max((float(other.max()) for other in others), default=0.0)
+        strong = (weight >= 1 / len(model.streams)) & (deviation > 0)
+        chosen = ((deviation > bar) & strong).nonzero().tolist()
+        chosen.sort(key=lambda edge: -float(deviation[tuple(edge)]))
+        found = measured(model, dictionary, text, chosen, say)
+    shown = clearest_edges(chosen)
+    return Switches(
+        evidence=evidence.result(),
+        bar=bar,
+        strong=int(strong.sum()),
+        edges=tuple((l, h, t, s) for l, h, t, s in chosen),
+        deciding=tuple(one.deciding for one in found),
+        pairs=tuple(one.pairs for one in found),
+        examples=tuple(tuple(found[i].examples(text, decode or (lambda token: f"#{token} "))) for i in shown),
+        predictors=PREDICTORS,
+        held=HELD,
+        weight=weight.double().numpy(),
+        deviation=deviation.double().numpy(),
+        twin_deviation=np.array([other.double().numpy() for other in others]).reshape(-1, *weight.shape),
+        sizes=np.array(PAIRS),
+        **numbers(found, text),
+    )
+
+
+def check_readable(model: LanguageModel, dictionary: Dictionary) -> None:
+    """Refuse a dictionary of another model, or that does not know the states which the pattern is made
+    from."""
+    check(model, dictionary)
+    if not has_patterns(model) or model.queries_and_keys is None:
+        raise UserError("switches are defined on a connection with queries and keys, such as attention")
+    read = {exchange.state for exchange in model.exchanges if isinstance(exchange.state, str)}
+    if missing := sorted(read - {model.input_site} - set(dictionary.config.points)):
+        raise UserError(
+            f"the dictionary does not know {missing[0]}, which the pattern is made from: learn one of all "
+            "depths with `srmlab dictionary RUN --layers every`"
+        )
+
+
+def clearest_edges(edges: Sequence[Sequence[int]], count: int = 10) -> list[int]:
+    """The places of the first edges, the same edge in another layer left out."""
+    found: dict[tuple[int, ...], int] = {}
+    for i, edge in enumerate(edges):
+        found.setdefault(tuple(edge[1:]), i)
+    return list(found.values())[:count]
+
+
+def numbers(found: Sequence[Switch], text: Text) -> dict[str, Any]:
+    """Areas under the curve on the second half, and how sure they are."""
+    there = ~text.first
+    windows, times = text.windows[there], text.draws(DRAWS)
+    token = PREDICTORS.index("token")
+    values = np.zeros((len(found), len(PREDICTORS)))
+    draws = np.zeros((len(found), len(PREDICTORS), DRAWS))
+    by_pairs = np.zeros((len(found), len(PAIRS)))
+    for i, one in enumerate(found):
+        is_open = one.open[there]
+        for j, score in enumerate(one.scores[:, there]):
+            values[i, j] = auc(score, is_open)
+            draws[i, j] = auc_draws(score, is_open, windows, times).numpy()
+        by_pairs[i] = [auc(score, is_open) for score in one.by_pairs[:, there]]
+    gains = draws - draws[:, token : token + 1]
+    counts = (gains > 0).sum(0)  # [predictor, draw]
+    return {
+        "open": np.array([float(one.open.float().mean()) for one in found]),
+        "explained": np.array([one.explained for one in found]),
+        "auc": values,
+        "auc_error": draws.std(-1),
+        "gain": values - values[:, token : token + 1],
+        "gain_low": np.quantile(gains, 0.025, axis=-1),
+        "intervals": tuple(tuple(map(float, np.quantile(count, (0.025, 0.975)))) for count in counts),
+        "by_pairs": by_pairs,
+        "flipped": np.array([one.flipped.double().numpy() for one in found]).reshape(-1, len(HELD)),
+    }

@@ -1,0 +1,231 @@
+"""A transcoder reads what a step function reads, and writes what it writes, by few features out of many.
+
+    a = few of ReLU((u − centre) · encoder + bias)          as in a dictionary
+    MLP(u) ≈ target + Σ_f a_f · direction_f (+ u · skip)
+
+The layers of a recursive model share their weights, so **one transcoder for each step function and stream
+serves all depths**; `levels` says at which level each of its calls is. With `reach` above 1 its features also
+write into later calls of the step function, with directions of their own for every distance in levels: a
+cross-layer transcoder whose size does not grow with depth.
+
+    MLP(u_j) ≈ target + Σ_{i ≤ j} Σ_f a_f(u_i) · direction_f[level_j − level_i]
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from srmlab.dictionaries.dictionary import Dictionary, DictionaryConfig, largest
+from srmlab.errors import UserError
+from srmlab.files import write_file
+
+FORMAT = 1
+CONFIG, WEIGHTS = "transcoders.json", "transcoders.safetensors"
+PARTS = ("mlp", "attention", "step")
+RIDGE = 1e-3  # of the linear map that learning starts from
+
+
+@dataclass(frozen=True)
+class TranscoderConfig(DictionaryConfig):
+    """`points` are the sites its calls read, in their order."""
+
+    name: str = ""  # of the step function; with one for each depth, its level too
+    writes: tuple[str, ...] = ()  # the sites its calls write
+    levels: tuple[int, ...] = ()  # of its calls
+    skip: bool = False
+    reach: int = 1  # levels that a feature writes into, its own included
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.reach >= 1:
+            raise UserError(f"reach = {self.reach}: give 1 or more levels, its own included")
+
+
+class Transcoder(Dictionary):
+    config: TranscoderConfig
+    translates: ClassVar[bool] = True
+
+    def __init__(self, config: TranscoderConfig, seed: int = 0) -> None:
+        super().__init__(config, seed)
+        S, D, F = config.streams, config.dim, config.features
+        self.target = nn.Parameter(torch.zeros(S, D))
+        self.later = nn.Parameter(torch.zeros(config.reach - 1, S, F, D)) if config.reach > 1 else None
+        self.skip = nn.Parameter(torch.zeros(S, D, D)) if config.skip else None
+
+    def direction(self, distance: int) -> Tensor:
+        """[S, F, D] What features write so many levels ahead."""
+        return self.directions if distance == 0 or self.later is None else self.later[distance - 1]
+
+    def distances(self, call: int) -> list[tuple[int, int]]:
+        """The calls that write into a call, itself included, and how many levels away they are."""
+        levels = self.config.levels
+        away = [(i, levels[call] - levels[i]) for i in range(call + 1)]
+        return [(i, d) for i, d in away if i == call or (self.later is not None and d < self.config.reach)]
+
+    def write(self, codes: Sequence[Tensor], given: Tensor) -> Tensor:
+        """The codes […, S, F] of its calls up to one, and what that one reads […, S, D] → what it writes."""
+        call = len(codes) - 1
+        total = self.target + sum(
+            torch.einsum("...sf,sfd->...sd", codes[i], self.direction(d)) for i, d in self.distances(call)
+        )
+        return total if self.skip is None else total + torch.einsum("...sd,sde->...se", given, self.skip)
+
+    def _decode(self, codes: Tensor) -> Tensor:
+        return torch.baddbmm(self.target[:, None], codes, self.directions)
+
+    def directed(self, codes: Tensor) -> Tensor:
+        """Codes [S, N, F], call by call, → the sum of what features write [S, N, D]."""
+        if self.later is None:
+            return torch.bmm(codes, self.directions)
+        S, N, F = codes.shape
+        calls = len(self.config.levels)
+        by_call = codes.view(S, calls, N // calls, F)
+        total = torch.zeros(S, calls, N // calls, self.config.dim, dtype=codes.dtype, device=codes.device)
+        pairs = [(i, j, d) for j in range(calls) for i, d in self.distances(j)]
+        for distance in sorted({d for _, _, d in pairs}):
+            source = torch.tensor([i for i, _, d in pairs if d == distance], device=codes.device)
+            target = torch.tensor([j for _, j, d in pairs if d == distance], device=codes.device)
+            written = torch.bmm(by_call[:, source].flatten(1, 2), self.direction(distance))
+            total = total.index_add(1, target, written.view(S, len(source), N // calls, -1))
+        return total.view(S, N, -1)
+
+    def rebuild(self, codes: Tensor, states: Tensor) -> Tensor:
+        total = self.target[:, None] + self.directed(codes)
+        return total if self.skip is None else total + torch.bmm(states, self.skip)
+
+    def begin(self, states: Tensor, targets: Tensor) -> None:
+        """Start at the means, and at the linear map that is nearest: by the skip connection, or by what
+        features write where they read.
+        """
+        self.centre.copy_(states.mean(1))
+        given, wanted = states - states.mean(1, keepdim=True), targets - targets.mean(1, keepdim=True)
+        power = given.mT @ given
+        ridge = RIDGE * power.diagonal(dim1=1, dim2=2).mean(1) + 1e-6
+        eye = torch.eye(power.shape[-1], device=power.device)
+        linear = torch.linalg.solve(power + ridge[:, None, None] * eye, given.mT @ wanted)  # [S, D, D]
+        self.target.copy_(targets.mean(1))
+        if self.skip is not None:
+            self.skip.copy_(linear)
+            self.target.sub_((states.mean(1)[:, None] @ linear)[:, 0])
+        else:
+            self.directions.copy_(self.encoder.mT @ linear)
+            self.normalise()
+        left = targets - (
+            self.target[:, None] if self.skip is None else states @ self.skip + self.target[:, None]
+        )
+        said = self.directed(largest(self._activations(states), self.config.k))
+        fit = (left * said).sum((1, 2)) / said.square().sum((1, 2)).clamp(min=1e-12)
+        least = 0.1 * left.norm(dim=(1, 2)) / said.norm(dim=(1, 2)).clamp(min=1e-6)
+        self.encoder.mul_(torch.maximum(fit, least)[:, None, None])  # activations of the size that is needed
+
+    def forget(self, stream: int, features: Tensor) -> None:
+        if self.later is not None:
+            self.later[:, stream, features] = 0
+
+    @torch.no_grad()
+    def normalise(self) -> None:
+        """Give what a feature writes at all distances together length 1."""
+        if self.later is None:
+            super().normalise()
+            return
+        square = self.directions.square().sum(-1) + self.later.square().sum((0, -1))
+        length = square.sqrt().clamp(min=1e-12)[..., None]
+        self.directions.div_(length)
+        self.later.div_(length)
+
+
+@dataclass(frozen=True)
+class Transcoders:
+    """One for each step function (or for each call of each), of one part of what a step adds."""
+
+    members: tuple[Transcoder, ...]
+    of: str = "mlp"
+
+    def __iter__(self) -> Iterator[Transcoder]:
+        return iter(self.members)
+
+    def __getitem__(self, name: str) -> Transcoder:
+        for member in self.members:
+            if member.config.name == name:
+                return member
+        names = ", ".join(member.config.name for member in self.members)
+        raise UserError(f"no transcoder is called {name!r}: there are {names}")
+
+    @property
+    def config(self) -> TranscoderConfig:
+        """What all have in common."""
+        return self.members[0].config
+
+    def to(self, device: torch.device | str) -> Transcoders:
+        return Transcoders(tuple(member.to(device) for member in self), self.of)
+
+    def changed(self, how: str, seed: int = 0) -> Transcoders:
+        """A null: "shuffled", every feature writes what another one would; "random", directions at random."""
+        draw = torch.Generator().manual_seed(seed)
+        members = []
+        for member in self:
+            other = Transcoder(member.config)
+            other.load_state_dict(member.state_dict())
+            with torch.no_grad():
+                directions = [other.directions, *(other.later if other.later is not None else ())]
+                order = torch.randperm(member.config.features, generator=draw)
+                for direction in directions:
+                    noise = torch.randn(direction.shape, generator=draw)
+                    length = direction.norm(dim=-1, keepdim=True)
+                    drawn = nn.functional.normalize(noise, dim=-1).to(length) * length
+                    direction.copy_(direction[:, order] if how == "shuffled" else drawn)
+            members.append(other.to(member.bias.device).eval())
+        return Transcoders(tuple(members), self.of)
+
+
+def save_transcoders(transcoders: Transcoders, folder: str | Path) -> Path:
+    """Write transcoders.safetensors and transcoders.json into a folder."""
+    from safetensors.torch import save_file
+
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {
+        f"{member.config.name}.{name}": value.detach().cpu().contiguous()
+        for member in transcoders
+        for name, value in member.state_dict().items()
+    }
+    save_file(weights, folder / WEIGHTS)
+    members = [dataclasses.asdict(member.config) for member in transcoders]
+    document = {"format": FORMAT, "of": transcoders.of, "members": members}
+    write_file(folder / CONFIG, json.dumps(document, indent=2) + "\n")
+    return folder
+
+
+def load_transcoders(folder: str | Path, device: torch.device | str = "cpu") -> Transcoders:
+    """Read transcoders back."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    folder = Path(folder)
+    if not (folder / CONFIG).is_file():
+        raise UserError(f"no transcoders in {folder}; `srmlab transcoder RUN` learns them")
+    try:
+        document: dict[str, Any] = json.loads((folder / CONFIG).read_text())
+        if document["format"] != FORMAT:
+            raise UserError(f"{folder / CONFIG} is of another version; learn the transcoders again")
+        weights = load_file(folder / WEIGHTS)
+        members = []
+        for settings in document["members"]:
+            given: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in settings.items()}
+            member = Transcoder(TranscoderConfig(**given))
+            start = f"{member.config.name}."
+            member.load_state_dict(
+                {n.removeprefix(start): w for n, w in weights.items() if n.startswith(start)}
+            )
+            members.append(member.to(device).eval())
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"{folder} holds damaged transcoders ({error}); learn them again") from None
+    return Transcoders(tuple(members), document["of"])

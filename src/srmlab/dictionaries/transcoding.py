@@ -1,0 +1,185 @@
+"""Learning transcoders from the text, and running the model on them.
+
+    transcoders = srmlab.dictionaries.learn_transcoders(model, batches.batch, steps=500)
+    logits = model.run_with_hooks(tokens, fwd_hooks=splice(transcoders))       # all of them in place
+
+Every step runs the model on a batch and takes one step of Adam for each transcoder on what all its calls read
+and wrote; nothing is stored, and the same seed gives the same transcoders.
+
+    >>> import srmlab, srmlab.dictionaries, torch
+    >>> model = srmlab.build(srmlab.preset("srm-nano"))
+    >>> tokens = torch.arange(2 * 32).view(2, 32)
+    >>> found = srmlab.dictionaries.learn_transcoders(model, lambda s: tokens + s, steps=2, features=64, k=4)
+    >>> [member.config.name for member in found], found["B"].config.levels
+    (['A', 'B', 'C'], (0, 1, 2, 3, 4, 5, 6, 7))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from srmlab.analysis.registry import streams_of
+from srmlab.analysis.states import stream_major
+from srmlab.data import Batch, as_batch
+from srmlab.dictionaries.dictionary import Activation
+from srmlab.dictionaries.learning import PATIENCE, Dead, Learner, Progress, usual_features, usual_k
+from srmlab.dictionaries.transcoder import PARTS, Transcoder, TranscoderConfig, Transcoders
+from srmlab.errors import UserError
+from srmlab.models import Call, HookPoint, LanguageModel
+from srmlab.models.sites import HookFunction
+from srmlab.storage.identity import model_mark
+
+Values = Mapping[str, Tensor]
+
+
+def learn_transcoders(
+    model: LanguageModel,
+    batch: Callable[[int], Batch | Tensor | tuple[Tensor, ...]],
+    *,
+    steps: int,
+    of: str = "mlp",
+    features: int | None = None,
+    k: int | None = None,
+    activation: Activation = "topk",
+    skip: bool = False,
+    reach: int = 1,
+    per_depth: bool = False,
+    lr: float = 2e-3,
+    patience: int = PATIENCE,
+    dead: Dead = "replace",
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Transcoders:
+    """Transcoders of a part of every step function: its "mlp", its "attention", or the whole "step".
+
+    With `reach` above 1, features also write into the next levels' calls of their step function. `per_depth`
+    learns one for each call instead of one for all, to compare.
+    """
+    model = streams_of(model, "a transcoder")
+    dim = model.config.stream_dim
+    shared = {
+        "streams": len(model.streams),
+        "dim": dim,
+        "features": usual_features(dim) if features is None else features,
+        "k": usual_k(dim) if k is None else k,
+        "model": model_mark(model),
+        "activation": activation,
+        "skip": skip,
+        "reach": reach,
+    }
+    if reach > model.depth or (per_depth and reach > 1):
+        raise UserError(f"reach = {reach}: give 1 to {model.depth} levels, and 1 with one for each depth")
+    configs = [TranscoderConfig(**shared, **place) for place in places(model, of, per_depth)]
+    learners = [
+        Learner(Transcoder(config, seed + i).to(model.device), steps, lr, patience, dead)
+        for i, config in enumerate(configs)
+    ]
+    for step in range(steps):
+        values = read(model, as_batch(batch(step)).to(model.device), configs)
+        left = [
+            learner.step(stacked(values, config.points), stacked(values, config.writes))
+            for learner, config in zip(learners, configs, strict=True)
+        ]
+        if progress is not None:
+            progress(step + 1, sum(left) / len(left))
+    return Transcoders(tuple(_transcoder(learner).eval() for learner in learners), of)
+
+
+def _transcoder(learner: Learner) -> Transcoder:
+    assert isinstance(learner.dictionary, Transcoder)
+    return learner.dictionary
+
+
+def places(model: LanguageModel, of: str, per_depth: bool) -> list[dict]:
+    """For every transcoder its name, the sites it reads and writes, and their levels."""
+    if of not in PARTS:
+        raise UserError(f"of = {of!r}: must be one of {', '.join(PARTS)}")
+    calls = [(call, written) for call in model.calls if call.given and (written := call.written(of))]
+    if not calls:
+        raise UserError(f"{type(model).__name__} does not say what its steps' {of} reads and writes")
+    groups: dict[str, list[tuple[Call, str]]] = {}
+    for i, (call, written) in enumerate(calls):
+        name = f"{call.group}-{i}" if per_depth else call.group
+        groups.setdefault(name, []).append((call, written))
+    return [
+        {
+            "name": name,
+            "points": tuple(call.given for call, _ in members),
+            "writes": tuple(written for _, written in members),
+            "levels": tuple(call.level for call, _ in members),
+        }
+        for name, members in groups.items()
+    ]
+
+
+def read(model: LanguageModel, batch: Batch, configs: Iterable[TranscoderConfig]) -> dict[str, Tensor]:
+    """What every call reads and writes, [S, N, D] by site."""
+    found: dict[str, Tensor] = {}
+
+    def keep(value: Tensor, hook: HookPoint) -> None:
+        found[hook.name] = stream_major(value).flatten(1, 2)
+
+    sites = [site for config in configs for site in (*config.points, *config.writes)]
+    with model.evaluating(), model.hooks([(sites, keep)]):
+        model.check_tokens(batch.tokens, documents=batch.documents)
+        model.output_embedding(batch.tokens, documents=batch.documents)
+    return found
+
+
+def stacked(values: Values, sites: Sequence[str]) -> Tensor:
+    """[S, calls · N, D]"""
+    return torch.cat([values[site] for site in sites], dim=1)
+
+
+def check_transcoders(model: LanguageModel, transcoders: Transcoders) -> LanguageModel:
+    """The model, if the transcoders were learned on it."""
+    model = streams_of(model, "a transcoder")
+    config = transcoders.config
+    fits = (config.streams, config.dim) == (len(model.streams), model.stream_dim)
+    if not fits or (config.model and config.model != model_mark(model)):
+        raise UserError(
+            "these transcoders were learned on other weights (was the run trained further?): "
+            "`srmlab transcoder` learns some on these"
+        )
+    return model
+
+
+Place = tuple[str, HookFunction]
+
+
+def splice(transcoders: Transcoders, chosen: Mapping[str, Sequence[int]] | None = None) -> list[Place]:
+    """Hooks that put transcoders in the place of what they are of, wherever their step function is called:
+    all of them, or only some streams by the names of their step functions.
+    """
+    hooks: list[Place] = []
+    for member in transcoders:
+        streams = range(member.config.streams) if chosen is None else chosen.get(member.config.name, ())
+        if len(streams):
+            hooks += _splice_one(member, list(streams))
+    return hooks
+
+
+def _splice_one(member: Transcoder, streams: list[int]) -> list[Place]:
+    given: list[Tensor] = []  # what the calls of one pass have read so far
+    codes: list[Tensor] = []
+    first = member.config.points[0]
+
+    def listen(value: Tensor, hook: HookPoint) -> None:
+        if hook.name == first:
+            given.clear()
+            codes.clear()
+        given.append(value.float())
+        codes.append(member.encode(value.float()))
+
+    def put(value: Tensor, _: HookPoint) -> Tensor:
+        value = value.clone()
+        value[:, :, streams] = member.write(codes, given[-1])[:, :, streams].to(value.dtype)
+        return value
+
+    return [
+        *((site, listen) for site in member.config.points),
+        *((site, put) for site in member.config.writes),
+    ]

@@ -1,0 +1,113 @@
+"""The family: every recursive model the paper stands beside, on the same bench.
+
+All have the parameters of SRM-med (what is left goes into the MLPs) and see the same tokens; each searches
+its own best rate. Their arithmetic differs, and is shown beside every loss; a transformer with SRM's FLOP
+stands among them. After training each is measured at other depths and with its own ways of spending less.
+
+    >>> [cell.name for cell in cells("mini")][:4]
+    ['srm-med', 'transformer', "transformer, SRM's FLOP", 'hrm, x in both']
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from srmlab.experiments import miniatures
+from srmlab.experiments.evidence import Claim, below
+from srmlab.experiments.experiment import Cell, Experiment, Scale
+from srmlab.experiments.miniatures import Small, count, sized
+from srmlab.experiments.results import SweepResult
+from srmlab.models import HuginnConfig, HyperConfig, ModelConfig, MoRConfig, OuroConfig, preset
+from srmlab.training.recipes import recipe
+
+MARGIN = 0.02  # nats, as in the other experiments
+SRM = "srm-med"
+FLOP = "transformer, SRM's FLOP"
+AT_PAPER = ("srm-med", "transformer", "hrm", "trm", "hrm-single", "sr2", "ouro", "hyper", "mor", "huginn")
+
+
+def miniature(scale: Small) -> dict[str, ModelConfig]:
+    """Models of one size, by name."""
+    srm = miniatures.srm_med(scale)
+    dim = 48 if scale == "mini" else 96
+    sizes: dict[str, Any] = {
+        **miniatures.TEXT[scale], "dim": dim, "heads": dim // 16, "head_dim": 16, "mlp_dim": 8, "tied": True,
+    }  # fmt: skip
+    hrm, trm = miniatures.hrm(scale), miniatures.trm(scale)
+    single = miniatures.single_hrm(scale)
+    known: dict[str, ModelConfig] = {
+        SRM: srm,
+        "transformer": miniatures.transformer(scale),
+        FLOP: miniatures.large_transformer(scale),
+        "hrm, x in both": hrm.replace(x_enters="both"),
+        "trm, x in both": trm.replace(x_enters="both"),
+        "hrm without H": single,
+    }
+    models: dict[str, ModelConfig] = {
+        "sr2": single.replace(low_blocks=1, low_cycles=1, high_cycles=8, gradient="all"),
+        "ouro": OuroConfig(**sizes, blocks=3, loops=4),
+        "hyper-connections": HyperConfig(**sizes, blocks=4),
+        "hyper-connections, looped": HyperConfig(**sizes, blocks=2, loops=6),
+        "mor, expert-choice": MoRConfig(**sizes, kv_heads=0, core=2, recursions=6),
+        "mor, token-choice": MoRConfig(**sizes, kv_heads=0, core=2, recursions=6, choice="token"),
+        "huginn": HuginnConfig(**sizes, prelude=1, core=2, coda=1, steps=16, gradient_depth=8),
+    }
+    return known | {name: sized(model, count(srm)) for name, model in models.items()}
+
+
+def cells(scale: Scale) -> list[Cell]:
+    if scale == "paper":
+        return [  # windows of the paper's length, so that all see the same tokens
+            Cell(name=name, model=preset(name), training=recipe(name).replace(context=1024))
+            for name in AT_PAPER
+        ]
+    training = miniatures.training(scale)
+    found = [
+        Cell(name=name, model=model, training=training, tuned=True)
+        for name, model in miniature(scale).items()
+    ]
+    drawn = training.replace(depth_schedule="poisson")
+    return [replace(cell, training=drawn) if cell.name == "huginn" else cell for cell in found]
+
+
+def judge(result: SweepResult) -> list[Claim | str]:
+    """SRM against each of the others, at equal parameters and tokens; FLOP are in every line."""
+    planned = AT_PAPER if result.scale == "paper" else miniature(result.scale)
+    others = [name for name in planned if name != SRM]
+    lines: list[Claim | str] = [
+        result.claim(f"SRM is better than {other}", below, SRM, other, MARGIN, of=len(others))
+        for other in others
+    ]
+    lines.append(result.ranking(*(cell.name for cell in result.cells)))
+    lines += [line for cell in result.cells if (line := result.depth_line(cell.name))]
+    return lines + [line for cell in result.cells if (line := cheapest(result, cell.name))]
+
+
+def cheapest(result: SweepResult, name: str) -> str:
+    """How much of a forward pass the model's own rule saves at a loss within the margin of the full pass."""
+    runs = [run.exits for run in result[name].runs if run.exits]
+    if not runs:
+        return ""
+    saved: dict[str, list[float]] = {}
+    for exits in runs:
+        full = next(one for one in exits if one["rule"] == "full")
+        for rule in dict.fromkeys(one["rule"] for one in exits):
+            within = [e["flops"] for e in exits if e["rule"] == rule and e["loss"] <= full["loss"] + MARGIN]
+            saved.setdefault(rule, []).append(1 - min([*within, full["flops"]]) / full["flops"])
+    del saved["full"]
+    if not saved:
+        return ""
+    said = ", ".join(f"{rule} {min(share):.0%} to {max(share):.0%}" for rule, share in saved.items())
+    return f"{name}: FLOP saved within {MARGIN:g} nats of its full pass, over seeds: {said}."
+
+
+FAMILY = Experiment(
+    name="family",
+    question="How good is SRM beside the other models that reuse their weights, and what do they cost?",
+    claim="",
+    cells=cells,
+    verdict=judge,
+    test_depth=32,
+    margin=MARGIN,
+)

@@ -1,0 +1,149 @@
+"""Puzzles, trained in segments: do more streams pay, and does it matter how they meet?
+
+TRM lost by going from two latents to seven, which it simply adds. Here the streams of an SRM, two, four or
+eight of them, meet by a learned connection or by addition, beside HRM, TRM, HRM with one net, SR2 and a
+looped transformer. All models of a scale have exactly the same parameters; their FLOP is printed. The losses
+are those of the test puzzles' cells after the last segment; `srmlab solve` counts whole boards of any run.
+
+    >>> from srmlab.experiments.miniatures import count
+    >>> sorted({count(cell.model) for cell in EXPERIMENTS[0].cells("mini")})
+    [66690]
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from srmlab.experiments.cells import MARGIN, Findings
+from srmlab.experiments.evidence import below
+from srmlab.experiments.experiment import Cell, Experiment, Scale
+from srmlab.experiments.results import SweepResult
+from srmlab.models import HRMConfig, ModelConfig, SRMConfig, TransformerConfig
+from srmlab.training.config import TrainConfig
+
+STREAMS = (2, 4, 8)
+WIDTH: dict[Scale, int] = {"mini": 64, "small": 128, "paper": 512}
+KINDS = {"sudoku:6x6": (36, 8), "maze:9": (81, 6)}  # cells and values
+MANY, ONE = "SRM, 4 streams, learned", "SRM, 4 streams, learned, one segment"
+
+
+def models(kind: str, width: int) -> dict[str, ModelConfig]:
+    """All of the same parameters: what addition saves goes into the MLPs."""
+    cells, values = KINDS[kind]
+    board: dict[str, Any] = {
+        "vocab_size": values,
+        "context": cells + 1,
+        "tied": False,
+        "causal": False,
+        "puzzle_positions": 1,
+    }
+    found: dict[str, ModelConfig] = {}
+    for name, connection, mlp in (("learned", "attention", width), ("addition", "addition", 2 * width)):
+        for streams in STREAMS:
+            found[f"SRM, {streams} streams, {name}"] = SRMConfig(
+                **board,
+                embedding_dim=width,
+                streams=streams,
+                stream_dim=2 * width // streams,
+                mlp_dim=mlp,
+                token_heads=2,
+                stream_heads=2,
+                head_dim=width // 4,
+                connection=connection,
+                step_functions=1,
+                order="A",
+                depth=4,
+                gradient_depth=2,
+            )
+    sizes: dict[str, Any] = {"dim": width, "heads": 4, "head_dim": width // 4, "mlp_dim": 2 * width}
+    hrm = HRMConfig(**board, **sizes, low_blocks=1, high_blocks=1, low_cycles=2, high_cycles=2)
+    one = hrm.replace(low_blocks=2, high_blocks=0)
+    return found | {
+        "HRM": hrm,
+        "HRM, x in H": hrm.replace(x_enters="both"),
+        "TRM": hrm.replace(low_blocks=2, high_blocks=2, shared_net=True, gradient="last-cycle"),
+        "one net": one,
+        "SR2": one.replace(
+            low_blocks=1,
+            mlp_dim=6 * width,
+            low_cycles=16,
+            high_cycles=1,
+            gradient="last-cycle",
+            x_enters="first",
+        ),
+        "looped transformer": TransformerConfig(**board, **sizes, blocks=2),
+    }
+
+
+def training(scale: Scale) -> TrainConfig:
+    """Alike for all, each at its own best rate."""
+    steps = {"mini": 1500, "small": 10_000, "paper": 50_000}[scale]
+    return TrainConfig(
+        steps=steps,
+        batch_size=768 if scale == "paper" else 64,
+        lr=1e-4 if scale == "paper" else 1e-3,
+        warmup=steps // 20,
+        segments=16,
+        halting="trm",
+        ema=0.99 if scale == "mini" else 0.999,
+        puzzle_lr=1e-3,
+        eval_every=steps,
+        eval_tokens=20_000,
+        eval_windows="spread",  # test puzzles are in no order
+        checkpoint_every=500,
+        keep_checkpoints=1,
+        device="auto" if scale == "paper" else "cpu",
+    )
+
+
+def cells(kind: str, scale: Scale) -> list[Cell]:
+    made = [
+        Cell(name=name, model=model, training=training(scale), tuned=scale != "paper")
+        for name, model in models(kind, WIDTH[scale]).items()
+    ]
+    whole = next(cell for cell in made if cell.name == MANY)
+    return [*made, replace(whole, name=ONE, training=whole.training.replace(segments=1))]
+
+
+def judge(result: SweepResult) -> Findings:
+    pairs = [
+        *(
+            (
+                f"a learned connection is better than addition, {s} streams",
+                f"SRM, {s} streams, learned",
+                f"SRM, {s} streams, addition",
+            )
+            for s in STREAMS
+        ),
+        *(
+            (
+                f"eight streams are better than two, {name}",
+                f"SRM, 8 streams, {name}",
+                f"SRM, 2 streams, {name}",
+            )
+            for name in ("learned", "addition")
+        ),
+        *(
+            (f"SRM is better than {other}", MANY, other)
+            for other in ("HRM", "TRM", "one net", "SR2", "looped transformer")
+        ),
+        ("16 segments are better than one", MANY, ONE),
+        ("HRM is better with x in H", "HRM, x in H", "HRM"),
+    ]
+    return [result.claim(text, below, a, b, MARGIN) for text, a, b in pairs]
+
+
+EXPERIMENTS = [
+    Experiment(
+        name=name,
+        question="On puzzles, do more streams pay if their connection is learned?",
+        claim="",
+        cells=partial(cells, kind),
+        verdict=judge,
+        margin=MARGIN,
+        puzzles=kind,
+    )
+    for name, kind in (("reasoning", "sudoku:6x6"), ("reasoning-maze", "maze:9"))
+]

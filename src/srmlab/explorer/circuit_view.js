@@ -1,0 +1,216 @@
+// An attribution graph of `srmlab circuit`: layers as columns (each with its steps), streams as lanes, features
+// as squares. A click pins a node, a shift-click puts it into the open group, an alt-click cuts it.
+
+import { h, number } from "../dom.js";
+
+const GRAPH = "__GRAPH__";
+const INFO = GRAPH.metadata.srmlab;
+const BY_ID = new Map(GRAPH.nodes.map((node, i) => [node.node_id, i]));
+const LINKS = GRAPH.links
+  .map(({ source, target, weight }) => ({ from: BY_ID.get(source), to: BY_ID.get(target), weight }))
+  .sort((a, b) => Math.abs(b.weight) - Math.abs(a.weight));
+const DRAWN = 80; // links shown when nothing is pinned
+const exact = (value) => (value === null || value === undefined ? "–" : Number(value).toPrecision(6));
+
+export const view = {
+  name: "circuit",
+  title: "Circuit",
+  place: "wide",
+  needs: ["surprisal"],
+  shows: `What "${GRAPH.nodes.at(-1).clerp}" after "${GRAPH.metadata.prompt}" is made of: features of the steps' transcoders, errors (hollow) and tokens, with the strongest edges.`,
+  reading:
+    "Orange raises the target, blue lowers it; size is influence. Click pins a node and shows " +
+    "its own edges, shift-click groups nodes, alt-click cuts them; hover for exact values and " +
+    "examples.",
+  uses: [],
+  caption: () =>
+    `${GRAPH.nodes.length} nodes and ${GRAPH.links.length} edges; replacement ${number(INFO.replacement_score)}, completeness ${number(INFO.completeness_score)}.`,
+
+  mount(panel) {
+    const pinned = new Set(),
+      cut = new Set(),
+      groups = [];
+    let open = null; // the group that shift-clicks go into
+    const list = h("div", {
+      class: "chips",
+      role: "group",
+      "aria-label": "Pinned, grouped and cut features",
+    });
+    panel.body.append(list);
+    const effect = (i) => GRAPH.nodes[i].srmlab.effect ?? 0;
+    const real = (i) => GRAPH.nodes[i].srmlab.actual;
+    const sum = (nodes) => [...nodes].reduce((total, i) => total + effect(i), 0);
+
+    function changed() {
+      const chip = (words, title, onclick) => h("button", { type: "button", title, onclick }, words);
+      const chips = [...pinned].map((i) =>
+        chip(`pinned: ${GRAPH.nodes[i].clerp}`, "Unpin", () => (pinned.delete(i), changed())),
+      );
+      groups.forEach((group, g) =>
+        chips.push(
+          chip(
+            `${open === g ? "●" : "○"} group ${g + 1}: ${group.size} features, effect ${number(sum(group), 3)}`,
+            "Shift-clicks go into this group; click again for a new one",
+            () => ((open = open === g ? null : g), changed()),
+          ),
+        ),
+      );
+      if (cut.size) {
+        const alone = [...cut].map((i) => (real(i) === undefined ? "–" : number(real(i), 3))).join(", ");
+        chips.push(
+          chip(
+            `✂ ${cut.size} cut: ${number(INFO.value, 3)} → ${number(INFO.value - sum(cut), 3)} predicted` +
+              ` (really, each alone: ${alone})`,
+            "Restore all",
+            () => (cut.clear(), changed()),
+          ),
+        );
+      }
+      list.replaceChildren(...chips);
+      panel.redraw();
+    }
+
+    function layout(width, height) {
+      const [left, right, top, bottom] = [92, 120, 26, 10];
+      const C = INFO.calls.length,
+        S = INFO.streams;
+      const [w, tall] = [(width - left - right) / C, (height - top - bottom) / S];
+      const cells = new Map();
+      const places = GRAPH.nodes.map((node, i) => {
+        const influence = node.influence ?? 0;
+        const r = 2.5 + 5 * Math.sqrt(Math.min(1, influence * 4));
+        if (node.feature_type === "logit")
+          return { x: width - right + 14, y: top + (height - top) / 2, r: 6 };
+        if (node.feature_type === "embedding") {
+          const T = GRAPH.metadata.prompt_tokens.length;
+          return { x: left - 14, y: top + ((node.ctx_idx + 0.5) * (height - top - bottom)) / T, r };
+        }
+        const call = Number(node.layer),
+          key = `${call} ${node.srmlab.stream}`;
+        cells.set(key, [...(cells.get(key) ?? []), i]);
+        return { call, stream: node.srmlab.stream, r, key };
+      });
+      for (const nodes of cells.values()) {
+        const across = Math.ceil(Math.sqrt((nodes.length * w) / Math.max(1, tall)));
+        const down = Math.ceil(nodes.length / across);
+        nodes.forEach((i, at) => {
+          const place = places[i];
+          place.x = left + w * (Math.min(place.call, C - 1) + ((at % across) + 0.5) / across);
+          place.y = top + tall * (place.stream + (Math.floor(at / across) + 0.5) / down);
+          place.r = Math.min(place.r, w / across / 2.2, tall / down / 2.2);
+        });
+      }
+      return { left, right, top, w, tall, places };
+    }
+
+    function frame(pen, width, theme, { left, top, w, tall, right }) {
+      INFO.calls.forEach((name, c) => {
+        const [level, step] = name.split(".");
+        if (step === INFO.calls[0].split(".")[1])
+          pen.path(`M${left + c * w} ${top}V${top + tall * INFO.streams}`, {
+            stroke: theme.grid ?? theme.faint,
+          });
+        if (w > 14 || step === INFO.calls[0].split(".")[1])
+          pen.text(w > 14 ? `${level}${step}` : level, left + (c + 0.5) * w, 16, {
+            color: theme.dim,
+            size: 9,
+            align: "middle",
+          });
+      });
+      for (let s = 0; s < INFO.streams; s++) {
+        if (s % 2)
+          pen.rect(left, top + s * tall, width - left - right, tall, { fill: theme.faint, opacity: 0.5 });
+        pen.text(`S${s}`, width - right + 2, top + (s + 0.5) * tall + 3, { color: theme.dim, size: 9 });
+      }
+    }
+
+    return {
+      height: () => Math.max(360, 46 * INFO.streams),
+      render(pen, width, height, theme) {
+        const all = layout(width, height);
+        const { places, left } = all;
+        frame(pen, width, theme, all);
+        const own = pinned.size ? LINKS.filter((l) => pinned.has(l.from) || pinned.has(l.to)) : LINKS;
+        const most = Math.abs(own[0]?.weight ?? 1);
+        for (const { from, to, weight } of own.slice(0, DRAWN).reverse()) {
+          const [a, b] = [places[from], places[to]];
+          const bend = (a.x + b.x) / 2;
+          const share = Math.abs(weight) / most;
+          pen.path(`M${a.x} ${a.y}C${bend} ${a.y} ${bend} ${b.y} ${b.x} ${b.y}`, {
+            stroke: weight > 0 ? theme.warm : theme.cool,
+            width: 0.5 + 3 * share,
+            opacity: cut.has(from) || cut.has(to) ? 0.08 : 0.2 + 0.6 * share,
+          });
+        }
+        GRAPH.nodes.forEach((node, i) => {
+          const { x, y, r } = places[i];
+          const color = effect(i) > 0 ? theme.warm : theme.cool;
+          const group = groups.findIndex((members) => members.has(i));
+          const isError = node.feature === -1;
+          pen.rect(x - r, y - r, 2 * r, 2 * r, {
+            fill: isError ? theme.panel : color,
+            stroke: pinned.has(i) || group >= 0 ? theme.ink : isError ? color : theme.panel,
+            width: pinned.has(i) ? 2 : 1,
+            radius: node.feature_type === "embedding" || group >= 0 ? r : 1,
+            opacity: cut.has(i) ? 0.25 : 1,
+          });
+          if (node.feature_type === "embedding")
+            pen.text(node.clerp, left - 26, y + 3, {
+              color: theme.ink,
+              size: 10,
+              align: "right",
+              mono: true,
+            });
+          if (node.feature_type === "logit")
+            pen.text(`${number(INFO.value, 3)}`, x + 10, y + 4, { color: theme.ink, size: 11, weight: 700 });
+          pen.region({
+            x: x - r - 1,
+            y: y - r - 1,
+            w: 2 * r + 2,
+            h: 2 * r + 2,
+            rows: 1,
+            columns: 1,
+            node: i,
+          });
+        });
+      },
+      tip({ node: i }) {
+        const node = GRAPH.nodes[i];
+        const about = node.srmlab;
+        const lines = [
+          node.clerp,
+          `${INFO.calls[Number(node.layer)] ?? node.layer}${about.stream === undefined ? "" : ` S${about.stream}`}, token ${node.ctx_idx} ${JSON.stringify(GRAPH.metadata.prompt_tokens[node.ctx_idx])}`,
+          `activation ${exact(node.activation)} · influence ${exact(node.influence)} · effect ${exact(about.effect)}`,
+        ];
+        if (about.actual !== undefined)
+          lines.push(`cut alone, the target really changes by ${exact(about.actual)}`);
+        if (about.raises)
+          lines.push(`raises ${about.raises.map((token) => JSON.stringify(token)).join(" ")}`);
+        return [...lines, ...(about.examples ?? []).map((text) => `“${text}”`)].join("\n");
+      },
+      click({ node: i }, event) {
+        if (event.altKey) {
+          if (GRAPH.nodes[i].feature_type === "logit") return;
+          if (!cut.delete(i)) cut.add(i);
+        } else if (event.shiftKey) {
+          if (open === null) open = groups.push(new Set()) - 1;
+          if (!groups[open].delete(i)) groups[open].add(i);
+        } else if (!pinned.delete(i)) pinned.add(i);
+        changed();
+      },
+      table: () => ({
+        columns: ["node", "token", "activation", "influence", "effect", "actual"],
+        rows: GRAPH.nodes.map((node) => [
+          node.clerp,
+          node.ctx_idx,
+          node.activation,
+          node.influence,
+          node.srmlab.effect,
+          node.srmlab.actual ?? "",
+        ]),
+      }),
+      python: () =>
+        `import json\n\ngraph = json.load(open("graph.json"))  # srmlab circuit RUN --prompt ${JSON.stringify(GRAPH.metadata.prompt)}`,
+    };
+  },
+};

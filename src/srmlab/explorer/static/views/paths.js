@@ -1,0 +1,360 @@
+// Paths: what one prediction owes to every edge between the streams, back through the layers. The numbers are
+// those of srmlab.analysis.edge_attribution; they are asked for when the panel is in sight.
+
+import { streamColor } from "../color.js";
+import { choice, h, number, short } from "../dom.js";
+import { unravel } from "../measures.js";
+
+const LISTED = 12; // edges with a button of their own
+const NEAR = 9; // pixels from an arc that still mean it
+
+export const paths = {
+  name: "paths",
+  title: "Paths to a prediction",
+  place: "wide",
+  needs: ["routing", "ablation_kl", "lens_ids", "target"],
+  shows:
+    "What the logit of one prediction owes to each edge between streams (arcs), to each " +
+    "stream's state (dots) and to what the streams finally write (bars).",
+  reading:
+    "Orange raises the logit, blue lowers it, width is by how much; arcs are pattern × value " +
+    "× output with the patterns held, and the gradient from there on: click one to cut it and " +
+    "see what it really does.",
+  terms: ["connection", "cut", "logit"],
+  uses: ["token", "predicted", "edges", "reach", "cuts", "stream", "layer"],
+
+  available: ({ client }) => client !== null,
+
+  mount(panel, ctx) {
+    const { store } = ctx;
+    const predicted = choice(
+      "Prediction",
+      [
+        ["top", "top token", "the model's first choice, without intervention"],
+        ["target", "next token", "the one that comes next in the prompt"],
+      ],
+      store.get("predicted"),
+      (predicted) => store.set({ predicted }),
+    );
+    const reach = choice(
+      "Edges at",
+      [
+        ["here", "at this token"],
+        ["earlier", "at earlier tokens", "which reach this one by attention over tokens"],
+      ],
+      store.get("reach"),
+      (reach) => store.set({ reach }),
+    );
+    const slider = h("input", {
+      type: "range",
+      min: "1",
+      max: "120",
+      "aria-label": "Edges drawn",
+      oninput: () => store.set({ edges: Number(slider.value) }),
+    });
+    const count = h("output", {});
+    panel.controls.append(predicted, reach, h("label", { class: "slider" }, "strongest ", slider, count));
+    const list = h("div", { class: "chips", role: "group", "aria-label": "The strongest edges" });
+    panel.body.append(list);
+    let found = null; // { key, answer }: answer is null when there is none
+
+    // The token whose logit it is; the same in all versions.
+    function target() {
+      const { base } = ctx;
+      const token = store.get("token");
+      const last = base.arrays.lens_ids.shape[0] - 1;
+      return store.get("predicted") === "top"
+        ? base.at("lens_ids", last, token, 0)
+        : base.at("target", token);
+    }
+
+    const asked = () => ctx.question({ token: store.get("token"), target: target() });
+    const keyNow = () => {
+      const version = ctx.version();
+      return JSON.stringify([asked(), version, version === "baseline" ? null : ctx.intervention()]);
+    };
+
+    async function load() {
+      const key = keyNow();
+      found = { key, answer: undefined };
+      const version = ctx.version();
+      const question = (kind, more) => ctx.ask(kind, "/api/paths", { ...asked(), ...more });
+      const changed =
+        version === "baseline" ? null : question("paths intervened", { intervention: ctx.intervention() });
+      const answers = [version === "intervened" ? null : question("paths"), changed];
+      const [before, after] = await Promise.all(answers);
+      if (found.key !== key || before === undefined || after === undefined) return;
+      const isMissing = (before ?? after) === null || (version === "difference" && (!before || !after));
+      found.answer = isMissing ? null : version === "difference" ? minus(after, before) : (before ?? after);
+      panel.redraw();
+      listEdges();
+    }
+
+    const answer = () => (found?.key === keyNow() ? found.answer : undefined);
+    const values = () => answer()[store.get("reach") === "here" ? "edges" : "earlier"];
+
+    // The strongest edges, the strongest first: { layer, head, target, source, value }.
+    function strongest(count) {
+      const { L, H, S } = ctx.base;
+      const all = values();
+      return Array.from(all, (_, i) => i)
+        .sort((a, b) => Math.abs(all[b]) - Math.abs(all[a]))
+        .slice(0, count)
+        .filter((i) => all[i] !== 0)
+        .map((i) => {
+          const [layer, head, target, source] = unravel(i, [L, H, S, S]);
+          return { layer, head, target, source, value: all[i] };
+        });
+    }
+
+    const cutOf = ({ layer, head, target, source }) => [
+      layer,
+      head,
+      target,
+      source,
+      store.get("reach") === "here" ? store.get("token") : null,
+    ];
+    const isCut = (edge) => store.get("cuts").some((cut) => String(cut) === String(cutOf(edge)));
+
+    function toggleCut(edge) {
+      const rest = store.get("cuts").filter((cut) => String(cut) !== String(cutOf(edge)));
+      const isThere = rest.length < store.get("cuts").length;
+      store.set({
+        cuts: isThere ? rest : [...rest, cutOf(edge)],
+        layer: edge.layer,
+        head: edge.head,
+        stream: edge.target,
+        source: edge.source,
+      });
+    }
+
+    const named = ({ layer, head, target, source, value }) =>
+      `L${layer} H${head} S${target}←S${source} ${value > 0 ? "+" : ""}${number(value, 3)}`;
+
+    function listEdges() {
+      list.replaceChildren(
+        ...(answer() ? strongest(Math.min(LISTED, store.get("edges"))) : []).map((edge) =>
+          h(
+            "button",
+            {
+              type: "button",
+              "aria-pressed": String(isCut(edge)),
+              title: isCut(edge) ? "Restore this edge" : "Cut this edge",
+              onclick: () => toggleCut(edge),
+            },
+            named(edge),
+          ),
+        ),
+      );
+    }
+
+    function layout(width, height) {
+      const { S, L } = ctx.base;
+      const left = 34,
+        top = 22,
+        right = Math.min(150, width * 0.2);
+      const lane = (height - top - 22) / S,
+        step = (width - left - right) / L;
+      return { left, top, right, lane, step, y: (s) => top + (s + 0.5) * lane, x: (l) => left + l * step };
+    }
+
+    function sentence() {
+      const all = values();
+      const drawn = strongest(store.get("edges"));
+      const size = (list) => list.reduce((sum, value) => sum + Math.abs(value), 0);
+      const [here, earlier] = [size(answer().edges), size(answer().earlier)];
+      const share = size(drawn.map((edge) => edge.value)) / (size(all) || 1);
+      return (
+        `${ctx.version() === "difference" ? "Δ " : ""}logit ${number(answer().logit)} above the vocabulary's mean · ` +
+        `the ${drawn.length} edges drawn hold ${number(share * 100, 0)} % of what the ${all.length} edges move; ` +
+        `${number((100 * here) / (here + earlier || 1), 0)} % of all is moved at this token`
+      );
+    }
+
+    function arcs(pen, width, height, theme) {
+      const { x, y, step } = layout(width, height);
+      const drawn = strongest(store.get("edges")).reverse(); // the strongest on top
+      const most = Math.abs(drawn.at(-1)?.value ?? 1);
+      for (const edge of drawn) {
+        const [x0, x1] = [x(edge.layer), x(edge.layer) + step];
+        const bend = (x0 + x1) / 2;
+        const share = Math.abs(edge.value) / most;
+        pen.path(
+          `M${x0} ${y(edge.source)}C${bend} ${y(edge.source)} ${bend} ${y(edge.target)} ${x1} ${y(edge.target)}`,
+          {
+            stroke: edge.value > 0 ? theme.warm : theme.cool,
+            width: 0.8 + 6 * share,
+            opacity: 0.35 + 0.6 * share,
+            dash: isCut(edge) ? [3, 4] : [],
+          },
+        );
+      }
+    }
+
+    // A dot for each stream's state after each layer, and a bar for what it finally writes.
+    function states(pen, width, height, theme) {
+      const { S, L } = ctx.base;
+      const { x, y, right, left, step, lane } = layout(width, height);
+      const { nodes, direct } = answer();
+      const color = (value) => (value > 0 ? theme.warm : theme.cool);
+      const most = Math.max(...nodes.map(Math.abs), 1e-9),
+        highest = Math.max(...direct.map(Math.abs), 1e-9);
+      for (let s = 0; s < S; s++) {
+        for (let l = 0; l < L; l++) {
+          const value = nodes[l * S + s];
+          const r = 1.5 + Math.min(5.5, lane / 2.4) * Math.sqrt(Math.abs(value) / most);
+          pen.rect(x(l + 1) - r, y(s) - r, 2 * r, 2 * r, {
+            fill: color(value),
+            stroke: theme.panel,
+            radius: r,
+          });
+        }
+        const bar = (right - 62) * (Math.abs(direct[s]) / highest);
+        pen.rect(left + L * step + 10, y(s) - Math.min(5, lane / 3), bar, Math.min(10, (2 * lane) / 3), {
+          fill: color(direct[s]),
+        });
+        pen.text(number(direct[s]), left + L * step + 14 + bar, y(s) + 3.5, { color: theme.dim, size: 10 });
+      }
+    }
+
+    function lanes(pen, width, height, theme) {
+      const { S, L } = ctx.base;
+      const { left, top, step, y, x, lane } = layout(width, height);
+      const { layer, stream } = store.state;
+      pen.rect(x(layer), top - 4, step, S * lane + 8, { fill: theme.faint, radius: 3 });
+      for (let l = 0; l < L; l++)
+        pen.text(`L${l}`, x(l + 0.5), 12, {
+          color: l === layer ? theme.ink : theme.dim,
+          weight: l === layer ? 700 : 400,
+          size: 10,
+          align: "middle",
+        });
+      const word = short(ctx.base.string(target()), 12);
+      pen.text(`“${word}”, written`, x(L) + 10, 12, { color: theme.ink, size: 10, weight: 700 });
+      for (let s = 0; s < S; s++) {
+        pen.path(`M${left} ${y(s)}H${x(L)}`, {
+          stroke: streamColor(s, S),
+          width: s === stream ? 2 : 1,
+          opacity: 0.5,
+        });
+        if (s % Math.ceil(11 / lane) === 0 || s === stream)
+          pen.text(`S${s}`, left - 8, y(s) + 3.5, {
+            color: s === stream ? theme.ink : theme.dim,
+            weight: s === stream ? 700 : 400,
+            size: 10,
+            align: "right",
+          });
+      }
+    }
+
+    // The edge whose arc passes nearest to a point of the picture, if it is near.
+    function edgeAt(px, py) {
+      const { x, y, step } = layout(...panel.size);
+      let best = null,
+        nearest = NEAR;
+      for (const edge of strongest(store.get("edges"))) {
+        const t = (px - x(edge.layer)) / step;
+        if (t < 0 || t > 1) continue;
+        // the curve's x is monotonous but not t; near enough to find its height
+        const u = inverse(t);
+        const at = y(edge.source) + (y(edge.target) - y(edge.source)) * (3 * u * u - 2 * u ** 3);
+        if (Math.abs(at - py) < nearest) [best, nearest] = [edge, Math.abs(at - py)];
+      }
+      return best;
+    }
+
+    return {
+      update() {
+        predicted.show(store.get("predicted"));
+        reach.show(store.get("reach"));
+        slider.value = String(store.get("edges"));
+        count.textContent = String(store.get("edges"));
+        const { token } = store.state;
+        const after = short(ctx.base.strings[token], 12);
+        panel.note.textContent = `“${short(ctx.base.string(target()), 12)}” after ${token} “${after}”`;
+        listEdges();
+      },
+      height: () => Math.max(200, Math.min(420, ctx.base.S * 30 + 44)),
+      render(pen, width, height, theme) {
+        if (found?.key !== keyNow()) load();
+        if (!answer()) {
+          const why = answer() === null ? "The model did not answer." : "asking the model …";
+          pen.text(why, 8, 24, { color: theme.dim, size: 11 });
+          return;
+        }
+        lanes(pen, width, height, theme);
+        arcs(pen, width, height, theme);
+        states(pen, width, height, theme);
+        pen.text(sentence(), 34, height - 4, { color: theme.dim, size: 10, max: width - 36 });
+        pen.region({
+          x: 0,
+          y: 0,
+          w: width,
+          h: height,
+          rows: Math.floor(height),
+          columns: Math.floor(width),
+          keys: false,
+        });
+      },
+      tip({ row, column }) {
+        const edge = answer() && edgeAt(column, row);
+        return edge ? `${named(edge)} logits\nclick ${isCut(edge) ? "restores" : "cuts"} it` : null;
+      },
+      click({ row, column }) {
+        const edge = answer() && edgeAt(column, row);
+        if (edge) toggleCut(edge);
+      },
+      table: () => ({
+        columns: ["layer", "head", "target", "source", "logits"],
+        rows: answer()
+          ? strongest(values().length).map(({ layer, head, target, source, value }) => [
+              layer,
+              head,
+              target,
+              source,
+              value,
+            ])
+          : [],
+      }),
+      python() {
+        const version = ctx.version();
+        const call = (hooks) =>
+          `edge_attribution(model, tokens, token=${store.get("token")}, target=${target()}, ` +
+          `means=baseline.means${hooks})`;
+        const hooks = `, hooks=intervention.hooks(model, baseline.means${ctx.dictionaryPython()})`;
+        const part = store.get("reach") === "here" ? "edges" : "earlier";
+        const shown = {
+          baseline: `${call("")}.${part}`,
+          intervened: `${call(hooks)}.${part}`,
+          difference: `${call(hooks)}.${part} - ${call("")}.${part}`,
+        }[version];
+        return [
+          ctx.preamble(false),
+          version === "baseline" ? ctx.baselinePython() : ctx.interventionPython(),
+          "from srmlab.analysis import edge_attribution",
+          "",
+          `${shown}      # logits, [layer, head, target, source]`,
+        ].join("\n");
+      },
+    };
+  },
+};
+
+// The parameter u of a curve with upright ends at which its x, (3u − 3u² + 2u³) / 2 of the way, is at t.
+function inverse(t) {
+  let [low, high] = [0, 1];
+  for (let i = 0; i < 20; i++) {
+    const u = (low + high) / 2;
+    if ((3 * u - 3 * u * u + 2 * u ** 3) / 2 < t) low = u;
+    else high = u;
+  }
+  return (low + high) / 2;
+}
+
+function minus(after, before) {
+  const less = (name) => after[name].map((value, i) => value - before[name][i]);
+  return {
+    logit: after.logit - before.logit,
+    ...Object.fromEntries(["edges", "earlier", "nodes", "direct"].map((name) => [name, less(name)])),
+  };
+}

@@ -1,0 +1,31 @@
+"""Induction: the score of every head of every attention call."""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+from srmlab.analysis.induction import Induction
+from srmlab.figures.style import COLUMN, SHARE_MAP, footnote, new_figure, sparse_ticks, styled
+
+
+@styled
+def induction_map(result: Induction) -> Figure:
+    """Attention calls down, in their order; heads across, those of all streams side by side."""
+    calls, heads = result.score.shape
+    figure = new_figure(COLUMN, min(5.5, 0.09 * calls + 1.2))
+    axes = figure.subplots()
+    image = axes.imshow(
+        result.score, cmap=SHARE_MAP, vmin=0, vmax=max(float(result.score.max()), 1e-9), aspect="auto"
+    )
+    axes.set_xlabel("head")
+    axes.set_xticks(sparse_ticks(heads, at_most=16))
+    axes.set_ylabel("attention call")
+    axes.set_yticks(sparse_ticks(calls, at_most=12))
+    bar = figure.colorbar(image, ax=axes)
+    bar.set_label("weight on what came next before")
+    bar.outline.set_linewidth(0.4)  # pyright: ignore[reportCallIssue]
+    footnote(
+        figure,
+        f"uniform attention: {result.uniform:.3f}; second copy {result.text('gain', '+.2f')} nats easier",
+    )
+    return figure

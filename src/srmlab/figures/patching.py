@@ -1,0 +1,123 @@
+"""Patching: what every cell brings back, the gradient's approximation against it, and the paths."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from srmlab.analysis.patching import PatchGrid
+from srmlab.analysis.paths import PathGrid
+from srmlab.figures.palette import BLACK, BLUE, GREY, SIGNED_MAP
+from srmlab.figures.style import COLUMN, PAGE, bare, footnote, new_figure, sparse_ticks, styled
+
+LABELS = 24  # of positions, at most
+
+
+@styled
+def patch_maps(result: PatchGrid) -> Figure:
+    """Of three axes a panel a layer, stream down and position across; of two axes one panel."""
+    maps = result.share  # [layer, stream, position]
+    layers, streams, positions = maps.shape
+    several = min(layers, streams, positions) > 1
+    panels = list(maps) if several else [np.squeeze(maps).reshape(_two(maps.shape))]
+    columns = min(2 if positions > 8 else 4, len(panels))
+    rows = -(-len(panels) // columns)
+    height = (0.11 * streams + 0.55) * rows + 0.6 if several else 0.16 * panels[0].shape[0] + 1.2
+    figure = new_figure(PAGE if several else COLUMN, height)
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    top = float(np.nanmax(np.abs(maps))) or 1.0
+    image = None
+    for axes, panel in zip(grid.ravel(), panels, strict=False):
+        image = axes.imshow(panel, cmap=SIGNED_MAP, vmin=-top, vmax=top, aspect="auto")
+        axes.set_facecolor("#dddddd")  # where there is nothing but padding
+    for axes in grid.ravel()[len(panels) :]:
+        axes.set_visible(False)
+    _name_axes(result, grid, several)
+    assert image is not None
+    bar = figure.colorbar(image, ax=grid.ravel().tolist(), fraction=0.05, pad=0.02)
+    bar.set_label("share of the difference")
+    bar.outline.set_linewidth(0.4)  # pyright: ignore[reportCallIssue]
+    other = "clean" if result.into == "corrupt" else "corrupt"
+    footnote(figure, f"{other} state put into the {result.into} prompt; 1: as in the {other} one")
+    return figure
+
+
+def _two(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Rows and columns of a map with at most two axes of any length."""
+    layers, streams, positions = shape
+    return (layers, streams * positions) if layers > 1 else (streams, positions)
+
+
+def _name_axes(result: PatchGrid, grid: np.ndarray, several: bool) -> None:
+    shown = {"layer": result.layers, "stream": result.streams, "position": result.positions}
+    long = [axis for axis, names in shown.items() if len(names) > 1]
+    if several:
+        for axes, name in zip(grid.ravel(), result.layers, strict=False):
+            axes.set_title(name, pad=2, fontsize=6.5)
+    across = long[-1] if len(long) > 1 or long == ["position"] else "position"
+    down = next((axis for axis in (long[1:] if several else long) if axis != across), "stream")
+    for axes in grid[-1]:
+        _ticks(axes, "x", across, shown[across])
+    for axes in grid[:, 0]:
+        _ticks(axes, "y", down, shown[down])
+
+
+def _ticks(axes: Axes, along: str, axis: str, names: tuple[str, ...]) -> None:
+    at = sparse_ticks(len(names), LABELS)
+    # A token is shown between marks, so that a blank in it is seen; $ would begin a formula.
+    labels = [names[i].replace("$", r"\$").replace("\n", "⏎") for i in at]
+    if along == "x":
+        axes.set_xticks(at, labels, rotation=90 if max(map(len, labels)) > 2 else 0, fontsize=5.5)
+        axes.set_xlabel(axis)
+    else:
+        axes.set_yticks(at, labels, fontsize=5.5)
+        axes.set_ylabel(axis)
+    axes.tick_params(length=1.5, pad=1)
+
+
+@styled
+def patch_attribution(result: PatchGrid) -> Figure:
+    """Every cell: its effect by the gradient against the exact one."""
+    figure = new_figure(COLUMN, COLUMN)
+    axes = figure.subplots()
+    scale = result.goal - result.before
+    exact, approximate = result.share.ravel(), (result.approximate / scale).ravel()
+    known = np.isfinite(exact) & np.isfinite(approximate)
+    if known.any():
+        ends = [float(v) for v in (exact[known].min(), exact[known].max())]
+        axes.plot(ends, ends, color=GREY, linewidth=0.8)
+        axes.scatter(exact[known], approximate[known], s=5, color=BLUE, alpha=0.6, linewidths=0)
+        axes.set_title(f"r = {result.text('correlation')}")
+    else:
+        axes.text(0.5, 0.5, "no attribution was asked for", ha="center", color=BLACK)
+    axes.set_xlabel("exact: share of the difference")
+    axes.set_ylabel("by the gradient")
+    axes.grid()
+    return figure
+
+
+@styled
+def path_maps(result: PathGrid) -> Figure:
+    """A panel a layer: source stream across, target stream down."""
+    layers, streams, _ = result.share.shape
+    panel = min(0.95, (PAGE - 1.15) / layers)
+    figure = new_figure(panel * layers + 1.15, panel + 0.7, "compressed")
+    grid = figure.subplots(1, layers, squeeze=False)[0]
+    top = float(np.nanmax(np.abs(result.share))) or 1.0
+    image = None
+    for layer, axes in enumerate(grid):
+        image = axes.imshow(result.share[layer], cmap=SIGNED_MAP, vmin=-top, vmax=top)
+        bare(axes)
+        axes.set_title(f"layer {layer}", pad=3)
+        axes.set_xlabel("source", labelpad=1)
+    ticks = sparse_ticks(streams, at_most=4)
+    for axis in (grid[0].xaxis, grid[0].yaxis):
+        axis.set_ticks(ticks, labels=[result.streams[tick] for tick in ticks], fontsize=5.5)
+    grid[0].set_ylabel("target")
+    assert image is not None
+    bar = figure.colorbar(image, ax=list(grid), fraction=0.04, pad=0.012)
+    bar.set_label("share of the\ndifference")
+    bar.outline.set_linewidth(0.4)  # pyright: ignore[reportCallIssue]
+    footnote(figure, "one message from source to target replaced, all others held")
+    return figure

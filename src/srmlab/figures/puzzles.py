@@ -1,0 +1,127 @@
+"""Puzzles cell by cell: when cells become right, what comes to rest, which stream holds what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from srmlab.analysis.cell_probe import CellProbe
+from srmlab.analysis.cells import Cells
+from srmlab.analysis.fixed_points import FixedPoints
+from srmlab.analysis.result import Result
+from srmlab.figures.palette import BLUE, GREEN, GREY, SHARE_MAP, STREAMS, VERMILION
+from srmlab.figures.style import (
+    COLUMN,
+    PAGE,
+    bare,
+    error_band,
+    footnote,
+    new_figure,
+    sparse_ticks,
+    styled,
+)
+
+
+@styled
+def cells_curves(result: Cells, twins: Sequence[Result] = ()) -> Figure:
+    """Above, what is right over segments × layers; below, where cells settle and where they are lost."""
+    figure = new_figure(COLUMN, 3.6)
+    top, bottom = figure.subplots(2, 1, sharex=True)
+    x = (np.arange(len(result.right)) + 1) / result.segment_depth
+    for name, label, color in (("right", "cells right", BLUE), ("solved", "boards solved", GREEN)):
+        others = np.array([getattr(twin, name) for twin in twins])
+        if len(others):
+            top.fill_between(x, others.min(0), others.max(0), color=GREY, alpha=0.4, linewidth=0)
+        curve(top, x, result, name, label, color)
+    top.set_ylim(0, 1.02)
+    top.set_ylabel("share")
+    top.legend(loc="lower right")
+    width = 0.8 / result.segment_depth
+    bottom.bar(x, result.settles, width=width, color=BLUE, label="settle right")
+    bottom.bar(x, -result.lost, width=width, color=VERMILION, label="flip back")
+    bottom.axhline(0, color=GREY, linewidth=0.6)
+    bottom.set_ylabel("share of cells")
+    bottom.set_xlabel("segments")
+    bottom.legend()
+    for axes in (top, bottom):
+        axes.set_xticks([k + 1 for k in sparse_ticks(result.segments, at_most=9)])
+        axes.grid(axis="x")
+        axes.set_axisbelow(True)
+    note = "; grey: range of untrained twins" if twins else ""
+    footnote(figure, f"{result.segment_depth} layers a segment, {result.evidence.sequences} boards{note}")
+    return figure
+
+
+@styled
+def fixed_points_curves(result: FixedPoints) -> Figure:
+    """What still changes, segment by segment, and what stays solved, to twice the trained number."""
+    figure = new_figure(COLUMN, 3.6)
+    top, bottom = figure.subplots(2, 1, sharex=True)
+    x = result.ends
+    top.plot(x[1:], np.maximum(result.change[1:], 1e-6), color=BLUE, marker=".", label="state, relative")
+    top.plot(x[1:], np.maximum(result.moved[1:], 1e-6), color=VERMILION, marker=".", label="cells, share")
+    top.set_yscale("log")
+    top.set_ylabel("change from the\nsegment before")
+    top.legend()
+    curve(bottom, x, result, "solved", "solved", GREEN)
+    curve(bottom, x, result, "stays", "of those solved as trained", BLUE)
+    bottom.set_ylim(0, 1.02)
+    bottom.set_ylabel("share of boards")
+    bottom.set_xlabel("segments")
+    bottom.legend(loc="lower right")
+    for axes in (top, bottom):
+        axes.axvline(result.trained, color=GREY, linewidth=0.8, linestyle=":")
+        axes.set_xticks([k + 1 for k in sparse_ticks(len(x), at_most=9)])
+        axes.grid(axis="y")
+        axes.set_axisbelow(True)
+    ends = ", ".join(
+        f"{name} {float(getattr(result, name)):.0%}" for name in ("stuck", "cycling", "escaping")
+    )
+    footnote(figure, f"dotted: as trained; boards not solved there: {ends}")
+    return figure
+
+
+def curve(axes: Axes, x: np.ndarray, result: Result, name: str, label: str, color: str) -> None:
+    values = np.asarray(getattr(result, name))
+    axes.plot(x, values, color=color, marker=".", markersize=3, label=label)
+    error_band(axes, x, values, result.standard_error(name), color)
+
+
+@styled
+def cell_probe_maps(result: CellProbe) -> Figure:
+    """Left, R² of every stream over segments, the shuffled null dotted; right, the board of each stream."""
+    streams = len(result.streams)
+    columns = min(4, streams)
+    rows = -(-streams // columns)
+    figure = new_figure(PAGE, max(2.2, 0.8 * rows + 0.8))
+    parts: Any = figure.subfigures(1, 2, width_ratios=[1, 1.25])
+    left, right = parts
+    axes = left.subplots()
+    x = np.arange(1, len(result.held) + 1)
+    for s, name in enumerate(result.streams):
+        color = STREAMS[s % len(STREAMS)]
+        axes.plot(x, result.held[:, s], color=color, marker=".", markersize=3, label=name)
+        error_band(axes, x, result.held[:, s], result.standard_error("held")[:, s], color)
+        axes.plot(x, result.shuffled[:, s], color=color, linestyle=":", linewidth=0.7)
+    axes.axhline(0, color=GREY, linewidth=0.6)
+    axes.set_xlabel("segments")
+    axes.set_ylabel("R² of a cell's value")
+    axes.legend(ncols=2)
+    side = round(result.cell.shape[1] ** 0.5)
+    grid = right.subplots(rows, columns, squeeze=False)
+    top = max(0.05, float(np.nanmax(result.cell)))
+    image = None
+    for s, panel in enumerate(grid.ravel()):
+        panel.set_visible(s < streams)
+        if s < streams:
+            image = panel.imshow(result.cell[s].reshape(side, -1), cmap=SHARE_MAP, vmin=0, vmax=top)
+            panel.set_title(result.streams[s], pad=2, fontsize=7)
+            bare(panel)
+    assert image is not None
+    bar = right.colorbar(image, ax=grid, fraction=0.05, pad=0.02)
+    bar.set_label("R² by place at the end")
+    return figure

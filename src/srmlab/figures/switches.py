@@ -1,0 +1,99 @@
+"""Switches: how much edges vary, what tells when they are open, and what holding a feature does."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from srmlab.dictionaries.switches import Switches
+from srmlab.figures.palette import BLACK, BLUE, GREEN, GREY, ORANGE, VERMILION
+from srmlab.figures.style import PAGE, footnote, new_figure, styled
+
+COLORS = {
+    "features": BLUE,
+    "best feature": VERMILION,
+    "token": BLACK,
+    "position": ORANGE,
+    "random features": GREEN,
+    "shuffled": GREY,
+}
+
+
+@styled
+def switch_panels(result: Switches) -> Figure:
+    figure = new_figure(PAGE, 4.2)
+    grid = figure.subplots(2, 2)
+    _deviations(grid[0, 0], result)
+    if result.edges:
+        _curve(grid[0, 1], result)
+        _scatter(grid[1, 0], result)
+        _held(grid[1, 1], result)
+    footnote(figure, str(result.evidence))
+    return figure
+
+
+def _deviations(axes: Axes, result: Switches) -> None:
+    """How much the weights of strong edges differ between tokens."""
+    strong = result.weight >= 1 / result.weight.shape[-1]
+    own = result.deviation[strong & (result.deviation > 0)]
+    others = result.twin_deviation[result.twin_deviation > 0]
+    bins = np.linspace(0, max(float(own.max(initial=0.1)), float(others.max(initial=0.1))), 40).tolist()
+    axes.hist(own, bins, density=True, color=BLUE, alpha=0.8, label="strong edges")
+    if others.size:
+        axes.hist(others, bins, density=True, color=GREY, alpha=0.6, label="untrained twins")
+    axes.axvline(result.bar, color=VERMILION, linewidth=0.9, linestyle="--")
+    axes.set_title(
+        f"{len(result.edges)} of {result.strong} strong edges vary more than any twin's", loc="left"
+    )
+    axes.set_xlabel("standard deviation of the weight over tokens")
+    axes.set_yticks([])
+    axes.legend()
+
+
+def _curve(axes: Axes, result: Switches) -> None:
+    """How well open is told from closed, by how many pairs of features are asked."""
+    low, middle, high = np.quantile(result.by_pairs, (0.25, 0.5, 0.75), axis=0)
+    axes.plot(result.sizes, middle, color=BLUE, marker=".", label="pairs of features")
+    axes.fill_between(result.sizes, low, high, color=BLUE, alpha=0.2, linewidth=0)
+    for name, color in COLORS.items():
+        value = float(np.median(result.auc[:, result.predictors.index(name)]))
+        label = {"features": "all pairs", "position": "position, shuffled", "shuffled": ""}.get(name, name)
+        axes.axhline(value, color=color, linewidth=0.9, linestyle=(0, (4, 2)))
+        axes.annotate(label, (float(result.sizes[-1]) * 1.6, value), fontsize=6, color=color, va="center",
+                      annotation_clip=False)  # fmt: skip
+    axes.set_xscale("log")
+    axes.set_ylim(0.45, 1.0)
+    axes.set_xlabel("pairs of features (median and quartiles of switches)")
+    axes.set_ylabel("AUC on other text")
+    axes.set_title("what tells when a switch is open", loc="left")
+
+
+def _scatter(axes: Axes, result: Switches) -> None:
+    """Every switch: features against the token alone."""
+    token = result.auc[:, result.predictors.index("token")]
+    for name, label in (("features", "all its features"), ("best feature", "its best feature")):
+        values = result.auc[:, result.predictors.index(name)]
+        count = f"{result.better(name)} of {len(result.edges)} above"
+        axes.scatter(
+            token, values, s=6, color=COLORS[name], alpha=0.6, linewidths=0, label=f"{label}: {count}"
+        )
+    axes.plot([0.5, 1], [0.5, 1], color=GREY, linewidth=0.7, linestyle=":")
+    axes.set_xlabel("AUC of the token alone")
+    axes.set_ylabel("AUC of features")
+    axes.set_ylim(0.48, 1.12)
+    axes.legend(loc="upper left")
+
+
+def _held(axes: Axes, result: Switches) -> None:
+    """How often holding the deciding feature flips the edge."""
+    shares = [column[np.isfinite(column)] for column in result.flipped.T]
+    order, colors = (0, 2, 1, 3), (BLUE, GREY, BLUE, GREY)
+    for place, (held, color) in enumerate(zip(order, colors, strict=True)):
+        axes.bar(place, shares[held].mean() if len(shares[held]) else 0, color=color, width=0.7)
+        jitter = place + np.linspace(-0.25, 0.25, len(shares[held]))
+        axes.scatter(jitter, shares[held], s=2, color=BLACK, alpha=0.4, linewidths=0, zorder=3)
+    names = [result.held[held].replace(" ", "\n") for held in order]
+    axes.set_xticks(range(len(order)), labels=names)
+    axes.set_ylabel("share of tokens that flip")
+    axes.set_title("holding the deciding feature, and another", loc="left")

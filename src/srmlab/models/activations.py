@@ -1,0 +1,108 @@
+"""The values of a pass by the names of their sites, and what a model's contract makes of them.
+
+`run_with_cache` gives such a cache: a dict, with TransformerLens' helpers.
+
+    >>> import srmlab, torch
+    >>> model = srmlab.build(srmlab.preset("srm-nano"))
+    >>> logits, cache = model.run_with_cache(torch.arange(5)[None])
+    >>> cache.stack_activation("layers.*.update").shape         # layer, batch, token, stream, dim
+    torch.Size([8, 1, 5, 8, 32])
+    >>> states = cache.accumulated_resid()                      # the state at every point in depth
+    >>> parts, labels = cache.decompose_resid(return_labels=True)
+    >>> labels[:3]                                              # where it starts, then what every call adds
+    ['start', 'layers.0.steps.0.out', 'layers.0.steps.1.out']
+    >>> torch.allclose(parts.sum(0), states[-1], atol=1e-4)
+    True
+    >>> token = int(logits[0, -1].argmax())
+    >>> torch.allclose(cache.logit_attrs(parts, token).sum(0)[0, -1], logits[0, -1, token], atol=1e-4)
+    True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from srmlab.errors import UserError
+from srmlab.models.sites import NamesFilter
+
+if TYPE_CHECKING:
+    from srmlab.models.model import LanguageModel
+
+
+class ActivationCache(dict[str, Tensor]):
+    def __init__(self, model: LanguageModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def stack_activation(self, names_filter: NamesFilter) -> Tensor:
+        """[site, …] The values of several sites of one shape, in the order of the computation."""
+        names = self.model.select_sites(names_filter)
+        shapes = {tuple(self.value(name).shape) for name in names}
+        if len(shapes) != 1:
+            raise UserError(
+                f"{names_filter!r} selects values of shapes {sorted(shapes)}: stack those of one shape"
+            )
+        return torch.stack([self[name] for name in names])
+
+    def accumulated_resid(self, return_labels: bool = False) -> Tensor | tuple[Tensor, list[str]]:
+        """[point, B, T, S, D] The state at every point in depth: what has come together so far."""
+        points = self.model.points
+        self.check(site for point in points for site in point.sites)
+        found = torch.stack([self.model.state_at(point, self) for point in points])
+        return (found, [point.name for point in points]) if return_labels else found
+
+    def decompose_resid(self, return_labels: bool = False) -> Tensor | tuple[Tensor, list[str]]:
+        """[part, B, T, …] Where the state starts, and what every call adds to it.
+
+        The parts add up to the state after the last level; in a model of two nets, those of each net to its
+        own. They do not where the state is normed or mixed between calls, as in Ouro and hyper-connections.
+        Labels are the calls' sites.
+        """
+        if not self.model.calls:
+            raise UserError(f"{self.model.config.architecture} does not say what its calls add to the state")
+        parts: list[Tensor] = []
+        labels: list[str] = []
+        sites = {call.site for call in self.model.calls}
+        for call in self.model.calls:
+            value = self.value(call.site)
+            goes_on = isinstance(call.before, str) and call.before in sites
+            begins = not parts if call.before is None else not goes_on
+            before = self.model.site_names[0] if call.before is None else call.before
+            given = self.value(before) if isinstance(before, str) else before
+            if begins:
+                parts.append(given.to(value).expand_as(value))
+                labels.append("start")
+            parts.append(value if call.before is None else value - given.to(value))
+            labels.append(call.site)
+        found = torch.stack(parts)
+        return (found, labels) if return_labels else found
+
+    def logit_attrs(self, parts: Tensor, tokens: Tensor | int) -> Tensor:
+        """[part, B, T] What each part [part, B, T, S, D] of the last state adds to the logit of `tokens`, one
+        id or [B, T]: where the output is linear, so that logits are sums over parts."""
+        model = self.model
+        if model.stream_readout is None or len(model.points) > model.depth:
+            raise UserError(
+                f"logit_attrs needs an output that is linear in the last state; that of this "
+                f"{model.config.architecture} is not"
+            )
+        if parts.ndim != 5 or parts.shape[-2:] != (len(model.streams), model.stream_dim):
+            raise UserError(f"parts of shape {list(parts.shape)}: give [part, batch, token, stream, dim]")
+        ids = torch.full(parts.shape[1:3], tokens) if isinstance(tokens, int) else tokens
+        directions = model.unembedding[ids.to(parts.device)]  # [B, T, E]
+        wanted = torch.einsum("bte,sde->btsd", directions, model.stream_readout)
+        return torch.einsum("nbtsd,btsd->nbt", parts, wanted.to(parts))
+
+    def value(self, name: str) -> Tensor:
+        self.check([name])
+        return self[name]
+
+    def check(self, names: Iterable[str]) -> None:
+        if lacking := [name for name in names if name not in self]:
+            raise UserError(
+                f"the cache lacks {lacking[0]}: leave out names_filter, or let it select this site too"
+            )

@@ -1,0 +1,176 @@
+"""The block of today's transformers, which the looped models apply again and again: attention, then a gated
+MLP, each added to a residual stream and each reading it through an RMSNorm without weights.
+
+    h = h + Attention(RMSNorm(h));  h = h + MLP(RMSNorm(h))
+
+With norms = "around" what is added is normed too: h + RMSNorm(Attention(RMSNorm(h))). With norms = "sum" the
+stream itself is, after every addition: RMSNorm(h + Attention(RMSNorm(h))).
+
+Sites: attn|mlp|out, and inside attention.q|k|v|weights|z   neurons.pre|post
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from srmlab.models.attention import Rotary, causal_attention
+from srmlab.models.config import ModelConfig
+from srmlab.models.contract import Config
+from srmlab.models.fields import require
+from srmlab.models.forward import Pass
+from srmlab.models.model import LanguageModel
+from srmlab.models.streams import RMSNorm, init_linear_
+
+Norms = Literal["before", "around", "sum"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockConfig(ModelConfig):
+    """The sizes of a block."""
+
+    dim: int = 768
+    heads: int = 12
+    head_dim: int = 64
+    mlp_dim: int = 2048
+    kv_heads: int = 0  # heads of keys and values, each read by several of queries; 0: as many
+    gated: bool = True  # SwiGLU, or a plain MLP with GELU
+    norms: Norms = "before"
+    rope_theta: float = 10_000.0
+    norm_eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_positive("dim", "heads", "head_dim", "mlp_dim")
+        self.require_attention(self.head_dim, self.rope_theta, self.norm_eps)
+        even = self.kv_heads == 0 or (self.kv_heads > 0 and self.heads % self.kv_heads == 0)
+        require(even, "kv_heads", self.kv_heads, f"must divide heads = {self.heads}, or be 0 for as many")
+
+    @property
+    def keys_width(self) -> int:
+        """Of the keys of a token, and of its values."""
+        return (self.kv_heads or self.heads) * self.head_dim
+
+    @property
+    def inner(self) -> int:
+        return self.heads * self.head_dim
+
+    def block_cost(self, context: float) -> float:
+        """Multiply-adds of one block for one token."""
+        mlp = (3 if self.gated else 2) * self.dim * self.mlp_dim
+        projected = 2 * self.dim * (self.inner + self.keys_width)
+        return projected + mlp + 2 * self.inner * (context + 1) / 2
+
+    @property
+    def block_lines(self) -> list[str]:
+        """A block, for a drawing."""
+
+        def line(what: str, sizes: str) -> str:
+            added = f"RMSNorm({what}(RMSNorm(h)))" if self.norms == "around" else f"{what}(RMSNorm(h))"
+            new = f"RMSNorm(h + {added})" if self.norms == "sum" else f"h + {added}"
+            return f"     {f'h = {new}':<42}{sizes}"
+
+        return [
+            line("attention", f"{self.heads} heads of {self.head_dim}, rotary"),
+            line("MLP", f"{self.mlp_dim}, {'SwiGLU' if self.gated else 'GELU'}"),
+        ]
+
+    @property
+    def output_line(self) -> str:
+        return f"logits {self.vocab_size}" + (" (tied)" if self.tied else "")
+
+
+class Block(nn.Module):
+    def __init__(self, config: BlockConfig) -> None:
+        super().__init__()
+        self.heads, self.gated, self.norms = config.heads, config.gated, config.norms
+        self.norm = RMSNorm(config.norm_eps)
+        self.widths = [config.inner, config.keys_width, config.keys_width]
+        self.qkv = nn.Linear(config.dim, sum(self.widths), bias=False)
+        self.attn_out = nn.Linear(config.inner, config.dim, bias=False)
+        self.mlp_up = nn.Linear(config.dim, (1 + config.gated) * config.mlp_dim, bias=False)
+        self.mlp_down = nn.Linear(config.mlp_dim, config.dim, bias=False)
+
+    def forward(self, h: Tensor, here: Pass) -> Tensor:
+        h = self.together(h + here("attn", self.attention(h, here)))
+        return here("out", self.together(h + here("mlp", self.mlp(h, here))))
+
+    def together(self, h: Tensor) -> Tensor:
+        return self.norm(h) if self.norms == "sum" else h
+
+    def attention(self, h: Tensor, here: Pass) -> Tensor:
+        """What attention adds to the stream [B, T, D]."""
+        qkv = self.qkv(self.norm(h))
+        if self.widths[1] < self.widths[0]:
+            qkv = self.repeated(qkv)
+        added = self.attn_out(causal_attention(qkv, self.heads, here))
+        return self.norm(added) if self.norms == "around" else added
+
+    def repeated(self, qkv: Tensor) -> Tensor:
+        """Every head of keys and values as often as heads of queries read it: [B, T, 3·H·K]."""
+        q, *kv = qkv.split(self.widths, dim=-1)
+        K = self.widths[0] // self.heads
+        times = self.widths[0] // self.widths[1]
+        return torch.cat(
+            (q, *(x.unflatten(-1, (-1, K)).repeat_interleave(times, -2).flatten(-2) for x in kv)), -1
+        )
+
+    def mlp(self, h: Tensor, here: Pass) -> Tensor:
+        """What the MLP adds to the stream [B, T, D]."""
+        up = self.mlp_up(self.norm(h))
+        if self.gated:
+            gate, up = up.chunk(2, dim=-1)
+            hidden = here("neurons.post", F.silu(here("neurons.pre", gate)) * up)
+        else:
+            hidden = here("neurons.post", F.gelu(here("neurons.pre", up)))
+        added = self.mlp_down(hidden)
+        return self.norm(added) if self.norms == "around" else added
+
+
+class BlockModel(LanguageModel[Config]):
+    """What models made of these blocks have in common: embedding, positions, unembedding, first weights."""
+
+    head: nn.Linear | None  # None: tied
+    norm: RMSNorm
+    parts: ClassVar = {"head": "unembedding"}
+
+    def make_ends(self, config: BlockConfig) -> None:
+        self.embedding = nn.Embedding(config.vocab_size, config.dim)
+        self.norm = RMSNorm(config.norm_eps)
+        self.head = None if config.tied else nn.Linear(config.dim, config.vocab_size, bias=False)
+        self.rotary = Rotary(config.head_dim, config.context, config.rope_theta)
+
+    def embed(self, tokens: Tensor, here: Pass) -> Tensor:
+        """The tokens' embeddings [B, T, D], with unit variance at the start; and their positions."""
+        h = here("input.embedding", self.embedding(tokens) * math.sqrt(self.embedding.embedding_dim))
+        here.rotary = self.rotary(here.start, tokens.shape[1], like=h)
+        return h
+
+    @property
+    def unembedding(self) -> Tensor:
+        return self.embedding.weight if self.head is None else self.head.weight
+
+    @property
+    def additions(self) -> int:
+        """How often a pass adds to the residual stream."""
+        return 2 * self.attention_calls
+
+    @torch.no_grad()
+    def initialize(self) -> None:
+        """Std 1/sqrt(fan in); what is added to a residual stream without norms, divided by the root of how
+        often.
+        """
+        generator = torch.Generator(device=self.device).manual_seed(self.config.init_seed)
+        init_linear_(self.embedding.weight, self.embedding.embedding_dim, generator)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                init_linear_(module.weight, module.in_features, generator)
+        for block in self.modules():
+            if isinstance(block, Block) and block.norms == "before":
+                for linear in (block.attn_out, block.mlp_down):
+                    linear.weight.div_(math.sqrt(self.additions))

@@ -1,0 +1,308 @@
+"""Huginn: a core of a few blocks repeated as often as one likes, between a prelude and a coda.
+
+    e   = Prelude(Embedding(tokens))
+    s_0 ~ a random state
+    s_t = Core(Adapter([s_{t−1}; e]))    t = 1 … n      gradient through the last `gradient_depth` only
+    logits = Unembedding(RMSNorm(Coda(RMSNorm(s_n))))
+
+In training s_0 is drawn anew for every token, from a generator that is part of the training state, and n for
+every step (depth_schedule = "poisson", see `training.depth`). In evaluation s_0 is one fixed draw for all
+tokens, so that a pass is the same every time, cached or not.
+
+Exit: "change" (the state moves by less than the tolerance), "kl" (the next token's distribution changes by
+fewer nats) and "entropy" (its entropy does). The last two read the state through the coda after every step.
+
+Sites: input.embedding   prelude.{b}.attn|mlp|out   steps.{t}.in|out   steps.{t}.blocks.{b}.attn|mlp|out
+coda.{b}.attn|mlp|out   output.embedding   logits     and inside a block: attention.q|k|v|weights|z
+neurons.pre|post
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from srmlab.models.block import Block, BlockConfig, BlockModel, Norms
+from srmlab.models.cache import Borrowed, slots
+from srmlab.models.config import NANO, Sizes
+from srmlab.models.contract import Call, Flops, Point
+from srmlab.models.exit import State, until_settled
+from srmlab.models.fields import require
+from srmlab.models.forward import Pass, gradient
+from srmlab.models.registry import register
+
+START = math.sqrt(2 / 5)  # the standard deviation of s_0
+
+
+@dataclass(frozen=True, kw_only=True)
+class HuginnConfig(BlockConfig):
+    """The defaults are Huginn-3.5B's."""
+
+    architecture: ClassVar[str] = "huginn"
+
+    vocab_size: int = 65536
+    context: int = 4096
+    dim: int = 5280
+    heads: int = 55
+    head_dim: int = 96
+    mlp_dim: int = 17920
+    norms: Norms = "sum"
+    rope_theta: float = 50_000.0
+    prelude: int = 2  # blocks
+    core: int = 4
+    coda: int = 2
+    steps: int = 32  # how often the core is applied
+    gradient_depth: int = 8  # gradient flows through the last steps only
+    start_seed: int = 0  # of the random states in training
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_positive("prelude", "core", "coda", "steps")
+        require(
+            1 <= self.gradient_depth <= self.steps,
+            "gradient_depth",
+            self.gradient_depth,
+            f"must be between 1 and steps = {self.steps}",
+        )
+
+    @property
+    def sizes(self) -> Sizes:
+        return Sizes(
+            width=self.dim,
+            heads=self.heads,
+            layers=self.prelude + self.steps * self.core + self.coda,
+            mlp=self.mlp_dim,
+            order=f"{self.prelude}+{self.core}+{self.coda}",
+            depth=f"{self.steps}/{self.gradient_depth}",
+        )
+
+    @property
+    def shape(self) -> str:
+        return (
+            f"{self.prelude} + {self.core} + {self.coda} blocks × {self.dim}, {self.steps} steps "
+            f"({self.gradient_depth} in the gradient)"
+        )
+
+    @property
+    def drawing(self) -> str:
+        gradient = "all" if self.gradient_depth == self.steps else f"the last {self.gradient_depth}"
+        return "\n".join(
+            [
+                f"e    tokens → embedding {self.dim} → {self.prelude} blocks, the prelude",
+                "s    a random state",
+                f"{self.steps} steps; gradient through {gradient}",
+                f"     h = adapter([s; e])                       {2 * self.dim} → {self.dim}",
+                f"     s = core(h)                               {self.core} blocks",
+                f"out  RMSNorm(s) → {self.coda} blocks, the coda → RMSNorm → {self.output_line}",
+                "",
+                "A block:",
+                *self.block_lines,
+            ]
+        )
+
+    def at_depth(self, depth: int, gradient_depth: int | None = None) -> HuginnConfig:
+        usual = min(self.gradient_depth, depth) if gradient_depth is None else gradient_depth
+        return self.replace(steps=depth, gradient_depth=usual)
+
+    def seeded(self, seed: int) -> HuginnConfig:
+        return self.replace(init_seed=seed, start_seed=seed)
+
+
+def huginn() -> HuginnConfig:
+    """Huginn-3.5B."""
+    return HuginnConfig()
+
+
+def huginn_nano() -> HuginnConfig:
+    """Huginn at nano size."""
+    return HuginnConfig(
+        **NANO,
+        dim=128,
+        heads=4,
+        head_dim=32,
+        mlp_dim=352,
+        prelude=1,
+        core=2,
+        coda=1,
+        steps=8,
+        gradient_depth=4,
+    )
+
+
+@register
+class Huginn(BlockModel[HuginnConfig]):
+    start: Tensor
+
+    presets: ClassVar = {"huginn": huginn, "huginn-nano": huginn_nano}
+    units = (Block,)
+    level_name = "steps"
+    recurrent = True
+    exit_rules = ("change", "kl", "entropy")
+    parts: ClassVar = {
+        "prelude_blocks.*": "prelude block {i}",
+        "adapter": "adapter",
+        "core_blocks.*": "core block {i}",
+        "coda_blocks.*": "coda block {i}",
+        "head": "unembedding",
+    }
+
+    def __init__(self, config: HuginnConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.make_ends(config)
+        self.prelude_blocks = nn.ModuleList(Block(config) for _ in range(config.prelude))
+        self.adapter = nn.Linear(2 * config.dim, config.dim, bias=False)
+        self.core_blocks = nn.ModuleList(Block(config) for _ in range(config.core))
+        self.coda_blocks = nn.ModuleList(Block(config) for _ in range(config.coda))
+        self.register_buffer("start", torch.zeros(config.dim))
+        self.start_generator = torch.Generator(device="cpu").manual_seed(config.start_seed)
+        self.ready()
+
+    def hidden(self, tokens: Tensor, here: Pass) -> Tensor:
+        config: HuginnConfig = here.config or self.config
+        e = self.embed(tokens, here)
+        for b, block in enumerate(self.prelude_blocks):
+            e = here.call(f"prelude.{b}", block, e)
+        s = self.first_state(e)
+        if here.exit is not None:
+            s = self.until_settled(s, e, config.steps, here)
+        else:
+            for t in range(config.steps):
+                with gradient(t >= config.steps - config.gradient_depth):
+                    s = self.step(t, s, e, here)
+        return here("output.embedding", self.read(s, here))
+
+    def first_state(self, e: Tensor) -> Tensor:
+        """s_0 [B, T, D]: in training another draw for every token, in evaluation one for all."""
+        if not self.training:
+            return self.start.expand_as(e)
+        seed = int(torch.randint(2**62, (), generator=self.start_generator))
+        if e.is_meta:
+            return torch.empty_like(e)
+        drawn = torch.empty_like(e, requires_grad=False)
+        generator = torch.Generator(device=e.device).manual_seed(seed)
+        return nn.init.trunc_normal_(drawn, std=START, a=-3 * START, b=3 * START, generator=generator)
+
+    def step(self, t: int, s: Tensor, e: Tensor, here: Pass) -> Tensor:
+        """The core once: [B, T, D] → [B, T, D]."""
+        inside = here.at(f"steps.{t}")
+        h = inside("in", self.adapter(torch.cat((s, e), dim=-1)))
+        for b, block in enumerate(self.core_blocks):
+            h = inside.call(f"blocks.{b}", block, h)
+        return inside("out", h)
+
+    def read(self, s: Tensor, here: Pass) -> Tensor:
+        """A state through the coda: the embedding that the unembedding reads."""
+        h = self.norm(s)
+        for b, block in enumerate(self.coda_blocks):
+            h = here.call(f"coda.{b}", block, h)
+        return self.norm(h)
+
+    # --- early exit ----------------------------------------------------------------------------------------
+
+    def until_settled(self, s: Tensor, e: Tensor, steps: int, here: Pass) -> Tensor:
+        """s_n, for every row the first that has settled by the rule that was asked for."""
+        assert here.exit is not None
+        exit, by_change = here.exit, here.exit.by in (None, "change")
+        rows = torch.arange(len(e), device=e.device).view(-1, 1, 1)
+        flat = -math.log(self.config.vocab_size)
+
+        def step(t: int, state: State, e: Tensor) -> State:
+            s = self.step(t, state[0][0], e, here)
+            if by_change:
+                return (s[None],)
+            return s[None], self.peek(s, state[2].flatten(), here), state[2]
+
+        def settled(before: State, after: State, together: bool) -> Tensor:
+            was, now = before[1], after[1]  # [B, T, V], log-probabilities
+            if exit.by == "kl":
+                moved = (now.exp() * (now - was)).sum(-1)
+            else:
+                moved = ((now.exp() * now).sum(-1) - (was.exp() * was).sum(-1)).abs()
+            return moved.max().reshape(1) < exit.tolerance if together else moved.amax(1) < exit.tolerance
+
+        if by_change:
+            return until_settled(step, (s[None],), e, steps, here)[0][0]
+        blank = e.new_full((*e.shape[:2], self.config.vocab_size), flat)
+        return until_settled(step, (s[None], blank, rows), e, steps, here, settled)[0][0]
+
+    def peek(self, s: Tensor, rows: Tensor, here: Pass) -> Tensor:
+        """Log-probabilities [B, T, V] of the next token if these rows stopped here; nothing is remembered."""
+        aside = Pass()
+        aside.rotary, aside.mask = here.rotary, here.mask
+        if here.cache is not None:
+            all = slots(here.cache.slots, here.cache.capacity)
+            kept = [next(all) for _ in range(self.config.prelude + self.config.coda)][self.config.prelude :]
+            aside.slots = iter([Borrowed(slot, rows) for slot in kept])
+        return torch.log_softmax(self.read(s, aside) @ self.unembedding.T, dim=-1)
+
+    def check_exit(self) -> None:
+        """Every step makes the same calls."""
+
+    # --- what it says of itself ----------------------------------------------------------------------------
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """After every step of the core, and after every block of the coda."""
+        steps = [Point(f"steps.{t}.out", (f"steps.{t}.out",)) for t in range(self.config.steps)]
+        coda = [Point(f"coda.{b}.out", (f"coda.{b}.out",)) for b in range(self.config.coda)]
+        return (*steps, *coda)
+
+    @property
+    def depth(self) -> int:
+        return self.config.steps
+
+    @property
+    def gradient_from(self) -> int | None:
+        return self.config.steps - self.config.gradient_depth or None
+
+    def finish(self, point: Point, values: Mapping[str, Tensor], documents: Tensor | None = None) -> Tensor:
+        """Through the coda."""
+        h = self.norm(values[point.sites[0]])
+        here = Pass(documents=documents)
+        here.rotary = self.rotary(0, h.shape[1], like=h)
+        for block in self.coda_blocks:
+            h = block(h, here)
+        return h[:, :, None]
+
+    def state_at(self, point: Point, values: Mapping[str, Tensor]) -> Tensor:
+        return values[point.sites[0]][:, :, None]
+
+    def read_stream(self, state: Tensor, stream: int) -> Tensor:  # noqa: ARG002
+        return self.norm(state)
+
+    @property
+    def input_site(self) -> str:
+        return f"prelude.{self.config.prelude - 1}.out"
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """Every step moves the state."""
+        sites = [f"steps.{t}.out" for t in range(self.config.steps)]
+        before: list[str | Tensor] = [self.start, *sites[:-1]]
+        return tuple(Call(site, before[t], "core", t) for t, site in enumerate(sites))
+
+    @property
+    def generators(self) -> dict[str, torch.Generator]:
+        return {"start_generator": self.start_generator}
+
+    def flops_per_token(self, context: int) -> Flops:
+        c = self.config
+        block = c.block_cost(context)
+        outside = (c.prelude + c.coda) * block + c.dim * c.vocab_size
+        step = c.core * block + 2 * c.dim**2
+        forward = outside + c.steps * step
+        backward = 2 * (outside + c.gradient_depth * step)
+        return Flops(round(2 * forward), round(2 * (forward + backward)))
+
+    @torch.no_grad()
+    def initialize(self) -> None:
+        super().initialize()
+        self.start_generator.manual_seed(self.config.start_seed)
+        generator = torch.Generator(device=self.start.device).manual_seed(self.config.init_seed + 1)
+        nn.init.trunc_normal_(self.start, std=START, a=-3 * START, b=3 * START, generator=generator)

@@ -1,0 +1,292 @@
+"""The looped language model (Ouro): a stack of blocks applied again and again, and a gate that says after
+every loop whether to go on.
+
+    h_0 = Embedding(tokens)
+    h_t = RMSNorm(Stack(h_{t−1}))                 t = 1 … T; logits are Unembedding(h_T)
+    λ_t = σ(w·h_t + b)                            the gate, for every token
+    p_t = λ_t · Π_{j<t} (1 − λ_j)                 of stopping after loop t; the last loop takes the rest
+
+Training minimises the expected loss over loops less β times the entropy of where to stop,
+
+    Σ_t p_t·L_t − β·H(p)                          β moves from `beta` to `beta_end`
+
+A second stage (trains = "gate", from the weights of the first) trains the gate alone: to go on where a loop
+lowered the loss by more than `gain`. Evaluation is the cross-entropy of the last loop.
+
+Exit: "gate" stops a token where the cumulated p reaches the threshold, "change" where its state settles.
+While decoding every loop has keys and values of its own; `new_cache(reuse=True)` keeps the last loop's only.
+
+Sites: input.embedding   loops.{t}.blocks.{b}.attn|mlp|out   loops.{t}.out|gate   output.embedding   logits
+and inside a block: attention.q|k|v|weights|z   neurons.pre|post
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from srmlab.models.block import Block, BlockConfig, BlockModel, Norms
+from srmlab.models.config import NANO, Sizes
+from srmlab.models.contract import Call, Flops, Point
+from srmlab.models.exit import State, until_settled
+from srmlab.models.fields import require
+from srmlab.models.forward import Pass
+from srmlab.models.loss import IGNORE, shared_cross_entropy, token_losses
+from srmlab.models.registry import register
+
+SHARPNESS = 50.0  # of the second stage's target: how quickly a gain above `gain` turns into "go on"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OuroConfig(BlockConfig):
+    """The defaults are Ouro-1.4B's."""
+
+    architecture: ClassVar[str] = "ouro"
+
+    vocab_size: int = 49152
+    context: int = 4096
+    tied: bool = False
+    dim: int = 2048
+    heads: int = 16
+    head_dim: int = 128
+    mlp_dim: int = 5632
+    norms: Norms = "around"
+    blocks: int = 24
+    loops: int = 4
+    beta: float = 0.1  # weight of the entropy at the start of training
+    beta_end: float = 0.05  # and at its end
+    trains: Literal["all", "gate"] = "all"
+    gain: float = 0.005  # nats that a further loop must be worth, in the second stage
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_positive("blocks", "loops")
+        for name in ("beta", "beta_end", "gain"):
+            require(getattr(self, name) >= 0, name, getattr(self, name), "must be 0 or more")
+
+    @property
+    def sizes(self) -> Sizes:
+        return Sizes(
+            width=self.dim,
+            heads=self.heads,
+            layers=self.loops * self.blocks,
+            mlp=self.mlp_dim,
+            order=f"{self.blocks}",
+            depth=f"{self.loops}",
+        )
+
+    @property
+    def shape(self) -> str:
+        return f"{self.blocks} blocks × {self.dim}, {self.loops} loops"
+
+    @property
+    def drawing(self) -> str:
+        if self.trains == "gate":
+            loss = f"loss the gate alone: go on where a loop gains more than {self.gain} nats"
+        else:
+            loss = f"loss Σ p_t·L_t − β·H(p)                     β from {self.beta} to {self.beta_end}"
+        return "\n".join(
+            [
+                f"h    tokens → embedding {self.dim}",
+                f"{self.loops} loops of {self.blocks} blocks",
+                *self.block_lines,
+                "   after every loop",
+                "     h = RMSNorm(h)",
+                "     λ = σ(w·h + b)                            the gate: stop here?",
+                f"out  h → {self.output_line}",
+                loss,
+            ]
+        )
+
+    def at_depth(self, depth: int, gradient_depth: int | None = None) -> OuroConfig:  # noqa: ARG002
+        return self.replace(loops=depth)
+
+
+def ouro() -> OuroConfig:
+    """Ouro-1.4B: 24 blocks, four loops."""
+    return OuroConfig()
+
+
+def ouro_2_6b() -> OuroConfig:
+    """Ouro-2.6B: 48 blocks, four loops."""
+    return OuroConfig(blocks=48)
+
+
+def ouro_nano() -> OuroConfig:
+    """The looped language model at nano size."""
+    return OuroConfig(**NANO, tied=True, dim=128, heads=4, head_dim=32, mlp_dim=352, blocks=3, loops=4)
+
+
+@register
+class Ouro(BlockModel[OuroConfig]):
+    presets: ClassVar = {"ouro": ouro, "ouro-2.6b": ouro_2_6b, "ouro-nano": ouro_nano}
+    units = (Block,)
+    level_name = "loops"
+    recurrent = True
+    parts: ClassVar = {"blocks.*": "block {i}", "gate": "exit gate", "head": "unembedding"}
+    exit_rules = ("gate", "change")
+    reuses_cache = True
+
+    def __init__(self, config: OuroConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.make_ends(config)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.blocks))
+        self.gate = nn.Linear(config.dim, 1)
+        if config.trains == "gate":
+            self.requires_grad_(False)
+            self.gate.requires_grad_(True)
+        self.ready()
+
+    def hidden(self, tokens: Tensor, here: Pass) -> Tensor:
+        config: OuroConfig = here.config or self.config
+        h = self.embed(tokens, here)
+        if here.exit is not None:
+
+            def loop(t: int, state: State, _: Tensor) -> State:
+                h = self.loop(t, state[0][0], here)
+                return h[None], state[1] * (1 - self.stop(h))
+
+            def stopped(_: State, after: State, together: bool) -> Tensor:
+                reached = 1 - after[1] >= exit.tolerance  # [B, T, 1]
+                return reached.all().reshape(1) if together else reached.flatten(1).all(1)
+
+            exit, going = here.exit, torch.ones_like(h[..., :1])
+            by_gate = exit.by in (None, "gate")
+            (z, _) = until_settled(
+                loop, (h[None], going), h, config.loops, here, stopped if by_gate else None
+            )
+            h = z[0]
+        else:
+            for t in range(config.loops):
+                h = self.loop(t, h, here)
+        return here("output.embedding", h)
+
+    def loop(self, t: int, h: Tensor, here: Pass) -> Tensor:
+        """The stack once: [B, T, D] → [B, T, D]."""
+        if here.cache is not None and here.cache.reuse:
+            here.slots = here.cache.calls_of_level(last=t == (here.config or self.config).loops - 1)
+        inside = here.at(f"loops.{t}")
+        for b, block in enumerate(self.blocks):
+            h = inside.call(f"blocks.{b}", block, h)
+        h = inside("out", self.norm(h))
+        if inside.wants("gate"):
+            inside("gate", self.stop(h))
+        return h
+
+    def stop(self, h: Tensor) -> Tensor:
+        """λ [B, T, 1]: the probability of stopping here, given that nothing has stopped before."""
+        return torch.sigmoid(self.gate(h))
+
+    # --- training ------------------------------------------------------------------------------------------
+
+    def training_loss(
+        self, tokens: Tensor, targets: Tensor, here: Pass, progress: float
+    ) -> dict[str, Tensor]:
+        config: OuroConfig = here.config or self.config
+        if config.trains == "gate":
+            return self.gate_loss(tokens, targets, here)
+        h, after = self.embed(tokens, here), []
+        for t in range(config.loops):
+            h = self.loop(t, h, here)
+            after.append(h)
+        p = exit_probabilities(torch.stack([self.stop(h).squeeze(-1) for h in after]))  # [loops, B, T]
+        counted = targets != IGNORE
+        found = [
+            shared_cross_entropy(h, self.unembedding, targets, share)
+            for h, share in zip(after, p, strict=True)
+        ]
+        expected = torch.stack([loss for loss, _ in found]).sum()
+        entropy = mean(-(p * p.clamp_min(1e-12).log()).sum(0), counted)
+        loops = torch.arange(1, config.loops + 1, device=p.device, dtype=p.dtype)
+        beta = config.beta + (config.beta_end - config.beta) * progress
+        return {
+            "loss": expected - beta * entropy,
+            "expected": expected.detach(),
+            "entropy": entropy.detach(),
+            "exit_loop": mean(torch.einsum("lbt,l->bt", p, loops), counted).detach(),
+            "cross_entropy": mean(found[-1][1], counted),
+        }
+
+    def gate_loss(self, tokens: Tensor, targets: Tensor, here: Pass) -> dict[str, Tensor]:
+        """The second stage: the gate of a loop learns whether that loop was worth it."""
+        config: OuroConfig = here.config or self.config
+        losses, logits = [], []
+        h = self.embed(tokens, here)
+        for t in range(config.loops):
+            with torch.no_grad():
+                h = self.loop(t, h, here)
+                losses.append(token_losses(h, self.unembedding, targets))
+            logits.append(self.gate(h).squeeze(-1))
+        counted = targets != IGNORE
+        gains = [(before - after).clamp_min(0) for before, after in pairwise(losses)]
+        total = torch.zeros((), device=h.device, dtype=logits[0].dtype)
+        for gain, logit in zip(gains, logits[1:], strict=True):
+            go_on = torch.sigmoid(SHARPNESS * (gain - config.gain)).to(logit.dtype)
+            wrong = F.binary_cross_entropy_with_logits(-logit, go_on, reduction="none")
+            total = total + mean(wrong, counted) / len(gains)
+        # the first gate has no target of its own; it stays in the graph
+        return {"loss": total + 0 * logits[0].sum(), "cross_entropy": mean(losses[-1], counted)}
+
+    @property
+    def uses_all_weights(self) -> bool:
+        return self.config.trains == "all"
+
+    # --- what it says of itself ----------------------------------------------------------------------------
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """After every loop."""
+        return tuple(Point(f"loops.{t}.out", (f"loops.{t}.out",)) for t in range(self.config.loops))
+
+    def check_exit(self) -> None:
+        """Every loop makes the same calls."""
+
+    @property
+    def exit_sites(self) -> tuple[str, ...]:
+        return tuple(f"loops.{t}.gate" for t in range(self.config.loops))
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """What attention and MLP of every block add in every loop."""
+        return tuple(
+            Call(f"loops.{t}.blocks.{b}.{part}", None, part, t)
+            for t in range(self.config.loops)
+            for b in range(self.config.blocks)
+            for part in ("attn", "mlp")
+        )
+
+    def flops_per_token(self, context: int) -> Flops:
+        c = self.config
+        loops, unembed = c.loops * c.blocks * c.block_cost(context), c.dim * c.vocab_size
+        heads = c.loops * (unembed + c.dim)  # training reads every loop and its gate
+        training = loops + heads + 2 * c.loops * c.dim if c.trains == "gate" else 3 * (loops + heads)
+        return Flops(round(2 * (loops + unembed)), round(2 * training))
+
+    @torch.no_grad()
+    def initialize(self) -> None:
+        super().initialize()
+        self.gate.weight.zero_()  # every loop is stopped at half the time
+        assert self.gate.bias is not None
+        self.gate.bias.zero_()
+
+
+def exit_probabilities(stop: Tensor) -> Tensor:
+    """λ [loops, …] → p [loops, …]: of stopping after each loop; they add up to 1.
+
+    >>> exit_probabilities(torch.tensor([0.5, 0.5, 0.5]))
+    tensor([0.5000, 0.2500, 0.2500])
+    """
+    going = torch.cumprod(1 - stop[:-1], dim=0)  # after each loop but the last
+    before = torch.cat((torch.ones_like(stop[:1]), going))
+    return torch.cat((stop[:-1] * before[:-1], before[-1:]))
+
+
+def mean(values: Tensor, counted: Tensor) -> Tensor:
+    """Over the tokens that count."""
+    return (values * counted).sum() / counted.sum().clamp(min=1)

@@ -1,0 +1,90 @@
+"""Models of puzzles: an architecture that reads a whole board, and thinks about it in segments.
+
+    state = None
+    for _ in range(16):
+        out = model.segment(boards, state=state)        # boards [B, cells]
+        state = out.state.detach()
+    out.logits.argmax(-1)                               # the answers [B, cells]
+
+`config.causal = False` makes any architecture that has an `initial_state` such a model. Attention then goes
+in both directions, and to the architecture are added
+
+    rows     an embedding for every puzzle, zero at the start, put before the board as `puzzle_positions`
+             positions. ARC has thousands of puzzles; all sudokus are one. Not a parameter: a training step
+             touches the rows of its batch alone, by the sign of their gradient.
+    q        two numbers read at position 0: would it be better to halt, or to continue? Weight 0 and bias −5
+             at the start.
+
+A segment is one forward pass from the state that the last one left. The first begins from `initial_state`,
+the same for every position. HRM and TRM are trained this way (`srmlab.training.segments`).
+
+Axes:  B board   T cell   N position before the board   S stream   D stream dim   E embedding   V value
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from srmlab.models.config import ModelConfig
+
+Q_BIAS = -5.0  # neither halts nor continues, until something is learned
+
+
+@dataclass(frozen=True)
+class Segment:
+    """What one segment gives."""
+
+    logits: Tensor  # [B, T, V] of the cells
+    q: Tensor  # [B, 2] in favour of halting, and of continuing, before a sigmoid
+    state: Tensor  # [S, B, N + T, D] what the next begins from
+
+
+class PuzzleParts(nn.Module):
+    """What a model of puzzles has beside its architecture."""
+
+    rows: Tensor  # [puzzle, N, E]
+
+    def __init__(self, config: ModelConfig, width: int) -> None:
+        super().__init__()
+        self.register_buffer("rows", torch.zeros(config.puzzle_ids, config.puzzle_positions, width))
+        self.weight = nn.Parameter(torch.zeros(2, width))
+        self.bias = nn.Parameter(torch.zeros(2))
+
+    @torch.no_grad()
+    def initialize(self) -> None:
+        self.rows.zero_()
+        self.weight.zero_()
+        self.bias.fill_(Q_BIAS)
+
+    def before(self, boards: int, puzzles: Tensor | None = None) -> Tensor:
+        """[B, N, E] What is put before each board; without `puzzles` [B] it is that of the first puzzle."""
+        return self.rows[:1].expand(boards, -1, -1) if puzzles is None else self.rows[puzzles]
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """The Q head, on position 0 of [B, N + T, E]."""
+        return F.linear(hidden[:, 0], self.weight, self.bias)
+
+
+# --- how likely a value is ----------------------------------------------------------------------------------
+
+
+def log_stablemax(logits: Tensor) -> Tensor:
+    """log(s / Σ s) in float64, with s(x) = x + 1 for x ≥ 0 and 1 / (1 − x) below: a softmax that does not
+    saturate.
+
+    >>> log_stablemax(torch.tensor([3.0, 0.0, -1.0])).exp()
+    tensor([0.7273, 0.1818, 0.0909], dtype=torch.float64)
+    """
+    x = logits.double()
+    s = torch.where(x >= 0, x + 1, 1 / (1 - x.clamp(max=0)))
+    return torch.log(s / s.sum(-1, keepdim=True))
+
+
+def log_softmax(logits: Tensor) -> Tensor:
+    return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)

@@ -1,0 +1,75 @@
+"""TransformerLens' words for what a model does here: `return_type`, `stop_at_layer` and `cfg`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from srmlab.errors import UserError
+from srmlab.models.sites import HookPoint
+
+if TYPE_CHECKING:
+    from srmlab.models.model import LanguageModel
+
+ReturnType = Literal["logits", "loss", "both"]
+
+
+@dataclass(frozen=True)
+class TransformerLensConfig:
+    """Sizes in TransformerLens' words."""
+
+    n_layers: int
+    d_model: int  # of all streams together
+    n_heads: int  # of all streams together
+    d_mlp: int | None
+    n_ctx: int
+    d_vocab: int
+    model_name: str
+    device: torch.device
+    dtype: torch.dtype
+
+
+class Stopped(Exception):
+    """The pass has come as far as it was asked to."""
+
+
+def state_before(model: LanguageModel, level: int, run: Callable[[], Any]) -> Tensor:
+    """[B, T, S, D] What a level would read, without running it."""
+    if not -model.depth <= level <= model.depth:
+        raise UserError(f"stop_at_layer = {level}: there are {model.depth} {model.level_name}")
+    before = level % model.depth if level < 0 else level
+    first = model.site_names[0]
+    sites = (first,) if before == 0 else model.points[before - 1].sites
+    values: dict[str, Tensor] = {}
+
+    def keep(value: Tensor, hook: HookPoint) -> None:
+        values[hook.name] = value
+        if len(values) == len(sites):
+            raise Stopped
+
+    with suppress(Stopped), model.hooks([(sites, keep)]):
+        run()
+    state = values[first] if before == 0 else model.state_at(model.points[before - 1], values)
+    return state if state.ndim == 4 else state[:, :, None]
+
+
+def as_asked(
+    logits: Tensor, tokens: Tensor, mask: Tensor | None, return_type: str | None, per_token: bool
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Logits, the loss of the tokens that follow, or both, as TransformerLens' `return_type` says."""
+    if return_type not in get_args(ReturnType):
+        raise UserError(f"return_type = {return_type!r}: must be one of {', '.join(get_args(ReturnType))}")
+    if return_type == "logits":
+        return logits
+    targets = tokens[:, 1:]
+    if mask is not None:  # what padding predicts, and padding itself, do not count
+        targets = targets.masked_fill((mask[:, :-1] * mask[:, 1:]).to(targets.device) == 0, -100)
+    flat = logits[:, :-1].flatten(0, 1), targets.flatten()
+    losses = nn.functional.cross_entropy(*flat, reduction="none" if per_token else "mean")
+    loss = losses.view(targets.shape) if per_token else losses
+    return loss if return_type == "loss" else (logits, loss)

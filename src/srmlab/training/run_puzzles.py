@@ -1,0 +1,175 @@
+"""A run with its puzzles: a model that thinks in segments, and the test boards it is looked at on.
+
+    boards = open_boards("runs/sudoku")
+    for batch in boards.batches(batch_size=8, limit_tokens=4096):
+        logits = boards.model(batch.tokens)                   # after the last segment
+
+The model that is looked at is *unrolled*: the recursion has the same weights in every segment and sees the
+board in each, so that 8 segments of 4 layers are one pass of 32 layers, to the bit. Whatever is defined on
+layers is thereby defined on segments × layers, and layer 4 is the first of the second segment.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from srmlab.data import Batch
+from srmlab.errors import Notice, UserError
+from srmlab.files import sha256
+from srmlab.models import LanguageModel, config_from_dict
+from srmlab.models.loss import IGNORE
+from srmlab.puzzles import PuzzleBatch, Puzzles, evaluation_puzzles, find_kind, open_puzzles
+from srmlab.puzzles.files import read_puzzles
+from srmlab.puzzles.folder import FORMAT, Manifest
+from srmlab.puzzles.generation import as_boards
+from srmlab.storage import load
+from srmlab.storage.weights import read_json, weights_folder
+from srmlab.training.distributed import device_of
+from srmlab.training.memory import keep_buffers
+from srmlab.training.run import RunConfig, run_config
+
+BOARDS = "puzzles.csv"  # a few test puzzles, beside a model
+USUAL = 16  # segments of a model that does not say
+
+
+@dataclass(frozen=True)
+class BoardBatches:
+    """Test boards in their order, as batches that can be read again and again; only cells that are to be
+    filled are targets.
+    """
+
+    puzzles: Puzzles
+    batch_size: int
+    windows: int  # how many boards
+
+    @property
+    def context(self) -> int:
+        """Cells of a board."""
+        return self.puzzles.kind.cells
+
+    def __len__(self) -> int:
+        return -(-self.windows // self.batch_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        for batch in evaluation_puzzles(self.puzzles, self.batch_size, self.windows):
+            yield as_text(batch, self.puzzles)
+
+
+def as_text(batch: PuzzleBatch, puzzles: Puzzles) -> Batch:
+    """Boards as analyses read them: cells are tokens, the answers of unknown cells their targets."""
+    unknown = torch.from_numpy(puzzles.kind.unknown(batch.inputs.numpy()))
+    return Batch(batch.inputs, batch.labels.masked_fill(~unknown, IGNORE))
+
+
+@dataclass(frozen=True)
+class RunPuzzles:
+    path: Path
+    run: RunConfig | None  # None of an export
+    model: LanguageModel  # unrolled
+    trained: LanguageModel  # a segment of it
+    puzzles: Puzzles
+    segments: int
+
+    def batches(self, batch_size: int, limit_tokens: int | None = None) -> BoardBatches:
+        """The test boards, or the first of them: as many as have `limit_tokens` cells."""
+        boards = len(self.puzzles.test)
+        if limit_tokens is not None:
+            boards = min(boards, max(1, limit_tokens // self.puzzles.kind.cells))
+        if not boards:
+            raise UserError(f"{self.puzzles.path} has no test puzzles: prepare with --val-fraction above 0")
+        return BoardBatches(self.puzzles, batch_size, boards)
+
+    def name(self, batches: BoardBatches) -> str:
+        """What was read, and how. A result is known by it."""
+        boards = f"{batches.windows} test boards of {self.puzzles.kind.name} {self.puzzles.fingerprint[:12]}"
+        return f"{boards}, {self.segments} segments of {self.trained.depth} {self.trained.level_name}"
+
+
+def reads_puzzles(path: str | Path) -> bool:
+    """Whether the model of a run, a checkpoint or an export reads puzzles rather than text."""
+    try:
+        about = read_json(weights_folder(Path(path)) / "config.json")
+    except UserError:
+        return False  # whoever opens it says what is wrong
+    return "model" in about and not config_from_dict(about["model"]).causal
+
+
+def open_boards(
+    path: str | Path,
+    *,
+    data: Path | None = None,
+    segments: int | None = None,
+    device: str = "auto",
+    verify: bool = True,
+) -> RunPuzzles:
+    """The model of a run, a checkpoint or an export, unrolled over `segments` (by default as in training),
+    and the test boards of `data`, by default those that it comes with, or the run's.
+    """
+    keep_buffers()
+    path = Path(path)
+    model, run = load(path, device=device_of(device)), run_config(path)
+    count = segments if segments is not None else (run.training.segments if run else USUAL)
+    if segments is None and count > 1 and not goes_on(model):
+        count = 1
+        warnings.warn(
+            f"one segment is looked at: those of this {model.config.architecture} are not more of the same "
+            f"{model.level_name}",
+            Notice,
+            stacklevel=2,
+        )
+    beside = path / BOARDS
+    if beside.is_file() and data is None:
+        family = find_kind(run.puzzles).family if run and run.puzzles else "sudoku"
+        puzzles = from_file(beside, family)
+    elif (folder := data or (run.data if run else None)) is not None:
+        puzzles = open_puzzles(folder, verify=verify)
+    else:
+        raise UserError(f"{path} does not say what it was trained on: give --data DIR")
+    if puzzles.vocab_size > model.config.vocab_size:
+        raise UserError(
+            f"{puzzles.path} has {puzzles.vocab_size} values, the model {model.config.vocab_size}"
+        )
+    return RunPuzzles(path, run, unrolled(model, count), model, puzzles, count)
+
+
+def from_file(file: Path, family: str) -> Puzzles:
+    """The puzzles of a file as test puzzles."""
+    kind, examples = read_puzzles(file, family)
+    sides = {"train": as_boards(kind, []), "test": as_boards(kind, examples)}
+    counts = {side: len(boards) for side, boards in sides.items()}
+    manifest = Manifest(FORMAT, kind.name, file.name, 0, 1, counts)
+    return Puzzles(file, manifest, kind, **sides, identifiers=["<blank>"], fingerprint=sha256(file))
+
+
+def unrolled(model: LanguageModel, segments: int) -> LanguageModel:
+    """A model on the same weights whose one pass is so many segments."""
+    if segments < 1:
+        raise UserError(f"{segments} segments: give 1 or more")
+    if model.config.puzzle_positions and len(model.points) > model.depth:
+        raise UserError("post-steps and positions before the board do not go together here; leave one out")
+    if segments == 1:
+        return model
+    if not goes_on(model):
+        raise UserError(
+            f"a segment of this {model.config.architecture} is not more of the same {model.level_name}, so "
+            "that several cannot be read as one pass; look at one: --segments 1"
+        )
+    return model.at_depth(segments * model.depth)
+
+
+@torch.no_grad()
+def goes_on(model: LanguageModel) -> bool:
+    """Whether its second segment is more of the same; not so if it sees the board once, or has blocks of
+    their own weights.
+    """
+    if not model.recurrent:
+        return False
+    cells = model.config.context - model.config.puzzle_positions
+    board = torch.arange(cells, device=model.device)[None] % model.config.vocab_size
+    second = model.segment(board, state=model.segment(board).state)
+    return torch.allclose(model.at_depth(2 * model.depth)(board), second.logits, rtol=1e-3, atol=1e-3)

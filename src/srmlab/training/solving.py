@@ -1,0 +1,155 @@
+"""What a model of puzzles solves: board by board, after every segment and where it would halt.
+
+    puzzles = open_puzzles("data/sudoku4")
+    found   = solve(model, evaluation_puzzles(puzzles, 64), puzzles.kind, segments=16)
+    found.right[-1].mean()                    # of the boards, whole, after the last segment
+    found.halts("trm").mean()                 # segments they would take if q decided
+
+A board is right when every cell is that counts: all of it, or what was unknown if the model was trained on
+that alone. Shares of cells are of the unknown ones: the given ones are told.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from srmlab.models import LanguageModel
+from srmlab.models.loss import IGNORE
+from srmlab.puzzles import Boards, Kind, PuzzleBatch, Puzzles, evaluation_puzzles, variant_of
+from srmlab.training.config import Halting
+from srmlab.training.segments import run_segments
+
+
+@dataclass(frozen=True, eq=False)
+class Solving:
+    """What came out for some boards, in their order."""
+
+    inputs: np.ndarray  # [board, cell]
+    labels: np.ndarray  # [board, cell] −100 where none counts
+    unknown: np.ndarray  # [board, cell] whether it was to be found
+    answers: np.ndarray  # [segment, board, cell]
+    q: np.ndarray  # [segment, board, 2]
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    @property
+    def right(self) -> np.ndarray:
+        """[segment, board] whether all cells are."""
+        return ((self.answers == self.labels) | (self.labels == IGNORE)).all(-1)
+
+    @property
+    def cells(self) -> np.ndarray:
+        """[segment, board] the share of the unknown cells that are right."""
+        asked = self.unknown & (self.labels != IGNORE)
+        return ((self.answers == self.labels) & asked).sum(-1) / np.maximum(asked.sum(-1), 1)
+
+    def halts(self, halting: Halting) -> np.ndarray:
+        """[board] the segment after which q would halt, counted from 1; the last, if it never does."""
+        wants = self.q[..., 0] > (self.q[..., 1] if halting == "hrm" else 0)
+        wants[-1] = True
+        if halting == "fixed":
+            wants[:-1] = False
+        return wants.argmax(0) + 1
+
+    def at(self, segments: np.ndarray) -> np.ndarray:
+        """[board] whether each is right after a number of segments of its own."""
+        return self.right[segments - 1, np.arange(len(self))]
+
+
+def solve(
+    model: LanguageModel,
+    batches: Iterator[PuzzleBatch],
+    kind: Kind,
+    *,
+    segments: int,
+    unknown_only: bool = False,
+    depth: int | None = None,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Solving:
+    """All segments on all boards; `progress` is told how many boards are done."""
+    parts: list[Solving] = []
+    done = 0
+    with model.evaluating():
+        for batch in batches:
+            here = batch.to(model.device)
+            outs = list(run_segments(model, here, segments, depth))
+            inputs, labels = batch.inputs.numpy(), batch.labels.numpy()
+            unknown = kind.unknown(inputs)
+            parts.append(
+                Solving(
+                    inputs,
+                    np.where(unknown, labels, IGNORE) if unknown_only else labels,
+                    unknown,
+                    torch.stack([out.logits[..., : kind.vocab_size].argmax(-1) for out in outs])
+                    .cpu()
+                    .numpy(),
+                    torch.stack([out.q for out in outs]).float().cpu().numpy(),
+                )
+            )
+            progress(done := done + len(batch))
+    together = {
+        name: np.concatenate([getattr(part, name) for part in parts], axis=int(name in ("answers", "q")))
+        for name in ("inputs", "labels", "unknown", "answers", "q")
+    }
+    return Solving(**together)
+
+
+# --- votes --------------------------------------------------------------------------------------------------
+
+
+def vote(
+    model: LanguageModel,
+    puzzles: Puzzles,
+    *,
+    votes: int,
+    attempts: int,
+    limit: int,
+    batch_size: int,
+    segments: int,
+    unknown_only: bool = False,
+    progress: Callable[[int], None] = lambda _: None,
+) -> np.ndarray:
+    """[board] whether one of the `attempts` most frequent answers to `votes` symmetries of a board is right.
+
+    An answer is a whole board, brought back by the inverse symmetry; of equally frequent ones the first has
+    the highest mean q_halt.
+    """
+    ballots: list[dict[bytes, list[float]]] = [defaultdict(list) for _ in range(limit)]
+    first: Solving | None = None
+    for variant in range(votes):
+        batches = evaluation_puzzles(puzzles, batch_size, limit, variant)
+        found = solve(model, batches, puzzles.kind, segments=segments, unknown_only=unknown_only)
+        first = first or found
+        back = variant_of(puzzles, variant).inverse()
+        answers = back.apply(found.answers[-1].astype(np.uint8)).astype(np.int64)
+        for ballot, answer, q in zip(ballots, answers, found.q[-1, :, 0], strict=True):
+            ballot[answer.tobytes()].append(float(q))
+        progress(variant + 1)
+    assert first is not None
+    solved = np.zeros(limit, bool)
+    for board, ballot in enumerate(ballots):
+        ranked = sorted(ballot, key=lambda answer: (-len(ballot[answer]), -float(np.mean(ballot[answer]))))
+        tried = [np.frombuffer(answer, np.int64) for answer in ranked[:attempts]]
+        label = first.labels[board]
+        solved[board] = any(((answer == label) | (label == IGNORE)).all() for answer in tried)
+    return solved
+
+
+# --- the user's own -----------------------------------------------------------------------------------------
+
+
+def in_batches(boards: Boards, batch_size: int, limit: int | None = None) -> Iterator[PuzzleBatch]:
+    """Boards that are not of a folder, all of the first puzzle."""
+    count = len(boards) if limit is None else min(limit, len(boards))
+    for start in range(0, count, batch_size):
+        rows = slice(start, min(start + batch_size, count))
+        inputs, labels = (
+            torch.from_numpy(np.array(x[rows], np.int64)) for x in (boards.inputs, boards.labels)
+        )
+        yield PuzzleBatch(inputs, labels, torch.zeros(len(inputs), dtype=torch.long))

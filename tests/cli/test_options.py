@@ -1,0 +1,122 @@
+"""Options that cannot be read: one line in plain words, with the option that was meant."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Literal
+
+import pytest
+
+from srmlab.cli import COMMANDS, main
+from srmlab.cli.options import OTHER_NAMES, option_names, parse, suggestion
+from srmlab.errors import UserError
+
+TRAIN = ("train", "srm-nano", "--data", "x", "--out", "y")
+
+
+def refused(capsys, *arguments: str) -> str:
+    with pytest.raises(SystemExit) as stop:
+        main(list(arguments))
+    out, err = capsys.readouterr()
+    assert (stop.value.code, out, err.count("\n")) == (2, "", 1)
+    return err.strip()
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("--learning-rate", "--lr"),
+        ("--learning_rate", "--lr"),
+        ("--max-steps", "--steps"),
+        ("--grad-clip", "--clip"),
+        ("--block-size", "--context"),
+        ("--stps", "--steps"),
+        ("--batch", "--batch-size"),
+        ("--streams", "--model.streams"),
+        ("--model.strems", "--model.streams"),
+        ("--n-layers", "--model.depth"),
+    ],
+)
+def test_an_option_of_another_tool_or_a_slip_names_ours_in_full(capsys, typed, meant):
+    said = refused(capsys, *TRAIN, typed, "3")
+    assert said == f"srmlab train: Unrecognized options: {typed}; did you mean '{meant}'?"
+
+
+def test_every_name_that_is_suggested_is_an_option_of_some_command():
+    import importlib
+
+    known = set()
+    for name in COMMANDS:
+        module = importlib.import_module(f"srmlab.cli.{name}")
+        known |= set(option_names(module.Command, name))
+    for preset in ("gpt2", "hrm"):
+        known |= set(option_names(*_train(preset)))
+    assert {f"--{name}" for name in OTHER_NAMES} <= known
+
+
+def _train(preset):
+    from srmlab.cli import train
+
+    return train.Command, "srmlab train", train.defaults([preset])
+
+
+def test_nothing_is_suggested_where_nothing_is_near():
+    assert suggestion("--xyzzy", ["--steps", "--model.streams"]) == ""
+    assert suggestion("--learning-rate", ["--steps"]) == ""  # not of this command
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--steps", "abc"], "--steps 'abc': must be a whole number"),
+        (["--lr", "quick"], "--lr 'quick': must be a number"),
+        (["--clip", "high"], "--clip 'high': must be a number"),
+        (["--schedule", "linear"], "--schedule linear: must be one of constant, cosine"),
+        (["--steps"], "--steps needs a value; `srmlab train --help` shows the options"),
+        (
+            ["--steps", "1"],
+            "warmup = 20: must be between 0 and steps = 1; lower the warm-up, or train for more steps",
+        ),
+    ],
+)
+def test_a_value_that_cannot_be_is_said_in_plain_words(capsys, options, says):
+    assert refused(capsys, *TRAIN, *options) == f"srmlab train: {says}"
+
+
+@dataclass
+class Some:
+    """Options that may have no value."""
+
+    size: int | None = 3
+    kind: Literal["a", "b"] | None = None
+
+
+def test_an_option_without_a_value_is_written_none_and_shown_so(capsys):
+    assert parse(Some, "some", []) == Some(3, None)
+    assert parse(Some, "some", ["--size", "none", "--kind", "b"]) == Some(None, "b")
+    assert parse(Some, "some", ["--kind", "none"]) == Some(3, None)
+    with pytest.raises(UserError, match="--kind c: must be one of a, b"):
+        parse(Some, "some", ["--kind", "c"])
+    with pytest.raises(SystemExit):
+        parse(Some, "some", ["--help"])
+    shown = capsys.readouterr().out
+    assert "--size INT" in shown
+    assert "(default: none)" in shown
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_help_speaks_of_types_of_python(capsys, name):
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    assert "None" not in capsys.readouterr().out
+
+
+def test_an_error_that_is_not_known_is_left_to_tyro():
+    from srmlab.cli.options import complaint
+
+    @dataclasses.dataclass
+    class NewError:
+        prog: str = "srmlab"
+
+    assert complaint(NewError(), list) is None

@@ -1,0 +1,139 @@
+"""Attribution graphs: the edges into a node add up to its activation, and say what an intervention does."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from counting import text
+
+import srmlab
+import srmlab.dictionaries
+from srmlab.dictionaries import Target, Transcoders, attribute
+from srmlab.dictionaries.circuit import Linear, spread
+from srmlab.errors import UserError
+
+PROMPT = text(3)[0, :6].tolist()
+
+
+def doubled(model, transcoders: Transcoders):
+    """Both in float64, and not the fixtures themselves."""
+    members = tuple(copy.deepcopy(member).double() for member in transcoders)
+    other = copy.deepcopy(model).double()
+    for i, member in enumerate(members):
+        member.config = transcoders.members[i].config.__class__(**{**vars(member.config), "model": ""})
+    return other, Transcoders(members)
+
+
+def learned(model, **options) -> Transcoders:
+    return srmlab.dictionaries.learn_transcoders(model, text, steps=6, features=24, k=3, **options)
+
+
+@pytest.fixture(scope="module")
+def transcoders(small) -> Transcoders:
+    return learned(small)
+
+
+@pytest.fixture(scope="module")
+def graph(small, transcoders):
+    return attribute(small, transcoders, PROMPT, Target(token=5))
+
+
+def test_the_edges_into_every_node_add_up_to_its_activation(graph):
+    assert len(graph.expanded) > 100
+    assert np.abs(graph.completed).max() < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("changes", "options"),
+    [
+        ({}, {}),
+        ({}, {"reach": 3}),
+        ({}, {"skip": True, "activation": "batchtopk"}),
+        ({}, {"per_depth": True}),
+        ({"pre_steps": 1, "post_steps": 1, "order": "ABBC", "norm_affine": True}, {"reach": 2}),
+        ({"z0": "input", "connection": "mixing", "update": "norm(c) + norm(x)"}, {}),
+        ({"connection": "gate"}, {"activation": "jumprelu"}),
+    ],
+)
+def test_in_float64_they_add_up_to_the_last_digits(small, changes, options):
+    model = small if not changes else srmlab.build(small.config.replace(depth=2, gradient_depth=1, **changes))
+    wide, members = doubled(model, learned(model, **options))
+    for target in (Target(token=5), Target(token=5, against=7, position=3)):
+        found = attribute(wide, members, PROMPT, target, nodes=60)
+        assert len(found.expanded) == 60
+        assert np.abs(found.completed).max() < 1e-8
+
+
+def test_the_targets_value_is_its_logit_against_the_mean_or_another(small, transcoders, graph):
+    with torch.no_grad():
+        logits = small(torch.tensor([PROMPT]))[0, -1]
+    assert graph.value == pytest.approx(float(logits[5] - logits.mean()), abs=1e-4)
+    against = attribute(small, transcoders, PROMPT, Target(token=5, against=9), nodes=1)
+    assert against.value == pytest.approx(float(logits[5] - logits[9]), abs=1e-4)
+
+
+def test_an_edge_is_what_the_node_gains_when_the_source_is_there_with_all_else_held(small, transcoders):
+    """What it writes, times the slope of the target at that place."""
+    wide, members = doubled(small, transcoders)
+    found = attribute(wide, members, PROMPT, Target(token=5), nodes=1)
+    source = int(np.abs(found.edges[0, : len(found.active)]).argmax())
+    a = found.active
+    linear = Linear(wide, members, PROMPT)
+    linear.begin(1)
+    member, _ = linear.member[a.call[source]]
+    site = linear.written[a.call[source]]
+    leaf = linear.leaves[site]
+    slope = torch.autograd.grad(linear.embedding[0, -1] @ linear.read(found.target), leaf)[0]
+    wrote = a.activation[source] * member.directions[a.stream[source], a.feature[source]].detach()
+    expected = float(slope[0, a.token[source], a.stream[source]] @ wrote)
+    assert found.edges[0, source] == pytest.approx(expected, abs=1e-10)
+
+
+def test_a_feature_can_be_the_target(small, transcoders, graph):
+    node = int(graph.expanded[0])
+    a = graph.active
+    place = int(a.call[node]), int(a.stream[node]), int(a.feature[node])
+    found = attribute(
+        small, transcoders, PROMPT, Target(feature=place, position=int(a.token[node])), nodes=10
+    )
+    assert found.value == pytest.approx(a.activation[node], abs=1e-5)
+    np.testing.assert_allclose(found.edges[0], graph.edges[1], atol=1e-5)
+    later = a.call >= place[0]
+    assert not found.edges[0, : len(a)][later].any()
+
+
+def test_influence_is_handed_on_and_effects_are_the_sum_over_all_ways():
+    """Two features in a row: target ← 1 (3) and ← 0 (1); 1 ← 0 (2) and an error (2). Activations 4 and 5."""
+    edges = np.array([[1.0, 3.0, 0.0], [2.0, 0.0, 2.0]])  # nodes: features 0 and 1, an error
+    np.testing.assert_allclose(spread(edges, np.array([1])), [0.25 + 0.75 / 2, 0.75, 0.75 / 2])
+
+
+def test_scores_are_shares_and_more_nodes_leave_less_unexplained(small, transcoders, graph):
+    assert 0 < graph.replacement < 1
+    assert 0 < graph.completeness < 1
+    assert graph.influence[graph.kinds != 0].sum() <= 1 + 1e-9
+    few = attribute(small, transcoders, PROMPT, Target(token=5), nodes=10)
+    assert len(few.expanded) == 10
+    np.testing.assert_allclose(few.edges[0], graph.edges[0], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (Target(token=999), "give a token id from 0 to 96"),
+        (Target(), "give a token id"),
+        (Target(token=5, position=6), "the prompt has 6 tokens"),
+        (Target(feature=(0, 0, 99)), "is not active at token 5"),
+    ],
+)
+def test_a_target_that_is_not_there_is_refused(small, transcoders, target, message):
+    with pytest.raises(UserError, match=message):
+        attribute(small, transcoders, PROMPT, target)
+
+
+def test_transcoders_of_other_parts_are_refused(small):
+    with pytest.raises(UserError, match="transcoders of its MLPs"):
+        attribute(small, learned(small, of="attention"), PROMPT, Target(token=5))

@@ -1,0 +1,194 @@
+"""Pruned graphs, and what cutting features really does, beside features at random."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from counting import text
+
+import srmlab.dictionaries
+from srmlab.cli import main
+from srmlab.dictionaries import Target, attribute
+from srmlab.dictionaries.circuit import Linear
+from srmlab.dictionaries.circuit_checks import TARGET, check_circuit, cut, fewest, prune
+from srmlab.interop.neuronpedia import document
+from subjects import trained_run
+
+PROMPT = text(3)[0, :6].tolist()
+
+
+@pytest.fixture(scope="module")
+def transcoders(small):
+    return srmlab.dictionaries.learn_transcoders(small, text, steps=30, features=48, k=4)
+
+
+@pytest.fixture(scope="module")
+def graph(small, transcoders):
+    with torch.no_grad():
+        token = int(small(torch.tensor([PROMPT]))[0, -1].argmax())
+    return attribute(small, transcoders, PROMPT, Target(token=token), nodes=150)
+
+
+def test_the_fewest_that_have_a_share():
+    values = np.array([1.0, 5.0, 0.0, 4.0])
+    assert fewest(values, 0.5).tolist() == [False, True, False, False]
+    assert fewest(values, 0.9).tolist() == [False, True, False, True]
+    assert fewest(values, 1.0).tolist() == [True, True, False, True]
+    assert not fewest(np.zeros(3), 0.5).any()
+
+
+def test_pruning_keeps_the_influential_and_every_node_leads_to_the_target(graph):
+    kept = prune(graph)
+    influence = graph.influence
+    assert len(kept.nodes) < graph.nodes / 4
+    ends = set(kept.target.tolist())
+    assert TARGET in ends
+    for n in kept.features(graph):
+        assert n in kept.source
+    assert ends - {TARGET} <= set(kept.nodes.tolist())
+    assert influence[kept.features(graph)].mean() > influence[: len(graph.active)].mean()
+    weights = {(int(s), int(t)): w for s, t, w in zip(kept.source, kept.target, kept.weight, strict=True)}
+    source = next(s for s, t in weights if t == TARGET)
+    assert weights[source, TARGET] == graph.edges[0, source]
+    assert len(prune(graph, 0.5).nodes) < len(kept.nodes)
+
+
+def test_cutting_takes_out_what_a_feature_writes_and_all_else_follows(small, transcoders, graph):
+    linear = Linear(small, transcoders, PROMPT)
+    node, a = int(graph.expanded[0]), graph.active
+    member, _ = linear.member[a.call[node]]
+    wrote = a.activation[node] * member.directions[a.stream[node], a.feature[node]].detach()
+
+    def take(value, _):
+        value = value.clone()
+        value[0, a.token[node], a.stream[node]] -= wrote
+        return value
+
+    site = linear.written[a.call[node]]
+    with torch.no_grad():
+        logits = small.run_with_hooks(torch.tensor([PROMPT]), fwd_hooks=[(site, take)])[0, -1]
+    expected = float(logits[graph.target.token] - logits.mean()) - graph.value
+    (found,) = cut(linear, small, graph, [np.array([node])])
+    assert found == pytest.approx(expected, abs=1e-4)
+
+
+def test_predictions_hold_and_the_graphs_features_matter_more_than_others(small, transcoders, graph):
+    found = check_circuit(small, transcoders, graph, prune(graph), count=24, draws=5)
+    assert found.correlation > 0.5
+    assert found.interval[0] < found.correlation < found.interval[1]
+    assert found.larger > 1.5
+    assert len(found.random_whole) == 5
+    assert abs(found.whole) > np.abs(found.random_whole).mean()
+    assert "at random" in found.summary()
+
+
+def test_a_features_own_graph_is_checked_too(small, transcoders, graph):
+    node, a = int(graph.expanded[np.argmax(graph.active.call[graph.expanded])]), graph.active
+    place = int(a.call[node]), int(a.stream[node]), int(a.feature[node])
+    target = Target(feature=place, position=int(a.token[node]))
+    other = attribute(small, transcoders, PROMPT, target, nodes=40)
+    found = check_circuit(small, transcoders, other, prune(other), count=8, draws=2)
+    assert np.isfinite(found.actual).all()
+
+
+def test_the_document_has_every_node_and_edge(graph):
+    kept = prune(graph)
+    found = document(graph, kept, lambda token: f"<{token}>", probability=0.25)
+    ids = [node["node_id"] for node in found["nodes"]]
+    assert len(ids) == len(set(ids)) == len(kept.nodes) + 1
+    assert all(link["source"] in ids and link["target"] in ids for link in found["links"])
+    assert found["metadata"]["prompt_tokens"] == [f"<{token}>" for token in PROMPT]
+    assert {node["feature_type"] for node in found["nodes"]} >= {
+        "embedding",
+        "logit",
+        "cross layer transcoder",
+    }
+    goal = found["nodes"][-1]
+    assert goal["is_target_logit"]
+    assert goal["token_prob"] == 0.25
+    models = pytest.importorskip("circuit_tracer.frontend.graph_models", reason="not installed")
+    read = models.Model(**found)
+    assert len(read.nodes) == len(ids)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = trained_run(tmp_path_factory.mktemp("circuit"))
+    with pytest.raises(SystemExit):
+        main(["transcoder", str(folder), "--tokens", "256", "--eval-tokens", "64", "--no-each", "--json"])
+    return folder
+
+
+def call(capsys, *arguments: object) -> tuple[int, str, str]:
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stop:
+        main(["circuit", *map(str, arguments)])
+    out, err = capsys.readouterr()
+    return int(stop.value.code or 0), out, err
+
+
+def test_the_command_writes_a_graph(run, capsys, tmp_path):
+    view = tmp_path / "circuit.js"
+    code, out, _ = call(
+        capsys, run, "--prompt", "stream", "--out", tmp_path / "g.json", "--nodes", 32, "--view", view
+    )
+    assert code == 0
+    assert '"prompt": "stream"' in view.read_text()
+    assert "__GRAPH__" not in view.read_text()
+    assert "predicted and real change correlate" in out
+    written = json.loads((tmp_path / "g.json").read_text())
+    assert written["metadata"]["prompt"] == "stream"
+    feature = next(node for node in written["nodes"] if node["feature_type"] == "cross layer transcoder")
+    assert set(feature["srmlab"]) >= {"level", "step", "stream", "effect", "examples", "actual"}
+    last = [
+        n for n in written["nodes"] if n["ctx_idx"] == 5 and n["feature_type"] == "cross layer transcoder"
+    ]
+    about = last[0]["srmlab"]
+    place = f"{about['level']}.{about['step']}.{about['stream']}.{about['feature']}"
+    code, out, _ = call(
+        capsys, run, "--prompt", "stream", "--feature", place, "--json", "--out", tmp_path / "f.json"
+    )
+    assert code == 0
+    answer = json.loads(out)
+    assert answer["value"] == pytest.approx(last[0]["activation"], abs=1e-4)
+    assert answer["largest_error_of_sums"] < 1e-4
+    code, out, _ = call(
+        capsys, run, "--prompt", "stream", "--target", "s", "--against", "a", "--no-check", "--json",
+        "--out", tmp_path / "d.json",
+    )  # fmt: skip
+    assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--prompt", "a", "--target", "ab"), "'ab' is 2 tokens"),
+        (("--prompt", ""), "--prompt is empty"),
+        (("--prompt", "a", "--feature", "9.Z"), "give LAYER.STEP.STREAM.FEATURE"),
+        (("--prompt", "a", "--feature", "0.A.0.1", "--target", "a"), "--feature goes without"),
+        (("--prompt", "a", "--node-share", 2), "--node-share 2.0: give a share"),
+        (("--prompt", "a", "--transcoders", "nowhere"), "no transcoders in nowhere"),
+        (("--prompt", "a", "--nodes", 0), "nodes = 0: give 1 or more"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(run, capsys, tmp_path, options, message):
+    code, out, err = call(capsys, run, *options, "--out", tmp_path / "never.json")
+    assert (code, out) == (2, "")
+    assert message in err
+    assert len(err.splitlines()) == 1
+    assert not (tmp_path / "never.json").exists()
+
+
+def test_nothing_is_overwritten_and_a_run_without_transcoders_says_so(run, capsys, tmp_path):
+    (tmp_path / "g.json").write_text("mine")
+    code, _, err = call(capsys, run, "--prompt", "a", "--out", tmp_path / "g.json")
+    assert code == 2
+    assert "is not overwritten" in err
+    assert (tmp_path / "g.json").read_text() == "mine"
+    export = srmlab.save(srmlab.load(run), tmp_path / "export", srmlab.storage.load_tokenizer(run))
+    code, _, err = call(capsys, export, "--prompt", "a", "--out", tmp_path / "h.json")
+    assert code == 2
+    assert "`srmlab transcoder` learns them" in err

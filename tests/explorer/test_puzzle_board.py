@@ -1,0 +1,152 @@
+"""The board of a puzzle: in a trace, on the page, in a report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from explorer_pages import click_region, picture, put, settle, state
+from explorer_subjects import serving
+
+from srmlab.analysis import AblatedStream, CutEdge, Intervention
+from srmlab.cli import main
+from srmlab.errors import UserError
+from srmlab.explorer.boards import Board
+from srmlab.explorer.opening import open_run
+from srmlab.explorer.session import Session
+from srmlab.models import SRMConfig
+from srmlab.models.puzzle import log_stablemax
+from srmlab.puzzles import PuzzleConfig, find_kind, prepare_puzzles
+from srmlab.training import TrainConfig, train
+
+SRM = SRMConfig(
+    vocab_size=6, causal=False, context=17, puzzle_positions=1, embedding_dim=8, streams=3, stream_dim=8,
+    mlp_dim=8, token_heads=1, head_dim=8, stream_heads=2, depth=2, gradient_depth=1,
+)  # fmt: skip
+BOARD = "...43.....1..2.."
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("boards")
+    prepare_puzzles(PuzzleConfig("sudoku:4x4", folder / "data", count=60, held_out=0.3))
+    config = TrainConfig(
+        steps=2, warmup=1, batch_size=4, segments=3, halting="trm", peak_flops=1e11, device="cpu"
+    )
+    train(config, SRM, folder / "data", folder / "run", show=False)
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def boards(run) -> Session:
+    return open_run(run)
+
+
+@pytest.fixture(scope="module")
+def board_page(boards, browser):
+    with serving(boards) as url:
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        errors: list[str] = []
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto(url)
+        page.wait_for_function("() => document.documentElement.dataset.ready === 'yes'")
+        settle(page)
+        yield page
+        assert not errors
+        page.close()
+
+
+def test_the_trace_has_the_board_after_every_layer_of_every_segment(boards):
+    trace = boards.trace(boards.encode(BOARD))
+    tokens = torch.tensor([boards.encode(BOARD)])
+    with torch.no_grad():
+        for layer in range(6):
+            logits = boards.model.at_depth(layer + 1)(tokens)[0]
+            probability, value = log_stablemax(logits).max(-1)
+            assert np.array_equal(trace["cell_value"][layer], value)
+            assert np.allclose(trace["cell_probability"][layer], probability.exp(), atol=2e-3)
+    kind = find_kind("sudoku:4x4")
+    assert kind.line(trace["target"]) == "2134342143121243"
+    assert trace["given"].tolist() == [int(mark != ".") for mark in BOARD]
+    assert trace.manifest["puzzle"]["segment_depth"] == 2
+    assert trace.manifest["axes"]["layer"] == 6
+
+
+def test_interventions_change_the_board_and_a_cut_is_at_its_cell(boards):
+    tokens = boards.encode(BOARD)
+    plain = boards.trace(tokens)
+    ablated = boards.trace(tokens, Intervention(ablations=(AblatedStream(1, "zero", 0, 5),)))
+    assert not np.array_equal(plain["cell_probability"], ablated["cell_probability"])
+    cut = boards.trace(tokens, Intervention(cuts=(CutEdge(2, 0, 1, 0, 3),)))
+    changed = (cut["routing"] != plain["routing"]).any((2, 3, 4))[2]  # of the third layer, by cell
+    assert changed.tolist() == [cell == 3 for cell in range(16)]
+
+
+def test_a_board_is_read_in_one_line_or_drawn():
+    board = Board(find_kind("sudoku:4x4"), 2, log_stablemax)
+    drawn = "1 . | . 4\n. . | 2 .\n----+----\n. 3 | . .\n4 . | . 0"
+    assert board.decode(board.encode(drawn)) == "1..4..2..3..4..."
+    for text, says in (("12", "2 cells"), ("x" * 16, "is no value"), ("5" * 16, "is no value")):
+        with pytest.raises(UserError, match=says):
+            board.encode(text)
+    with pytest.raises(UserError, match="no solution"):
+        board.answer(board.encode("11" + "." * 14))
+
+
+def test_a_mazes_answer_is_its_way():
+    board = Board(find_kind("maze:3"), 1, log_stablemax)
+    answer = board.answer(board.encode("S.. ##. G.."))
+    assert answer is not None
+    assert board.decode(answer) == "Soo##oGoo"
+
+
+def test_the_page_shows_the_board_first_and_no_generation(board_page):
+    assert board_page.locator("#app .panel").first.get_attribute("id") == "panel-puzzle"
+    assert not board_page.locator("#generate").is_visible()
+    assert state(board_page)["layer"] == 5  # the last
+    note = board_page.locator("#panel-puzzle .note").text_content() or ""
+    assert "segment 3, layer 2" in note
+
+
+def test_a_click_on_a_small_board_goes_to_its_layer_and_one_on_a_cell_selects_it(board_page):
+    before = picture(board_page, "puzzle")
+    click_region(board_page, "puzzle", row=0, column=0, which=2)  # the board itself, then one for each layer
+    assert state(board_page)["layer"] == 1
+    assert picture(board_page, "puzzle") != before
+    click_region(board_page, "puzzle", row=2, column=1)
+    assert state(board_page)["token"] == 9
+
+
+def test_a_stream_is_left_out_with_one_button_and_the_board_follows(board_page):
+    put(board_page, layer=5, stream=1, ablated=[], version="baseline")
+    before = picture(board_page, "puzzle")
+    board_page.locator("[data-without='1']").click()
+    settle(board_page)
+    now = state(board_page)
+    assert (now["ablated"], now["first"], now["last"], now["version"]) == ([3], 0, 5, "intervened")
+    assert picture(board_page, "puzzle") != before
+    put(board_page, version="difference")
+    assert "breaks" in (board_page.locator("#panel-puzzle .note").text_content() or "")
+    put(board_page, ablated=[], version="baseline")
+    assert picture(board_page, "puzzle") == before
+
+
+def test_playing_goes_through_depth(board_page):
+    put(board_page, layer=5)
+    board_page.locator("#panel-puzzle .controls button").first.click()
+    board_page.wait_for_function("() => explorer.store.get('layer') === 2")
+    board_page.locator("#panel-puzzle .controls button").first.click()
+
+
+def test_the_report_has_the_board(run, tmp_path, browser):
+    out = tmp_path / "report.html"
+    with pytest.raises(SystemExit) as stop:
+        main(["report", str(run), "--out", str(out)])
+    assert not stop.value.code
+    page = browser.new_page()
+    page.goto(out.as_uri())
+    page.wait_for_selector("#panel-puzzle")
+    assert "open cells" in (page.locator("#panel-puzzle").text_content() or "")
+    page.close()

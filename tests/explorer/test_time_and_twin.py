@@ -1,0 +1,71 @@
+"""Checkpoints as a time axis, and an untrained twin's numbers beside the model's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from explorer_pages import settle
+from explorer_subjects import PROMPT, serving, tiny_model
+
+import srmlab.analysis
+from srmlab.analysis.null import twins
+from srmlab.data import byte_tokenizer
+from srmlab.errors import UserError
+from srmlab.explorer import capture
+from srmlab.explorer.opening import saved_results
+from srmlab.explorer.session import Session
+
+FIRST = tiny_model(init_seed=5)
+
+
+@pytest.fixture(scope="module")
+def session() -> Session:
+    model = tiny_model()
+    steps = {"step-1": lambda: FIRST, "step-2": lambda: model}
+    return Session(model, byte_tokenizer(), checkpoints=steps, twin=True, prompts=(PROMPT,))
+
+
+def test_the_slider_goes_through_the_checkpoints_and_every_question_with_it(watch, session):
+    with serving(session) as address:
+        page = watch(address).page
+        settle(page)
+        assert page.locator("#time").inner_text().strip() == "step 2"
+        page.locator("#time input").fill("0")
+        page.wait_for_function("() => explorer.base.manifest.note.checkpoint === 'step-1'")
+        settle(page)
+        assert page.locator("#time").inner_text().strip() == "step 1"
+        assert "checkpoint=step-1" in page.url
+        shown = page.evaluate("() => Array.from(explorer.trace.data('surprisal')).slice(1)")
+        traced = capture(FIRST, byte_tokenizer(), PROMPT)
+        assert np.allclose(shown, traced["surprisal"][1:].astype(float))
+        page.evaluate("() => explorer.store.set({ ablated: [3] })")
+        settle(page)
+        kl = page.evaluate("() => explorer.outcome.kl")
+        assert kl == pytest.approx(traced["ablation_kl"][:, 1].astype(float), rel=0.02, abs=2e-3)
+
+
+def test_an_untrained_twin_stands_beside_the_model(watch, session):
+    twin = capture(next(twins(session.model, 1))[1].eval(), byte_tokenizer(), PROMPT)
+    with serving(session) as address:
+        page = watch(address).page
+        assert page.locator("#panel-tokens .beside").inner_text() == ""
+        page.locator("#twin input").check()
+        settle(page)
+        said = page.locator("#panel-tokens .beside").inner_text()
+        theirs = np.nanmean(twin["surprisal"].astype(float))
+        assert said.endswith(f"untrained mean surprisal {theirs:.2f} bits")
+
+
+def test_a_twin_is_offered_only_where_something_was_learned(session):
+    with pytest.raises(UserError, match="no such checkpoint"):
+        Session(session.model, byte_tokenizer()).trace([1, 2], checkpoint="untrained")
+
+
+def test_saved_results_stand_beside_those_of_the_runs_twins(tmp_path, session):
+    batches = [torch.arange(24).view(2, 12)]
+    folder = tmp_path / "analysis"
+    srmlab.analysis.routing(session.model, batches).save(folder / "routing")
+    for seed, model in twins(session.model, 2):
+        srmlab.analysis.routing(model.eval(), batches).save(folder / "null" / f"seed-{seed}" / "routing")
+    assert "beside 2 untrained twins" in saved_results(tmp_path)["routing"]["summary"]
