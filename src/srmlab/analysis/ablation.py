@@ -76,7 +76,6 @@ class Ablation(Result):
     def names(self) -> list[str]:
         return ["+".join(f"S{s}" for s in group) for group in self.groups]
 
-    @property
     @derived("group", "bits")
     def bits(self) -> Array:
         """[group] The KL in bits."""
@@ -87,13 +86,11 @@ class Ablation(Result):
         """Groups from the greatest impact to the least."""
         return [int(g) for g in np.argsort(-self.kl, kind="stable")]
 
-    @property
     @derived("", "bits")
     def mean_bits(self) -> float:
         """Mean KL over groups."""
         return float(self.bits.mean())
 
-    @property
     @derived("rank", "share of the total impact")
     def cumulative_share(self) -> Array:
         """[rank] The share of the total impact that the highest-ranked groups have together."""
@@ -106,13 +103,11 @@ class Ablation(Result):
         """How many of the highest-ranked groups have at least this share of the total impact."""
         return int(np.searchsorted(self.cumulative_share, share - 1e-12) + 1)
 
-    @property
     @derived("share", "groups")
     def carriers(self) -> Array:
         """[50, 75, 80 %] How many of the highest-ranked groups have that share of the total impact."""
         return np.array([self.groups_for(share) for share in SHARES])
 
-    @property
     @derived("", "ratio")
     def dynamic_range(self) -> float:
         """The greatest KL over the least."""

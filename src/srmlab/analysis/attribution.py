@@ -53,13 +53,11 @@ class Attribution(Result):
         """Streams from the largest centred contribution to the smallest."""
         return [int(s) for s in np.argsort(-self.centred, kind="stable")]
 
-    @property
     @derived("", "logits above the vocabulary's mean")
     def total(self) -> float:
         """What all streams add together."""
         return float(self.centred.sum())
 
-    @property
     @derived("", "streams")
     def against(self) -> int:
         """How many streams lower the correct token's logit on average."""

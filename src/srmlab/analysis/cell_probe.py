@@ -48,13 +48,11 @@ class CellProbe(Result):
         Array, Measured("stream place", "R² on unseen boards; NaN of a place that is never empty")
     ]
 
-    @property
     @derived("", "R² on unseen boards")
     def best(self) -> float:
         """Of the stream that holds most after the last segment."""
         return float(self.held[-1].max())
 
-    @property
     @derived("", "R² on unseen boards")
     def best_shuffled(self) -> float:
         return float(self.shuffled[-1].max())

@@ -51,17 +51,14 @@ class Cells(Result):
     def segments(self) -> int:
         return len(self.right) // self.segment_depth
 
-    @property
     @derived("", "share of cells to be filled")
     def right_at_last(self) -> float:
         return float(self.right[-1])
 
-    @property
     @derived("", "share of boards")
     def solved_at_last(self) -> float:
         return float(self.solved[-1])
 
-    @property
     @derived("", "segments")
     def mean_settling(self) -> float:
         """Where cells settle, of those that end right: in segments, so that 1 is the end of the first."""

@@ -54,13 +54,11 @@ class Depth(Result):
             "every prediction settles somewhere: `settled` adds up to 1",
         )
 
-    @property
     @derived("", "layers run")
     def best(self) -> int:
         """The depth with the least loss."""
         return int(self.depths[self.loss.argmin()])
 
-    @property
     @derived("", "layers run")
     def mean_settling(self) -> float:
         """The mean depth at which predictions settle."""

@@ -186,23 +186,19 @@ class Drift(Result):
             warnings.simplefilter("ignore", RuntimeWarning)
             return np.nanquantile(curves, (0.25, 0.5, 0.75), axis=2)
 
-    @property
     @derived("group transition", "cosine distance, median over streams")
     def cosine_median(self) -> Array:
         return self.quartiles("cosine")[1]
 
-    @property
     @derived("group transition", "nats, median over streams")
     def kl_median(self) -> Array:
         return self.quartiles("kl")[1]
 
-    @property
     @derived("metric group stream", "transition")
     def converged(self) -> Array:
         """When each stream converges; NaN where a gap hides it."""
         return np.array([[convergences(curves) for curves in self.curves(metric)] for metric in METRICS])
 
-    @property
     @derived("metric group", "transition")
     def mean_convergence(self) -> Array:
         """When a group's streams converge, on average over those known."""
@@ -212,7 +208,6 @@ class Drift(Result):
         total = np.where(known, converged, 0).sum(2)
         return np.divide(total, count, out=np.full(count.shape, np.nan), where=count > 0)
 
-    @property
     @derived("transition", "cosine distance")
     def profile(self) -> Array:
         """The median cosine drift, mean over the groups that have it; NaN where none has."""
@@ -220,7 +215,6 @@ class Drift(Result):
         count = np.isfinite(median).sum(0)
         return np.divide(np.nansum(median, axis=0), count, out=np.full(count.shape, np.nan), where=count > 0)
 
-    @property
     @derived("", "transition")
     def jump(self) -> int:
         """The transition with the largest cosine drift; −1 if none was measured."""

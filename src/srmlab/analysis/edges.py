@@ -75,48 +75,40 @@ class Edges(Result):
     by_weight: Annotated[Array, Measured("size", "nats, the same of the edges with most mean weight")]
     random: Annotated[Array, Measured("draw size", "nats, the same of edges drawn at random")]
 
-    @property
     @derived("", "edges")
     def smallest(self) -> float:
         """The size of the smallest circuit within the margin, where it was chosen."""
         return float(self.sizes[smallest_within(self.chosen, self.margin)])
 
-    @property
     @derived("", "edges")
     def smallest_random(self) -> float:
         """How many edges at random it takes to be within the margin, on other text; mean over draws."""
         return float(np.mean([self.sizes[smallest_within(draw, self.margin)] for draw in self.random]))
 
-    @property
     @derived("", "nats")
     def cost(self) -> float:
         """What the smallest circuit costs on other text."""
         return float(self.by_integrated[smallest_within(self.chosen, self.margin)])
 
-    @property
     @derived("", "nats")
     def cost_random(self) -> float:
         """What as many edges at random cost; mean over draws."""
         return float(self.random[:, smallest_within(self.chosen, self.margin)].mean())
 
-    @property
     @derived("", "nats")
     def cost_of_none(self) -> float:
         """What it costs to close every edge."""
         return float(self.by_integrated[-1])
 
-    @property
     @derived("", "correlation")
     def agreement(self) -> float:
         """Of attribution with the exact effect, over the edges that were closed one by one."""
         return correlation(self.attribution, self.exact)
 
-    @property
     @derived("", "correlation")
     def integrated_agreement(self) -> float:
         return correlation(self.integrated, self.exact)
 
-    @property
     @derived("", "correlation")
     def weight_agreement(self) -> float:
         """Of the mean weight, which takes no gradient, with the exact effect."""

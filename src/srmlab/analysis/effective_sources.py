@@ -37,29 +37,24 @@ class EffectiveSources(Result):
         Array, Measured("layer head target source", "share of tokens with weight > 2/S")
     ]
 
-    @property
     @derived("layer head target", "streams")
     def of_mean_pattern(self) -> Array:
         """[layer head target] The number of sources of the mean pattern."""
         return np.exp(-(self.weight * np.log(np.maximum(self.weight, 1e-12))).sum(-1))
 
-    @property
     @derived("layer", "streams")
     def by_depth(self) -> Array:
         """[layer] The mean over heads and targets."""
         return self.number.mean((1, 2))
 
-    @property
     @derived("", "streams")
     def mean_number(self) -> float:
         return float(self.number.mean())
 
-    @property
     @derived("", "streams")
     def mean_of_mean_pattern(self) -> float:
         return float(self.of_mean_pattern.mean())
 
-    @property
     @derived("", "share of all edges and tokens")
     def in_use(self) -> float:
         """How often an edge has more than twice its uniform weight: unlike a fixed threshold's, this does not

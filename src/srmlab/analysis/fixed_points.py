@@ -48,12 +48,10 @@ class FixedPoints(Result):
     cycling: Annotated[Array, Measured("", "share of the boards not solved as trained")]
     escaping: Annotated[Array, Measured("", "share of the boards not solved as trained")]
 
-    @property
     @derived("", "share of the boards solved as trained")
     def stays_to_the_end(self) -> float:
         return float(self.stays[-1])
 
-    @property
     @derived("", "relative change of the state")
     def change_at_last(self) -> float:
         return float(self.change[-1])

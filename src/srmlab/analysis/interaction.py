@@ -52,7 +52,6 @@ class Interaction(Result):
         found = list(combinations(range(len(self.single)), 2))
         return sorted(found, key=lambda pair: -abs(self.interaction[pair]))
 
-    @property
     @derived("", "share of pairs")
     def positive_share(self) -> float:
         """The share of super-additive pairs, in which each covers for the other; NaN without pairs."""

@@ -83,13 +83,11 @@ class LogitLens(Result):
     def curves(self, mode: Mode = "corrected") -> Array:
         return self.corrected if mode == "corrected" else self.raw
 
-    @property
     @derived("mode point", "nats, mean log-probability of the correct token")
     def stream_mean(self) -> Array:
         """[corrected, raw; point] Mean over streams."""
         return np.stack([self.corrected.mean(1), self.raw.mean(1)])
 
-    @property
     @derived("mode", "nats")
     def largest_fall(self) -> Array:
         """[corrected, raw] The largest fall of the mean over streams from one point to the next; 0 if it

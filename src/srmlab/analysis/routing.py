@@ -63,57 +63,48 @@ class Routing(Result):
         """The weight of every edge if a stream read all streams alike: 1/S."""
         return 1 / self.streams
 
-    @property
     @derived("", "share of all edges and tokens")
     def in_use(self) -> float:
         """Mean frequency over all edges."""
         return float(self.frequency.mean())
 
-    @property
     @derived("source", "share of tokens")
     def outgoing(self) -> Array:
         """[source] How often a stream is read by another one: mean frequency over layers, heads and
         other targets."""
         return outgoing(self.frequency)
 
-    @property
     @derived("target", "share of tokens")
     def incoming(self) -> Array:
         """[target] How often a stream reads another one: mean frequency over layers, heads and other
         sources."""
         return incoming(self.frequency)
 
-    @property
     @derived("stream", "share of tokens")
     def hub_score(self) -> Array:
         """[stream] The outgoing frequency."""
         return self.outgoing
 
-    @property
     @derived("", "share of all outgoing frequency")
     def hub_share(self) -> float:
         """What the strongest stream has of all outgoing frequency (1/S: no hub)."""
         total = float(self.outgoing.sum())
         return float(self.outgoing.max()) / total if total > 0 else self.uniform
 
-    @property
     @derived("stream", "share of tokens")
     def sink_score(self) -> Array:
         """[stream] Incoming minus outgoing frequency: positive where a stream takes more than it gives."""
         return self.incoming - self.outgoing
 
-    @property
     @derived("stream", "share of tokens")
     def self_routing(self) -> Array:
         """[stream] How often a stream reads itself: mean frequency of the diagonal."""
         return self_routing(self.frequency)
 
-    @property
     @derived("", "share of tokens")
     def mean_self_routing(self) -> float:
         return float(self.self_routing.mean())
 
-    @property
     @derived("", "(layer, head, stream) triples")
     def mostly_self(self) -> int:
         """In how many layers, heads and streams the stream reads itself at more than half the tokens."""
@@ -133,14 +124,12 @@ class Routing(Result):
         out = self.outgoing
         return [int(s) for s in np.argsort(out, kind="stable") if out[s] < out.mean() / 2]
 
-    @property
     @derived("transition", "correlation")
     def stability(self) -> Array:
         """[transition] Correlation of the frequency maps of consecutive layers (1: the same wiring)."""
         flat = self.frequency.reshape(self.frequency.shape[0], -1)
         return np.array([_correlation(a, b) for a, b in itertools.pairwise(flat)])
 
-    @property
     @derived("", "correlation")
     def mean_stability(self) -> float:
         """Mean correlation of consecutive layers; NaN for one layer."""

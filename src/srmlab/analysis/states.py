@@ -99,14 +99,12 @@ class StateMeans(Result):
     def headline(self) -> str:
         return "mean length " + " ".join(f"{v:.1f}" for v in self.mean_length)
 
-    @property
     @derived("point stream", "length")
     def length(self) -> Array:
         """[point stream] The length of the mean state. (States have length √D, so √D here would mean: all
         tokens alike.)"""
         return np.linalg.norm(self.mean, axis=-1)
 
-    @property
     @derived("point", "length")
     def mean_length(self) -> Array:
         """[point] The mean over streams of their mean states' lengths."""

@@ -43,19 +43,16 @@ class StreamSimilarity(Result):
         Array, Measured("point stream other", "cosine of two streams' states, mean over tokens")
     ]
 
-    @property
     @derived("point", "cosine")
     def by_depth(self) -> Array:
         """[point] The mean over pairs of different streams."""
         return self.cosine[:, *pairs(len(self.streams))].mean(1)
 
-    @property
     @derived("point", "cosine")
     def most_alike(self) -> Array:
         """[point] The cosine of the two streams most alike."""
         return self.cosine[:, *pairs(len(self.streams))].max(1)
 
-    @property
     @derived("", "cosine")
     def last(self) -> float:
         """The mean over pairs at the last point."""

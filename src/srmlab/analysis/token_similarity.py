@@ -35,13 +35,11 @@ class TokenSimilarity(Result):
     streams: tuple[str, ...]
     cosine: Annotated[Array, Measured("point stream", "cosine, mean over pairs of tokens of a window")]
 
-    @property
     @derived("point", "cosine")
     def by_depth(self) -> Array:
         """[point] The mean over streams."""
         return self.cosine.mean(1)
 
-    @property
     @derived("", "cosine")
     def last(self) -> float:
         """At the last point, whose states are read out."""
