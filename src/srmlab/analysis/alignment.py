@@ -32,7 +32,7 @@ from torch import Tensor
 
 from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture
 from srmlab.analysis.registry import Analysis, has_exchanges, register
-from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require, write_table
+from srmlab.analysis.result import Array, Measured, Result, derived, require, write_table
 from srmlab.analysis.states import stream_major
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
@@ -155,9 +155,11 @@ class Alignment(Result):
 
 
 class AlignmentSums(Accumulator):
+    makes = Alignment
+
     def __init__(self, model: LanguageModel) -> None:
         assert model.input_site is not None, "checked by has_exchanges"
-        self.token_independent = model.token_independent
+        self.known = {"token_independent": model.token_independent}
         self.roles = {model.input_site: ("x", -1, -1)}
         for l, exchange in enumerate(model.exchanges):
             calls = [call for call in model.calls if call.level == l]
@@ -203,9 +205,6 @@ class AlignmentSums(Accumulator):
     def end(self, batch: Placed, embedding: Tensor) -> None:  # noqa: ARG002
         for name, sums in self.sums.items():
             self.means[name].add(batch, sums)
-
-    def result(self, evidence: Evidence) -> Alignment:
-        return Alignment(evidence=evidence, token_independent=self.token_independent, **self.numbers())
 
 
 def alignment(model: LanguageModel, batches: Batches) -> Alignment:

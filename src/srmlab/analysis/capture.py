@@ -48,7 +48,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -131,9 +131,11 @@ class Mean:
 class Accumulator:
     """One analysis at work: sites to listen at, sums to keep."""
 
+    makes: ClassVar[type[Result]]  # what it comes to
     sites: Sequence[str] = ()
     means: dict[str, Mean]
     settings: Mapping[str, Any] = MappingProxyType({})  # what its sums depend on besides model and text
+    known: Mapping[str, Any] = MappingProxyType({})  # the fields of its result that are not measured
 
     def begin(self, batch: Placed) -> None:
         """Before a pass."""
@@ -145,7 +147,7 @@ class Accumulator:
         """After a pass; `embedding` [B, T, E] is what the unembedding reads."""
 
     def result(self, evidence: Evidence) -> Any:
-        raise NotImplementedError
+        return self.makes(evidence=evidence, **self.known, **self.numbers())
 
     def numbers(self) -> dict[str, Any]:
         """Every mean by its name, and their standard errors: the measured fields of a result."""
@@ -159,6 +161,17 @@ class Accumulator:
             for name, mean in self.means.items()
             for part in ("sums", "spread", "weights", "sequences")
         }
+
+
+class Rows(Accumulator):
+    """One whose means have an entry for every site: `rows` gets [B, …] of each mean at each site, in turn."""
+
+    def begin(self, batch: Placed) -> None:  # noqa: ARG002
+        self.rows: dict[str, list[Tensor]] = {name: [] for name in self.means}
+
+    def end(self, batch: Placed, embedding: Tensor) -> None:  # noqa: ARG002
+        for name, rows in self.rows.items():
+            self.means[name].add(batch, torch.stack(rows, 1))
 
 
 class EvidenceSums(Accumulator):
@@ -244,21 +257,46 @@ def finished(accumulator: Accumulator, evidence: Evidence) -> Any:
     folds = weights.amax(0).nonzero().squeeze(1)
     generator = torch.Generator().manual_seed(0)
     drawn = copy.copy(accumulator)
-    samples: dict[str, list[Array]] = {name: [] for name in found.derived()}
-    for chosen in folds[torch.randint(len(folds), (DRAWS, len(folds)), generator=generator)]:
-        times = torch.bincount(chosen, minlength=FOLDS).double()
-        if bool((weights @ times == 0).any()):  # none of what one of the means is over
-            continue
-        drawn.means = {name: mean.drawn(times) for name, mean in accumulator.means.items()}
-        sample = drawn.result(evidence)
-        for name, values in samples.items():
-            values.append(np.asarray(getattr(sample, name), dtype=float))
-    correction = (len(folds) / (len(folds) - 1)) ** 0.5
-    errors = {
-        name: np.asarray(correction * spread(getattr(found, name), np.stack(values)))
-        for name, values in samples.items()
-    }
+
+    def samples() -> Iterator[Result]:
+        for chosen in folds[torch.randint(len(folds), (DRAWS, len(folds)), generator=generator)]:
+            times = torch.bincount(chosen, minlength=FOLDS).double()
+            if bool((weights @ times > 0).all()):  # else there is nothing of what one of the means is over
+                drawn.means = {name: mean.drawn(times) for name, mean in accumulator.means.items()}
+                yield drawn.result(evidence)
+
+    errors = bootstrapped(found, samples(), len(folds))
     return dataclasses.replace(found, errors={**found.errors, **errors})
+
+
+def bootstrapped(found: Result, samples: Iterable[Result], parts: int) -> dict[str, Array]:
+    """The standard errors of the numbers that a result derives, from samples of it, each made of as many
+    parts of the text drawn anew."""
+    drawn: dict[str, list[Array]] = {name: [] for name in found.derived()}
+    for sample in samples:
+        for name, values in drawn.items():
+            values.append(np.asarray(getattr(sample, name), dtype=float))
+    correction = (parts / (parts - 1)) ** 0.5
+    return {
+        name: np.asarray(correction * spread(getattr(found, name), np.stack(values)))
+        for name, values in drawn.items()
+    }
+
+
+def mean_of_known(rows: Array) -> Array:
+    """Over the first axis, of the finite values; NaN where there is none."""
+    known = np.isfinite(rows)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.where(known, rows, 0).sum(0) / known.sum(0))
+
+
+def error_of_known(rows: Array) -> Array:
+    """The standard error of `mean_of_known`; NaN for fewer than two values."""
+    known = np.isfinite(rows)
+    count = known.sum(0)
+    squares = np.where(known, rows - mean_of_known(rows), 0) ** 2
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(np.sqrt(squares.sum(0) / (count - 1) / count))
 
 
 def spread(value: Array | float, draws: Array) -> Array:

@@ -41,7 +41,7 @@ from torch import Tensor
 
 from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture
 from srmlab.analysis.registry import Analysis, has_contributions, register
-from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require
+from srmlab.analysis.result import Array, Measured, Result, derived, require
 from srmlab.analysis.states import stream_major
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
@@ -322,12 +322,20 @@ class Contributions:
 
 
 class DriftSums(Accumulator):
+    makes = Drift
+
     def __init__(self, contributions: Contributions, direction: Direction = "forward") -> None:
         if direction not in get_args(Direction):
             raise UserError(f'direction = {direction!r}: must be "forward" or "backward"')
         self.reader = contributions
         self.direction: Direction = direction
         self.settings = {"direction": direction}
+        self.known = {
+            "groups": tuple(contributions.groups),
+            "streams": tuple(contributions.streams),
+            "boundary": contributions.boundary,
+            "direction": direction,
+        }
         self.sites = contributions.sites
         self.shape = (len(contributions.groups), contributions.layers - 1, len(contributions.streams))
         self.means = {"cosine": Mean(*self.shape), "kl": Mean(*self.shape)}
@@ -359,16 +367,6 @@ class DriftSums(Accumulator):
         self.before.clear()
         for name, sums in self.sums.items():
             self.means[name].add(batch, sums)
-
-    def result(self, evidence: Evidence) -> Drift:
-        return Drift(
-            evidence=evidence,
-            groups=tuple(self.reader.groups),
-            streams=tuple(self.reader.streams),
-            boundary=self.reader.boundary,
-            direction=self.direction,
-            **self.numbers(),
-        )
 
 
 class Softened:

@@ -147,7 +147,7 @@ class StreamDecoder:
         if self.finished is None:
             z = stream_major(value)
         elif found := self.finished.see(name, value, documents):
-            name, z = found
+            name, z = found[0], stream_major(found[1])
         else:
             return []
         p = self.points.index(name)
@@ -185,6 +185,8 @@ class PlainDecoder:
 
 
 class LensSums(Accumulator):
+    makes = LogitLens
+
     def __init__(
         self, decoder: Decoder, total_tokens: int, lens_tokens: int | None = LENS_TOKENS, seed: int = 0
     ) -> None:
@@ -225,13 +227,12 @@ class LensSums(Accumulator):
 
     def result(self, evidence: Evidence) -> LogitLens:
         need_targets(self.means["full"])
-        return LogitLens(
-            evidence=evidence,
-            points=tuple(self.decoder.points),
-            streams=tuple(self.decoder.streams),
-            sampled=int(self.means["full"].total),
-            **self.numbers(),
-        )
+        self.known = {
+            "points": tuple(self.decoder.points),
+            "streams": tuple(self.decoder.streams),
+            "sampled": int(self.means["full"].total),
+        }
+        return super().result(evidence)
 
 
 def sample_positions(batch: Placed, rate: float, seed: int) -> Tensor:

@@ -29,9 +29,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture
-from srmlab.analysis.registry import Analysis, Request, has_patterns, register, streams_of
-from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require
+from srmlab.analysis.capture import Batches, Mean, Rows, capture
+from srmlab.analysis.registry import Analysis, has_patterns, pattern_sites, register, streams_of
+from srmlab.analysis.result import Array, Measured, Result, derived, require
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
 
@@ -162,39 +162,22 @@ class Routing(Result):
         return "\n".join(lines)
 
 
-class RoutingSums(Accumulator):
+class RoutingSums(Rows):
+    makes = Routing
+
     def __init__(self, model: LanguageModel, threshold: float = 0.10) -> None:
         if not 0 <= threshold < 1:
             raise UserError(f"threshold = {threshold}: a share of attention, at least 0 and less than 1")
-        if not has_patterns(model):
-            raise UserError("routing is defined on a connection with a pattern, such as attention")
+        self.sites = pattern_sites(model, "routing")
         self.threshold = threshold
         self.settings = {"threshold": threshold}
-        self.token_independent = model.token_independent
-        self.sites = [exchange.pattern for exchange in model.exchanges if exchange.pattern]
+        self.known = {**self.settings, "token_independent": model.token_independent}
         shape = (len(self.sites), model.exchanges[0].heads, len(model.streams), len(model.streams))
         self.means = {"frequency": Mean(*shape), "weight": Mean(*shape)}
-        self.frequency: list[Tensor] = []
-        self.weight: list[Tensor] = []
-
-    def begin(self, batch: Placed) -> None:  # noqa: ARG002
-        self.frequency, self.weight = [], []
 
     def see(self, name: str, value: Tensor) -> None:  # noqa: ARG002
-        self.frequency.append((value > self.threshold).sum(1))  # [B, H, target, source]
-        self.weight.append(value.sum(1, dtype=torch.float32))
-
-    def end(self, batch: Placed, embedding: Tensor) -> None:  # noqa: ARG002
-        for name, rows in (("frequency", self.frequency), ("weight", self.weight)):
-            self.means[name].add(batch, torch.stack(rows, 1))
-
-    def result(self, evidence: Evidence) -> Routing:
-        return Routing(
-            evidence=evidence,
-            threshold=self.threshold,
-            token_independent=self.token_independent,
-            **self.numbers(),
-        )
+        self.rows["frequency"].append((value > self.threshold).sum(1))  # [B, H, target, source]
+        self.rows["weight"].append(value.sum(1, dtype=torch.float32))
 
 
 def routing(model: LanguageModel, batches: Batches, threshold: float = 0.10) -> Routing:
@@ -236,8 +219,4 @@ def _correlation(a: Array, b: Array) -> float:
     return float(a @ b / scale)
 
 
-def _accumulator(request: Request) -> RoutingSums:
-    return RoutingSums(streams_of(request.model, "routing"), request.threshold)
-
-
-register(Analysis(Routing, _accumulator, has_patterns))
+register(Analysis(Routing, lambda request: RoutingSums(request.model, request.threshold), has_patterns))
