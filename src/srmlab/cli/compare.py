@@ -100,9 +100,7 @@ def training_flops(text: RunText) -> float | None:
     if text.run is None:
         return None
     config, model = text.run.training, text.run.model
-    context = config.context or model.context
-    depth = TrainingDepth(config.depth_schedule, model, steps=config.steps, seed=config.seed, context=context)
-    return depth.mean_flops() * config.steps * config.tokens_per_step(model.context)
+    return TrainingDepth.of(config, model).mean_flops() * config.steps * config.tokens_per_step(model.context)
 
 
 def table(rows: list[Compared]) -> str:

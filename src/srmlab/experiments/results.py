@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from srmlab.errors import UserError
-from srmlab.experiments.evidence import LEVEL, Claim, Difference, Verdict, paired
+from srmlab.experiments.evidence import LEVEL, MARGIN, Claim, Difference, Verdict, paired
 from srmlab.experiments.experiment import Experiment, Scale
 from srmlab.experiments.rates import Search
 from srmlab.files import write_file
@@ -142,15 +142,14 @@ class SweepResult:
         test: Callable[[Difference | None, float], Verdict],
         a: str,
         b: str,
-        margin: float,
         of: int = 1,
     ) -> Claim:
         """`test` of a against b, and the number that decides it. One of several claims that are made
         together (`of` them) has a wider interval, Bonferroni's, so that all hold at once.
         """
         level = 1 - (1 - LEVEL) / of
-        numbers = f"{self.compare(a, b, level).removesuffix('.')}; margin {margin:g}"
-        return self.decide(text, test(self.difference(a, b, level), margin), (a, b), numbers)
+        numbers = f"{self.compare(a, b, level).removesuffix('.')}; margin {MARGIN:g}"
+        return self.decide(text, test(self.difference(a, b, level), MARGIN), (a, b), numbers)
 
     def decide(self, text: str, verdict: Verdict, cells: Iterable[str], numbers: str) -> Claim:
         """The claim with that verdict, if the cells have been run and keep the rules."""

@@ -62,7 +62,7 @@ def check_plan(plan: RunConfig, data: Data, world: World) -> None:
     batches.windows(0, world.rank, world.size, 0, config.accumulate)
     if config.answers_only:
         check_answers(data, context, config)
-    TrainingDepth(config.depth_schedule, model, steps=config.steps, seed=config.seed, context=context)
+    TrainingDepth.of(config, model)
 
 
 def check_puzzles(plan: RunConfig, data: Puzzles, world: World) -> None:
@@ -169,10 +169,7 @@ def make_plan(run: RunConfig, data: Data, world: World) -> Plan:
         epochs = slots / config.segments / PuzzleBatches(data).epoch_examples
     else:
         context = config.context or run.model.context
-        depth = TrainingDepth(
-            config.depth_schedule, run.model, steps=config.steps, seed=config.seed, context=context
-        )
-        flops = round(depth.mean_flops())
+        flops = round(TrainingDepth.of(config, run.model).mean_flops())
         epochs = Batches(data.train, context, config.batch_size).epoch(config.steps)
     tokens = config.steps * config.batch_size * context
     parameters = model.num_parameters()
