@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import tyro
-
+from srmlab.cli.shared import OfText, at_least, readable, writing
 from srmlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -35,8 +34,8 @@ EXTRA = ("dynamics", "edges", "switches", "translations")  # only when asked for
 WITHOUT_TWINS = ("dynamics", "switches")  # switches measures twins of its own
 
 
-@dataclass
-class Command:
+@dataclass(kw_only=True)
+class Command(OfText):
     """Measure routing, alignment, drift, ablation, logit lens, attribution, interaction and depth on text the
     model has not seen, and beside it on untrained twins; write the results, their figures and a summary. What
     is there already is not measured again, and a stopped analysis is picked up.
@@ -53,10 +52,6 @@ class Command:
         srmlab analyze runs/sudoku --only cells fixed_points cell_probe
     """
 
-    path: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
-    """A run (its last good checkpoint), a checkpoint or an export."""
-    pretrained: bool = False
-    """Instead of a run: the trained model that comes with the package."""
     only: tuple[str, ...] = ()
     """Which analyses; by default all but dynamics (the curves over a run's checkpoints), edges (the smallest
     circuit of streams), switches (why routing switches) and translations (what streams pass on); the last two
@@ -65,8 +60,6 @@ class Command:
     """How many tokens to read."""
     text: Path | None = None
     """Read this text file, as one document, instead of the validation tokens."""
-    data: Path | None = None
-    """Folder of `srmlab prepare`; by default the run's."""
     out: Path | None = None
     """Where analysis/ and figures/ go; by default into the run, or beside a checkpoint or export."""
     null: int | None = None
@@ -92,23 +85,12 @@ class Command:
     """How deep to run the model; by default twice as deep as trained."""
     batch_size: int = 8
     """Windows at a time."""
-    document_mask: bool = False
-    """Attention does not cross documents (always so if the run was trained so)."""
-    answers_only: bool = False
-    """Count only what follows "=" in a document (always so if the run was trained so)."""
     formats: tuple[str, ...] = FORMATS
     """How figures are written."""
-    device: str = "auto"
-    json: bool = False
-    """Print JSON, for a program to read."""
 
     def run(self) -> None:
-        try:
+        with writing(self.out):
             answer = self.analyze(show=not self.json)
-        except OSError as error:
-            raise UserError(
-                f"cannot write {error.filename or self.out} ({error.strerror}): choose another --out"
-            ) from None
         if answer:
             print(json.dumps(answer, indent=2) if self.json else table(answer))
 
@@ -123,16 +105,7 @@ class Command:
         return answer if world.main else {}
 
     def check(self) -> None:
-        if self.batch_size < 1:
-            raise UserError(f"--batch-size {self.batch_size}: must be at least 1")
-        if self.tokens < 2:
-            raise UserError(f"--tokens {self.tokens}: give 2 or more")
-        if self.null is not None and self.null < 0:
-            raise UserError(f"--null {self.null}: must be 0 or more")
-        if self.exact < 2:
-            raise UserError(f"--exact {self.exact}: give 2 edges or more")
-        if self.edge_tokens < 4:
-            raise UserError(f"--edge-tokens {self.edge_tokens}: give 4 or more")
+        at_least(self, batch_size=1, tokens=2, null=0, exact=2, edge_tokens=4)
         for kind in self.formats:
             if kind not in FORMATS:
                 raise UserError(f"--formats {kind}: there are {', '.join(FORMATS)}")
@@ -142,9 +115,9 @@ class Command:
         from srmlab.analysis.null import beside, summary
         from srmlab.analysis.store import Store
         from srmlab.figures import draw_beside, draw_missing, paths, remove_all, training_figure
-        from srmlab.training.run_text import chosen, place_for
+        from srmlab.training.run_text import place_for
 
-        path = chosen(self.path, self.pretrained)
+        path = self.subject()
         text: Any = self.opened(path, str(world.device))  # both kinds are asked for the same
         batches = text.batches(self.batch_size, self.tokens)
         figures = (out := self.out or place_for(path, "analysis", inside="")) / "figures"
@@ -186,21 +159,12 @@ class Command:
     def opened(self, path: Path, device: str) -> RunText | RunPuzzles:
         """The model with what it is looked at on: text, or the boards of puzzles."""
         from srmlab.training.run_puzzles import open_boards, reads_puzzles
-        from srmlab.training.run_text import open_text
 
         self.segment_depth: int | None = None
         if not reads_puzzles(path):
             if self.segments is not None:
                 raise UserError("--segments is for a model of puzzles; leave it out")
-            return open_text(
-                path,
-                data=self.data,
-                text=self.text,
-                longest=self.tokens,
-                document_mask=self.document_mask,
-                answers_only=self.answers_only,
-                device=device,
-            )
+            return self.open_text(text=self.text, longest=self.tokens, device=device)
         for name in ("text", "document_mask", "answers_only"):
             if getattr(self, name):
                 raise UserError(
@@ -357,7 +321,6 @@ class Command:
         )
 
     def switches(self, text: RunText, model: LanguageModel, display: Display) -> Result:
-        from srmlab.cli.dictionary import readable
         from srmlab.dictionaries import load, switches
 
         assert self.dictionary is not None, "found before"
@@ -371,7 +334,6 @@ class Command:
         )
 
     def translations(self, text: RunText, model: LanguageModel, _: Display) -> Result:
-        from srmlab.cli.dictionary import readable
         from srmlab.dictionaries import Lexicon, load, translations
 
         assert self.dictionary is not None, "found before"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from srmlab.cli.shared import aligned
 from srmlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -125,11 +126,4 @@ def table(rows: list[Compared]) -> str:
                 f"{row.collapse:.2f}",
             ]
         )
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
+    return aligned(lines)

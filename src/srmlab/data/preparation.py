@@ -43,7 +43,7 @@ from srmlab.data.errors import DataError
 from srmlab.data.nanogpt import NanoGPT
 from srmlab.data.shards import FORMAT, SPLITS, Manifest, Shard, manifest_bytes, read_manifest
 from srmlab.data.tokenizers import Tokenizer, check_tokenizer_spec, load_tokenizer, make_tokenizer
-from srmlab.data.writing import Seen, ShardWriter, write_all
+from srmlab.data.writing import Seen, ShardWriter, refuse_existing, write_all
 from srmlab.files import sha256, sync, write_file
 
 VAL_FRACTION = 0.05
@@ -102,9 +102,7 @@ def prepare(
     partial = out.with_name(out.name + ".partial")
     source = source or _source(config)
     try:
-        if out.is_file() or (out.is_dir() and any(out.iterdir())):
-            kind = "already holds prepared data" if (out / "manifest.json").is_file() else "already exists"
-            raise DataError(f"{out} {kind} and is never overwritten: choose another folder, or delete it")
+        refuse_existing(out)
         if isinstance(source, NanoGPT):
             source.check(config.tokenizer, config.val_fraction, VAL_FRACTION)
         elif not any(document.text.strip() for document in source.documents()):
