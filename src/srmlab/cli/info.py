@@ -18,11 +18,12 @@ from torch import Tensor
 
 import srmlab
 from srmlab.cli.presets import PAPER_PARAMETERS
-from srmlab.cli.run_info import config_of, describe_path, path_section
+from srmlab.cli.run_info import describe_path, path_section
 from srmlab.errors import UserError
 from srmlab.models import PRESETS, SWEEP_PRESETS, LanguageModel, ModelConfig
 from srmlab.models.ordering import LETTERS
 from srmlab.progress import si
+from srmlab.training.initial import model_of
 from srmlab.training.run_text import chosen
 
 WIDTH = 80  # columns of everything printed here
@@ -77,7 +78,7 @@ class Command:
         """The config of what is in a folder, and what else the folder holds."""
         if self.set:
             raise UserError(f"--set changes a preset, and {path} is trained: leave it out")
-        return config_of(path), describe_path(path)
+        return model_of(path), describe_path(path)
 
 
 def is_preset(name: str) -> bool:

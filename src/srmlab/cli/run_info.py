@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from pathlib import Path
 from typing import Any
 
-from srmlab.models import ModelConfig, config_from_dict
 from srmlab.progress import si
 from srmlab.storage import RunDirectory, saved_tokenizer
 from srmlab.storage.metrics_file import iter_metrics
 from srmlab.storage.save_and_load import is_huggingface
 from srmlab.storage.weights import checkpoint_steps, read_json
-from srmlab.training.initial import model_of
 from srmlab.training.outcome import mean_of_last
 from srmlab.training.run import RunConfig
 
@@ -53,13 +50,6 @@ def describe_path(path: Path) -> dict[str, Any]:
         if any((path / name).glob(pattern))
     }
     return answer
-
-
-def config_of(path: Path) -> ModelConfig:
-    """The config of the model in a folder; no weight is read."""
-    if is_huggingface(path):
-        return config_from_dict(json.loads((path / "config.json").read_text(encoding="utf-8"))["srm"])
-    return model_of(path)
 
 
 def kind_of(path: Path) -> str:
