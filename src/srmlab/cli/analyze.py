@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from srmlab.training.distributed import World
     from srmlab.training.run_puzzles import BoardBatches, RunPuzzles
     from srmlab.training.run_text import RunText
-
-    Keep = Callable[[Result], None]  # writes a result and its figures
 
 TOKENS = 16_384
 TRANSLATED = 4096  # tokens on which translations are checked
@@ -114,29 +112,21 @@ class Command(OfText):
         from srmlab.analysis import ANALYSES
         from srmlab.analysis.null import beside, summary
         from srmlab.analysis.store import Store
-        from srmlab.figures import draw_beside, draw_missing, paths, remove_all, training_figure
+        from srmlab.figures import draw_beside, draw_missing, paths, training_figure
         from srmlab.training.run_text import place_for
 
         path = self.subject()
-        text: Any = self.opened(path, str(world.device))  # both kinds are asked for the same
+        text: Any = self.opened(path, str(world.device))
         batches = text.batches(self.batch_size, self.tokens)
         figures = (out := self.out or place_for(path, "analysis", inside="")) / "figures"
         self.weight = weight_of(self.threshold, text.model)
         name, settings = text.name(batches), [self.weight, self.lens_tokens, self.max_depth]
         store = Store(out, text.model, name, settings, self.own_settings(text))
 
-        def keep(result: Result) -> None:
-            with world.only_main() as mine:
-                if mine:
-                    store.save(result)
-                    remove_all(result.kind, figures)
-                    draw_missing(result, figures, self.formats)
-
+        own = Measuring(self, text, text.model, store, world, display, figures)
         with saying_what_is_kept(store, world.main):
-            results = self.survey(text.model, batches, store, keep, display)
-            for kind in (kind for kind in EXTRA if kind in self.only):
-                results[kind] = self.extra(kind, text, text.model, store, keep, display)
-            twins = self.twins(text, batches, store, [*results], world, display)
+            results = own.results(self.asked(text.model, batches, store, display))
+            twins = self.twins(own, [*results])
             notes = {
                 kind: summary(result, twins[kind]) for kind, result in results.items() if twins.get(kind)
             }
@@ -177,49 +167,26 @@ class Command(OfText):
         self.segment_depth = boards.trained.depth
         return boards
 
-    def survey(
+    def asked(
         self,
         model: LanguageModel,
         batches: EvaluationBatches | BoardBatches,
         store: Store,
-        keep: Keep,
         display: Display,
-    ) -> dict[str, Result]:
+    ) -> list[str]:
+        """Which analyses are to be made; what cannot be is refused before any is."""
         from srmlab.analysis import lens_cost
         from srmlab.analysis.depth import deepened
         from srmlab.analysis.survey import chosen
 
         wanted = [name for name in self.only if name not in EXTRA]
-        if self.only and not wanted:
-            return {}
-        asked = chosen(model, wanted or None)
-        if "depth" in asked:
-            deepened(model, self.max_depth)  # refused now rather than after the other analyses
-        if "logit_lens" in asked and not store.has("logit_lens"):
+        usual = chosen(model, wanted or None) if wanted or not self.only else ()
+        if "depth" in usual:
+            deepened(model, self.max_depth)
+        if "logit_lens" in usual and not store.has("logit_lens"):
             tokens = min(self.lens_tokens, batches.windows * batches.context)
             display.say(f"logit lens: {lens_cost(model, tokens)}")
-        return self.measured(model, batches, store, asked, keep, display)
-
-    def measured(
-        self,
-        model: LanguageModel,
-        batches: EvaluationBatches | BoardBatches,
-        store: Store,
-        asked: Sequence[str],
-        keep: Keep,
-        display: Display,
-    ) -> dict[str, Result]:
-        return store.survey(
-            model,
-            batches,
-            asked,
-            keep,
-            threshold=self.weight,
-            lens_tokens=self.lens_tokens,
-            max_depth=self.max_depth,
-            segment_depth=self.segment_depth,
-            progress=display.tasks(len(batches), "batches"),
-        )
+        return [*usual, *(kind for kind in EXTRA if kind in self.only)]
 
     def own_settings(self, text: RunText) -> dict[str, list[Any]]:
         """What only one of the results depends on."""
@@ -255,44 +222,17 @@ class Command(OfText):
 
         return self.null if self.null is not None else TWINS if model.num_parameters() <= SMALL else 0
 
-    def extra(
-        self, kind: str, text: RunText, model: LanguageModel, store: Store, keep: Keep, display: Display
-    ) -> Result:
-        """An analysis that is measured only when asked for."""
-        if known := store.known([kind]):
-            return known[kind]
-        result = getattr(self, kind)(text, model, display)
-        keep(result)
-        return result
-
-    def twins(
-        self,
-        text: RunText,
-        batches: EvaluationBatches | BoardBatches,
-        store: Store,
-        kinds: list[str],
-        world: World,
-        display: Display,
-    ) -> dict[str, list[Result]]:
+    def twins(self, own: Measuring, kinds: list[str]) -> dict[str, list[Result]]:
         """The same analyses of untrained twins, by name."""
         from srmlab.analysis.null import twins
 
         asked = [kind for kind in kinds if kind not in WITHOUT_TWINS]
         found: dict[str, list[Result]] = {kind: [] for kind in asked}
-        for seed, twin in twins(text.model, self.null_count(text.model) if asked else 0):
-            place = store.twin(seed, twin)
-            display.say(f"untrained twin, seed {seed}")
-
-            def keep(result: Result, place: Store = place) -> None:
-                with world.only_main() as mine:
-                    if mine:
-                        place.save(result)
-
-            usual = [kind for kind in asked if kind not in EXTRA]
-            results = self.measured(twin, batches, place, usual, keep, display)
-            for kind in (kind for kind in asked if kind in EXTRA):
-                results[kind] = self.extra(kind, text, twin, place, keep, display)
-            with world.only_main() as mine:
+        for seed, twin in twins(own.model, self.null_count(own.model) if asked else 0):
+            place = own.store.twin(seed, twin)
+            own.display.say(f"untrained twin, seed {seed}")
+            results = replace(own, model=twin, store=place, figures=None).results(asked)
+            with own.world.only_main() as mine:
                 if mine:
                     place.finish(asked)
             for kind, result in results.items():
@@ -351,6 +291,52 @@ class Command(OfText):
         except UserError:  # its features were not described
             return translations(model, batches, load(self.dictionary))
         return translations(model, batches, lexicon.dictionary, describe=describe)
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """The analyses of a model, or of an untrained twin of it, on their way into a folder."""
+
+    command: Command
+    text: Any  # a run with its text, or one with its puzzles: they are asked for the same
+    model: LanguageModel
+    store: Store
+    world: World
+    display: Display
+    figures: Path | None  # twins have none of their own
+
+    def results(self, asked: Sequence[str]) -> dict[str, Result]:
+        """Those that are there as they are; the others measured, and kept."""
+        command = self.command
+        batches = self.text.batches(command.batch_size, command.tokens)
+        found = self.store.survey(
+            self.model,
+            batches,
+            [kind for kind in asked if kind not in EXTRA],
+            self.keep,
+            threshold=command.weight,
+            lens_tokens=command.lens_tokens,
+            max_depth=command.max_depth,
+            segment_depth=command.segment_depth,
+            progress=self.display.tasks(len(batches), "batches"),
+        )
+        for kind in (kind for kind in asked if kind in EXTRA):
+            found |= self.store.known([kind])
+            if kind not in found:
+                found[kind] = getattr(command, kind)(self.text, self.model, self.display)
+                self.keep(found[kind])
+        return found
+
+    def keep(self, result: Result) -> None:
+        """Write a result and its figures."""
+        from srmlab.figures import draw_missing, remove_all
+
+        with self.world.only_main() as mine:
+            if mine:
+                self.store.save(result)
+                if self.figures is not None:
+                    remove_all(result.kind, self.figures)
+                    draw_missing(result, self.figures, self.command.formats)
 
 
 def parts(display: Display) -> Callable[[str, int, int], None]:
