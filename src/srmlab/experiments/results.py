@@ -204,17 +204,15 @@ class SweepResult:
             f"{middle} has {part / -whole.mean:.0%} of the {-whole.mean:.3f} gained from {first} to {last}."
         )
 
-    def trend(self, label: str, names: Iterable[str]) -> str:
-        known = [self[name] for name in names if name in self]
+    def best_of(self, series: str) -> str:
+        """Where on the axis a series has its least loss."""
+        known = [cell for cell in self.cells if cell.series == series]
         if len(known) < 2:
             return ""
         best = min(known, key=lambda cell: cell.mean)
         values = ", ".join(f"{cell.x:g}: {cell.mean:.3f}" for cell in known)
         edge = ", at the edge of the grid" if best in (known[0], known[-1]) else ""
-        return f"{label}: best {best.mean:.3f} at {best.x:g}{edge} ({values})."
-
-    def best_of(self, series: str) -> str:
-        return self.trend(series, [cell.name for cell in self.cells if cell.series == series])
+        return f"{series}: best {best.mean:.3f} at {best.x:g}{edge} ({values})."
 
     def depth_line(self, name: str) -> str:
         """The loss at other depths than the trained one."""
