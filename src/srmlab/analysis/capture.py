@@ -55,6 +55,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from srmlab.analysis.bootstrap import DRAWS, bootstrapped
 from srmlab.analysis.result import Array, Evidence, Result, write_npz
 from srmlab.data import Batch, as_batch
 from srmlab.errors import UserError
@@ -62,7 +63,6 @@ from srmlab.models import LanguageModel
 from srmlab.storage.identity import model_fingerprint
 
 FOLDS = 32  # parts of the text whose sums are kept apart
-DRAWS = 100  # of folds, for a bootstrap
 SINGLE_PASS = "batches that can be read only once: pass a list, or a function that returns an iterator"
 
 Batches = Iterable[Any] | Callable[[], Iterable[Any]]
@@ -267,48 +267,6 @@ def finished(accumulator: Accumulator, evidence: Evidence) -> Any:
 
     errors = bootstrapped(found, samples(), len(folds))
     return dataclasses.replace(found, errors={**found.errors, **errors})
-
-
-def bootstrapped(found: Result, samples: Iterable[Result], parts: int) -> dict[str, Array]:
-    """The standard errors of the numbers that a result derives, from samples of it, each made of as many
-    parts of the text drawn anew."""
-    drawn: dict[str, list[Array]] = {name: [] for name in found.derived()}
-    for sample in samples:
-        for name, values in drawn.items():
-            values.append(np.asarray(getattr(sample, name), dtype=float))
-    correction = (parts / (parts - 1)) ** 0.5
-    return {
-        name: np.asarray(correction * spread(getattr(found, name), np.stack(values)))
-        for name, values in drawn.items()
-    }
-
-
-def mean_of_known(rows: Array) -> Array:
-    """Over the first axis, of the finite values; NaN where there is none."""
-    known = np.isfinite(rows)
-    with np.errstate(invalid="ignore"):
-        return np.asarray(np.where(known, rows, 0).sum(0) / known.sum(0))
-
-
-def error_of_known(rows: Array) -> Array:
-    """The standard error of `mean_of_known`; NaN for fewer than two values."""
-    known = np.isfinite(rows)
-    count = known.sum(0)
-    squares = np.where(known, rows - mean_of_known(rows), 0) ** 2
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(np.sqrt(squares.sum(0) / (count - 1) / count))
-
-
-def spread(value: Array | float, draws: Array) -> Array:
-    """The standard deviation of the draws [draw, …] of a value. NaN where the value itself is not known;
-    infinite where most draws have none; 0 for what rounding leaves of a constant."""
-    known = np.isfinite(draws)
-    count = np.maximum(known.sum(0), 1)
-    centred = np.where(known, draws - np.where(known, draws, 0).sum(0) / count, 0)
-    error = np.sqrt(np.square(centred).sum(0) / count)
-    error = np.where(error > 1e-13 * np.abs(value), error, 0.0)
-    error = np.where(2 * known.sum(0) > len(draws), error, np.inf)
-    return np.where(np.isfinite(value), error, np.nan)
 
 
 def merge(into: Accumulator, other: Accumulator) -> None:

@@ -24,15 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srmlab.analysis.capture import (
-    Accumulator,
-    Batches,
-    Mean,
-    Placed,
-    capture,
-    error_of_known,
-    mean_of_known,
-)
+from srmlab.analysis.bootstrap import error_of_known, mean_of_known
+from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture
 from srmlab.analysis.cells import puzzles_of, reads_puzzles, segment_of
 from srmlab.analysis.registry import Analysis, register
 from srmlab.analysis.result import Array, Evidence, Measured, Result, derived

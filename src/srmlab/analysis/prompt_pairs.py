@@ -17,14 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srmlab.analysis.capture import (
-    DRAWS,
-    EvidenceSums,
-    bootstrapped,
-    error_of_known,
-    mean_of_known,
-    place,
-)
+from srmlab.analysis.bootstrap import DRAWS, bootstrapped, error_of_known, mean_of_known
+from srmlab.analysis.capture import EvidenceSums, place
 from srmlab.analysis.interventions import Hook
 from srmlab.analysis.readout import kl_divergence
 from srmlab.analysis.result import Array, Evidence, Result
