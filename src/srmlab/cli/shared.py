@@ -52,8 +52,9 @@ class OfText(OfModel):
         """The model with its text; `options` are those of `srmlab.training.run_text.open_text`."""
         from srmlab.training.run_text import open_text
 
-        reading = {"document_mask": self.document_mask, "answers_only": self.answers_only}
-        return open_text(self.subject(), data=self.data, **reading, **({"device": self.device} | options))
+        own: dict[str, Any] = {"data": self.data, "device": self.device}
+        own |= {"document_mask": self.document_mask, "answers_only": self.answers_only}
+        return open_text(self.subject(), **(own | options))
 
 
 def at_least(command: Any, **least: int) -> None:

@@ -180,12 +180,7 @@ def _copy_tokens(
     """Tokens that are tokens already. A stopped copy is begun again: it is quick, and keeps no progress."""
     tokenizer = _tokenizer_of(config, source, partial)
     with ExitStack() as files:
-        writers = {
-            split: files.enter_context(
-                closing(ShardWriter(partial, split, _dtype(tokenizer), config.shard_tokens, None))
-            )
-            for split in SPLITS
-        }
+        writers = _writers(files, config, partial, _dtype(tokenizer))
         copied = source.copy(
             tokenizer,
             writers,
@@ -232,14 +227,7 @@ def _encode_corpus(
         write_file(partial / "progress.json", json.dumps(state))
 
     with ExitStack() as files:
-        writers = {
-            split: files.enter_context(
-                closing(
-                    ShardWriter(partial, split, dtype, config.shard_tokens, saved[split] if saved else None)
-                )
-            )
-            for split in SPLITS
-        }
+        writers = _writers(files, config, partial, dtype, saved)
         seen_file = files.enter_context(open(partial / "seen.bin", "ab", buffering=0))
         seen_file.truncate(16 * sum(position.documents.values()))
         commit()
@@ -259,6 +247,17 @@ def _encode_corpus(
         shards = {split: writers[split].finish() for split in SPLITS}
 
     return _manifest(config, source, partial, tokenizer, position, shards)
+
+
+def _writers(
+    files: ExitStack, config: PrepareConfig, partial: Path, dtype: np.dtype, saved: dict | None = None
+) -> dict[str, ShardWriter]:
+    """One a split, where a stopped preparation left it; open as long as `files`."""
+    states, size = saved or dict.fromkeys(SPLITS), config.shard_tokens
+    return {
+        split: files.enter_context(closing(ShardWriter(partial, split, dtype, size, states[split])))
+        for split in SPLITS
+    }
 
 
 def _manifest(

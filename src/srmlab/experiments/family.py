@@ -29,7 +29,7 @@ AT_PAPER = ("srm-med", "transformer", "hrm", "trm", "hrm-single", "sr2", "ouro",
 def miniature(scale: Small) -> dict[str, ModelConfig]:
     """Models of one size, by name."""
     srm = miniatures.srm_med(scale)
-    dim = 48 if scale == "mini" else 96
+    dim = miniatures.DIM[scale]
     sizes: dict[str, Any] = {
         **miniatures.TEXT[scale], "dim": dim, "heads": dim // 16, "head_dim": 16, "mlp_dim": 8, "tied": True,
     }  # fmt: skip
