@@ -112,6 +112,11 @@ def umask() -> int:
 # --- checking -----------------------------------------------------------------------------------------------
 
 
+def occupied(path: Path) -> bool:
+    """Whether something is there that would be overwritten; an empty folder is not."""
+    return path.is_file() or (path.is_dir() and any(path.iterdir()))
+
+
 def sealed(folder: Path) -> bool:
     """Whether nothing may be added to the folder: an export, a checkpoint, the shipped run."""
     return (folder / SUMS).is_file()

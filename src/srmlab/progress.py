@@ -98,6 +98,17 @@ class Task:
         return ", ".join(part for part in parts if part)
 
 
+def si(number: float, unit: str = "B") -> str:
+    """
+    >>> si(2_500_000), si(12, "FLOP")
+    ('2.5 MB', '12 FLOP')
+    """
+    for size, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g} {prefix}{unit}"
+    return f"{number:g} {unit}"
+
+
 def duration(seconds: float) -> str:
     """
     >>> duration(3725)

@@ -5,6 +5,7 @@ import importlib.util
 import json
 import sys
 import types
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -155,8 +156,9 @@ def test_a_lone_surrogate_becomes_the_replacement_character(tokenizer):
     assert tokenizer.decode(tokenizer.encode("a\ud800b")) == "a\ufffdb"
 
 
-def test_batches_of_texts_are_encoded_in_order():
-    arrays = BPE.encode_batch(PROSE, workers=2)
+def test_threads_encode_texts_side_by_side():
+    with ThreadPoolExecutor(2) as pool:
+        arrays = pool.map(BPE.encode_array, PROSE)
     assert [array.tolist() for array in arrays] == [BPE.encode(text) for text in PROSE]
 
 

@@ -149,7 +149,7 @@ def test_the_rolling_mean_is_over_two_percent_of_a_run(steps, window):
 def test_all_panels_of_a_drift_figure_have_room_for_their_streams(results):
     curves = results["drift"].kl.copy()
     curves[1] += 10
-    figure = srmlab.figures.drift_curves(dataclasses.replace(results["drift"], kl=curves), metric="kl")
+    figure = dataclasses.replace(results["drift"], kl=curves).figure(metric="kl")
     low, high = figure.axes[1].get_ylim()
     assert low == 0
     assert high > curves.max()

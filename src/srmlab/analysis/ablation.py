@@ -45,10 +45,10 @@ from srmlab.analysis.capture import (
     read_twice,
     share_sums,
 )
-from srmlab.analysis.readout import BITS, Readout, kl_of_changes
+from srmlab.analysis.readout import BITS, Readout, add_changes
 from srmlab.analysis.registry import Analysis, Request, has_streams, register, streams_of
 from srmlab.analysis.replacement import By, Layers, check_by, points_at, replacement, replacer, replacing
-from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require, write_table
+from srmlab.analysis.result import Array, Measured, Result, derived, require, write_table
 from srmlab.analysis.states import Spool, StateMeans, StateSums, means_in, points_of, stream_major
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
@@ -76,7 +76,6 @@ class Ablation(Result):
     def names(self) -> list[str]:
         return ["+".join(f"S{s}" for s in group) for group in self.groups]
 
-    @property
     @derived("group", "bits")
     def bits(self) -> Array:
         """[group] The KL in bits."""
@@ -87,13 +86,11 @@ class Ablation(Result):
         """Groups from the greatest impact to the least."""
         return [int(g) for g in np.argsort(-self.kl, kind="stable")]
 
-    @property
     @derived("", "bits")
     def mean_bits(self) -> float:
         """Mean KL over groups."""
         return float(self.bits.mean())
 
-    @property
     @derived("rank", "share of the total impact")
     def cumulative_share(self) -> Array:
         """[rank] The share of the total impact that the highest-ranked groups have together."""
@@ -106,13 +103,11 @@ class Ablation(Result):
         """How many of the highest-ranked groups have at least this share of the total impact."""
         return int(np.searchsorted(self.cumulative_share, share - 1e-12) + 1)
 
-    @property
     @derived("share", "groups")
     def carriers(self) -> Array:
         """[50, 75, 80 %] How many of the highest-ranked groups have that share of the total impact."""
         return np.array([self.groups_for(share) for share in SHARES])
 
-    @property
     @derived("", "ratio")
     def dynamic_range(self) -> float:
         """The greatest KL over the least."""
@@ -168,6 +163,8 @@ class AblationSums(Accumulator):
     """Sums of KL and loss change for groups of streams; what replaces a stream is left to the two kinds
     below."""
 
+    makes = Ablation
+
     def __init__(
         self,
         model: LanguageModel,
@@ -188,33 +185,16 @@ class AblationSums(Accumulator):
         self.readout = Readout(model)
         G = len(self.groups)
         self.means = {"kl": Mean(G), "loss_change": Mean(G)}
-        self.settings = {
-            "by": by,
-            "groups": self.groups,
-            "points": self.points,
-            "means": None if means is None else means.evidence.fingerprint,
-        }
+        self.known = {"by": by, "groups": self.groups, "points": self.points}
+        self.settings = {**self.known, "means": None if means is None else means.evidence.fingerprint}
 
     def add(self, batch: Placed, embedding: Tensor, changes: Tensor) -> None:
         """embedding [B, T, E] and its changes [G, B, T, E] → sums."""
-        B, T = batch.tokens.shape
-        kl, loss = kl_of_changes(
-            embedding.float().flatten(0, 1),
-            changes.flatten(1, 2),
-            self.readout.unembedding,
-            batch.targets.flatten(),
-        )
-        self.measured(batch, kl.view(-1, B, T))
-        self.means["kl"].add(batch, kl.view(-1, B, T).sum(-1).T)
-        self.means["loss_change"].add(batch, loss.view(-1, B, T).sum(-1).T, batch.counted.sum(1))
+        kl = add_changes(self.means, batch, embedding, changes, self.readout.unembedding)
+        self.measured(batch, kl)
 
     def measured(self, batch: Placed, kl: Tensor) -> None:
         """A place for more sums of the KLs [G, B, T]."""
-
-    def result(self, evidence: Evidence) -> Ablation:
-        return Ablation(
-            evidence=evidence, by=self.by, points=self.points, groups=self.groups, **self.numbers()
-        )
 
 
 class FinalAblation(AblationSums):
@@ -323,7 +303,7 @@ def _natural_breaks(values: Array, count: int) -> list[int]:
 
 
 def _accumulator(request: Request) -> FinalAblation:
-    return FinalAblation(streams_of(request.model, "ablation"), "mean", means_in(request))
+    return FinalAblation(request.model, "mean", means_in(request))
 
 
 register(Analysis(Ablation, _accumulator, has_streams, needs="means"))

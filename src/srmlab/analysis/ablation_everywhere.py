@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from srmlab.analysis.ablation import Ablation, RerunAblation
-from srmlab.analysis.registry import Analysis, Request, has_streams, register, streams_of
+from srmlab.analysis.registry import Analysis, Request, has_streams, register
 from srmlab.analysis.replacement import points_at
-from srmlab.analysis.result import Evidence
 from srmlab.analysis.states import means_in
 
 
@@ -30,14 +29,11 @@ class AblationEverywhere(Ablation):
 
 
 class EveryLayer(RerunAblation):
-    def result(self, evidence: Evidence) -> AblationEverywhere:
-        return AblationEverywhere(
-            evidence=evidence, by=self.by, points=self.points, groups=self.groups, **self.numbers()
-        )
+    makes = AblationEverywhere
 
 
 def _accumulator(request: Request) -> EveryLayer:
-    model = streams_of(request.model, "ablation_everywhere")
+    model = request.model
     return EveryLayer(model, "mean", means_in(request), None, points_at(model, "every"))
 
 

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture
 from srmlab.analysis.registry import Analysis, has_exchanges, register
-from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require, write_table
+from srmlab.analysis.result import Array, Measured, Result, derived, require, write_table
 from srmlab.analysis.states import stream_major
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
@@ -58,19 +58,16 @@ class Alignment(Result):
         for name in ("connection", "output", "incoming"):
             require(bool((np.abs(getattr(self, name)) <= 1 + 1e-5).all()), f"{name}: a cosine lies in −1…1")
 
-    @property
     @derived("", "cosine")
     def mean(self) -> float:
         """Mean connection alignment over layers and streams."""
         return float(self.connection.mean())
 
-    @property
     @derived("layer", "cosine")
     def layer_mean(self) -> Array:
         """[layer] Mean connection alignment over streams."""
         return self.connection.mean(1)
 
-    @property
     @derived("", "share of (layer, stream) pairs")
     def negative_share(self) -> float:
         """The share of (layer, stream) pairs whose connection alignment is negative."""
@@ -80,31 +77,26 @@ class Alignment(Result):
         """[layer step stream] Update–state alignment with the step's output or with its incoming state."""
         return self.output if state == "output" else self.incoming
 
-    @property
     @derived("state", "cosine")
     def update_mean(self) -> Array:
         """[output, incoming] Mean update–state alignment over layers, steps and streams."""
         return np.array([self.output.mean(), self.incoming.mean()])
 
-    @property
     @derived("layer", "cosine")
     def update_layer_mean(self) -> Array:
         """[layer] Mean alignment of update and step output, over steps and streams."""
         return self.output.mean((1, 2))
 
-    @property
     @derived("state step", "cosine")
     def update_step_mean(self) -> Array:
         """[output, incoming; step] Mean update–state alignment over layers and streams."""
         return np.stack([self.output.mean((0, 2)), self.incoming.mean((0, 2))])
 
-    @property
     @derived("state stream", "cosine")
     def update_stream_mean(self) -> Array:
         """[output, incoming; stream] Mean update–state alignment over layers and steps."""
         return np.stack([self.output.mean((0, 1)), self.incoming.mean((0, 1))])
 
-    @property
     @derived("state", "share of (layer, step, stream) triples")
     def update_negative_share(self) -> Array:
         """[output, incoming] The share of cosines that are negative."""
@@ -163,9 +155,11 @@ class Alignment(Result):
 
 
 class AlignmentSums(Accumulator):
+    makes = Alignment
+
     def __init__(self, model: LanguageModel) -> None:
         assert model.input_site is not None, "checked by has_exchanges"
-        self.token_independent = model.token_independent
+        self.known = {"token_independent": model.token_independent}
         self.roles = {model.input_site: ("x", -1, -1)}
         for l, exchange in enumerate(model.exchanges):
             calls = [call for call in model.calls if call.level == l]
@@ -211,9 +205,6 @@ class AlignmentSums(Accumulator):
     def end(self, batch: Placed, embedding: Tensor) -> None:  # noqa: ARG002
         for name, sums in self.sums.items():
             self.means[name].add(batch, sums)
-
-    def result(self, evidence: Evidence) -> Alignment:
-        return Alignment(evidence=evidence, token_independent=self.token_independent, **self.numbers())
 
 
 def alignment(model: LanguageModel, batches: Batches) -> Alignment:

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture, need_targets
 from srmlab.analysis.readout import Readout
-from srmlab.analysis.registry import Analysis, Request, has_streams, register, streams_of
+from srmlab.analysis.registry import Analysis, has_streams, register, streams_of
 from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require
 from srmlab.analysis.states import points_of, stream_major
 from srmlab.models import LanguageModel
@@ -53,13 +53,11 @@ class Attribution(Result):
         """Streams from the largest centred contribution to the smallest."""
         return [int(s) for s in np.argsort(-self.centred, kind="stable")]
 
-    @property
     @derived("", "logits above the vocabulary's mean")
     def total(self) -> float:
         """What all streams add together."""
         return float(self.centred.sum())
 
-    @property
     @derived("", "streams")
     def against(self) -> int:
         """How many streams lower the correct token's logit on average."""
@@ -85,6 +83,8 @@ class Attribution(Result):
 
 
 class AttributionSums(Accumulator):
+    makes = Attribution
+
     def __init__(self, model: LanguageModel) -> None:
         S = len(model.streams)
         self.sites = points_of(model)[-1:]
@@ -109,10 +109,7 @@ class AttributionSums(Accumulator):
 
     def result(self, evidence: Evidence) -> Attribution:
         need_targets(self.means["logit"])
-        return Attribution(
-            evidence=evidence,
-            **self.numbers(),
-        )
+        return super().result(evidence)
 
 
 def attribution(model: LanguageModel, batches: Batches) -> Attribution:
@@ -136,8 +133,4 @@ def attribute(
         return torch.linalg.vecdot(parts, readout.unembedding[targets]).permute(1, 2, 0)
 
 
-def _accumulator(request: Request) -> AttributionSums:
-    return AttributionSums(streams_of(request.model, "attribution"))
-
-
-register(Analysis(Attribution, _accumulator, has_streams, needs="outputs"))
+register(Analysis(Attribution, lambda request: AttributionSums(request.model), has_streams, needs="outputs"))

@@ -48,13 +48,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from srmlab.analysis.bootstrap import DRAWS, bootstrapped
 from srmlab.analysis.result import Array, Evidence, Result, write_npz
 from srmlab.data import Batch, as_batch
 from srmlab.errors import UserError
@@ -62,7 +63,6 @@ from srmlab.models import LanguageModel
 from srmlab.storage.identity import model_fingerprint
 
 FOLDS = 32  # parts of the text whose sums are kept apart
-DRAWS = 100  # of folds, for a bootstrap
 SINGLE_PASS = "batches that can be read only once: pass a list, or a function that returns an iterator"
 
 Batches = Iterable[Any] | Callable[[], Iterable[Any]]
@@ -131,9 +131,11 @@ class Mean:
 class Accumulator:
     """One analysis at work: sites to listen at, sums to keep."""
 
+    makes: ClassVar[type[Result]]  # what it comes to
     sites: Sequence[str] = ()
     means: dict[str, Mean]
     settings: Mapping[str, Any] = MappingProxyType({})  # what its sums depend on besides model and text
+    known: Mapping[str, Any] = MappingProxyType({})  # the fields of its result that are not measured
 
     def begin(self, batch: Placed) -> None:
         """Before a pass."""
@@ -145,7 +147,7 @@ class Accumulator:
         """After a pass; `embedding` [B, T, E] is what the unembedding reads."""
 
     def result(self, evidence: Evidence) -> Any:
-        raise NotImplementedError
+        return self.makes(evidence=evidence, **self.known, **self.numbers())
 
     def numbers(self) -> dict[str, Any]:
         """Every mean by its name, and their standard errors: the measured fields of a result."""
@@ -159,6 +161,17 @@ class Accumulator:
             for name, mean in self.means.items()
             for part in ("sums", "spread", "weights", "sequences")
         }
+
+
+class Rows(Accumulator):
+    """One whose means have an entry for every site: `rows` gets [B, …] of each mean at each site, in turn."""
+
+    def begin(self, batch: Placed) -> None:  # noqa: ARG002
+        self.rows: dict[str, list[Tensor]] = {name: [] for name in self.means}
+
+    def end(self, batch: Placed, embedding: Tensor) -> None:  # noqa: ARG002
+        for name, rows in self.rows.items():
+            self.means[name].add(batch, torch.stack(rows, 1))
 
 
 class EvidenceSums(Accumulator):
@@ -244,33 +257,16 @@ def finished(accumulator: Accumulator, evidence: Evidence) -> Any:
     folds = weights.amax(0).nonzero().squeeze(1)
     generator = torch.Generator().manual_seed(0)
     drawn = copy.copy(accumulator)
-    samples: dict[str, list[Array]] = {name: [] for name in found.derived()}
-    for chosen in folds[torch.randint(len(folds), (DRAWS, len(folds)), generator=generator)]:
-        times = torch.bincount(chosen, minlength=FOLDS).double()
-        if bool((weights @ times == 0).any()):  # none of what one of the means is over
-            continue
-        drawn.means = {name: mean.drawn(times) for name, mean in accumulator.means.items()}
-        sample = drawn.result(evidence)
-        for name, values in samples.items():
-            values.append(np.asarray(getattr(sample, name), dtype=float))
-    correction = (len(folds) / (len(folds) - 1)) ** 0.5
-    errors = {
-        name: np.asarray(correction * spread(getattr(found, name), np.stack(values)))
-        for name, values in samples.items()
-    }
+
+    def samples() -> Iterator[Result]:
+        for chosen in folds[torch.randint(len(folds), (DRAWS, len(folds)), generator=generator)]:
+            times = torch.bincount(chosen, minlength=FOLDS).double()
+            if bool((weights @ times > 0).all()):  # else there is nothing of what one of the means is over
+                drawn.means = {name: mean.drawn(times) for name, mean in accumulator.means.items()}
+                yield drawn.result(evidence)
+
+    errors = bootstrapped(found, samples(), len(folds))
     return dataclasses.replace(found, errors={**found.errors, **errors})
-
-
-def spread(value: Array | float, draws: Array) -> Array:
-    """The standard deviation of the draws [draw, …] of a value. NaN where the value itself is not known;
-    infinite where most draws have none; 0 for what rounding leaves of a constant."""
-    known = np.isfinite(draws)
-    count = np.maximum(known.sum(0), 1)
-    centred = np.where(known, draws - np.where(known, draws, 0).sum(0) / count, 0)
-    error = np.sqrt(np.square(centred).sum(0) / count)
-    error = np.where(error > 1e-13 * np.abs(value), error, 0.0)
-    error = np.where(2 * known.sum(0) > len(draws), error, np.inf)
-    return np.where(np.isfinite(value), error, np.nan)
 
 
 def merge(into: Accumulator, other: Accumulator) -> None:

@@ -24,9 +24,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from srmlab.analysis.bootstrap import error_of_known, mean_of_known
 from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture
 from srmlab.analysis.cells import puzzles_of, reads_puzzles, segment_of
-from srmlab.analysis.registry import Analysis, Request, register
+from srmlab.analysis.registry import Analysis, register
 from srmlab.analysis.result import Array, Evidence, Measured, Result, derived
 from srmlab.analysis.states import stream_major
 from srmlab.models import LanguageModel
@@ -48,13 +49,11 @@ class CellProbe(Result):
         Array, Measured("stream place", "R² on unseen boards; NaN of a place that is never empty")
     ]
 
-    @property
     @derived("", "R² on unseen boards")
     def best(self) -> float:
         """Of the stream that holds most after the last segment."""
         return float(self.held[-1].max())
 
-    @property
     @derived("", "R² on unseen boards")
     def best_shuffled(self) -> float:
         return float(self.shuffled[-1].max())
@@ -177,8 +176,7 @@ class ProbeSums(Accumulator):
         arrays, errors = {}, {}
         for name, values in found.items():
             each = torch.stack(values).numpy()
-            each = np.where(np.isfinite(each), each, np.nan)
-            arrays[name], errors[name] = mean_of(each), error_of(each)
+            arrays[name], errors[name] = mean_of_known(each), error_of_known(each)
         for name, of in (("best", "held"), ("best_shuffled", "shuffled")):
             errors[name] = np.asarray(errors[of][-1, arrays[of][-1].argmax()])
         side = math.ceil(math.sqrt(1 + max(np.flatnonzero(np.isfinite(arrays["cell"]).any(0)), default=0)))
@@ -194,26 +192,10 @@ def parted(sums: Sums, part: int, weights: Tensor, share: Tensor) -> tuple[Tenso
     return unexplained(weights, xx, xy, yy), yy * (1 - 2 * share) + count * share.square()
 
 
-def mean_of(parts: Array) -> Array:
-    """Over the parts in which it is known."""
-    known = np.isfinite(parts).sum(0)
-    return np.where(known > 0, np.nansum(parts, 0) / np.maximum(known, 1), np.nan)
-
-
-def error_of(parts: Array) -> Array:
-    known = np.isfinite(parts).sum(0)
-    spread = np.nansum(np.square(parts - mean_of(parts)), 0) / np.maximum(known - 1, 1)
-    return np.where(known > 1, np.sqrt(spread / np.maximum(known, 1)), np.nan)
-
-
 def cell_probe(model: LanguageModel, batches: Batches, segment_depth: int | None = None) -> CellProbe:
     """How well the value of a cell can be read off each stream, after every segment."""
     model = puzzles_of(model, "a probe of cells")
     return capture(model, batches, ProbeSums(model, segment_depth or model.depth))[0]
 
 
-def _accumulator(request: Request) -> ProbeSums:
-    return ProbeSums(request.model, segment_of(request))
-
-
-register(Analysis(CellProbe, _accumulator, reads_puzzles))
+register(Analysis(CellProbe, lambda request: ProbeSums(request.model, segment_of(request)), reads_puzzles))

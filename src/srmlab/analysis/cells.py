@@ -27,7 +27,8 @@ from torch import Tensor
 
 from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture
 from srmlab.analysis.registry import Analysis, Request, register
-from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require
+from srmlab.analysis.result import Array, Measured, Result, derived, require
+from srmlab.analysis.states import Finished, settling
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
 
@@ -51,17 +52,14 @@ class Cells(Result):
     def segments(self) -> int:
         return len(self.right) // self.segment_depth
 
-    @property
     @derived("", "share of cells to be filled")
     def right_at_last(self) -> float:
         return float(self.right[-1])
 
-    @property
     @derived("", "share of boards")
     def solved_at_last(self) -> float:
         return float(self.solved[-1])
 
-    @property
     @derived("", "segments")
     def mean_settling(self) -> float:
         """Where cells settle, of those that end right: in segments, so that 1 is the end of the first."""
@@ -93,22 +91,17 @@ class Cells(Result):
 class LevelReader(Accumulator):
     """Reads the state after every level as if it were the last. `values` [level] are the likeliest [B, T]."""
 
-    def __init__(self, model: LanguageModel) -> None:
-        self.model = model
-        self.levels = {point.sites[-1]: point for point in model.points[: model.depth]}
-        self.sites = [site for point in self.levels.values() for site in (*point.needs, *point.sites)]
-        self.seen: dict[str, Tensor] = {}
+    def __init__(self, model: LanguageModel, every: int = 1) -> None:
+        self.model, self.levels = model, Finished(model, every)
+        self.sites = self.levels.sites
 
     def begin(self, batch: Placed) -> None:
         self.batch = batch
         self.values: list[Tensor] = []
 
     def see(self, name: str, value: Tensor) -> None:
-        self.seen[name] = value
-        if name in self.levels:
-            state = self.model.finish(self.levels[name], self.seen, self.batch.documents)
-            self.read(state)
-            self.seen.clear()
+        if found := self.levels.see(name, value, self.batch.documents):
+            self.read(found[1])
 
     def read(self, state: Tensor) -> None:
         """A state [B, T, S, D]."""
@@ -117,29 +110,25 @@ class LevelReader(Accumulator):
 
 
 class CellSums(LevelReader):
+    makes = Cells
+
     def __init__(self, model: LanguageModel, segment_depth: int) -> None:
         super().__init__(model)
-        self.segment_depth = segment_depth
-        self.settings = {"segment_depth": segment_depth}
+        self.known = self.settings = {"segment_depth": segment_depth}
         P = len(self.levels)
         self.means = {name: Mean(P) for name in ("right", "solved", "settles", "lost")} | {"flipped": Mean()}
 
     def end(self, batch: Placed, embedding: Tensor) -> None:  # noqa: ARG002
         counted = batch.counted
         right = torch.stack(self.values) == batch.targets  # [P, B, T]
-        until = right.flip(0).cumprod(0).flip(0)  # 1 from where it settles to the end
-        before = torch.cat((torch.zeros_like(until[:1]), until[:-1]))
         lost = torch.zeros_like(right)
         lost[1:] = right[:-1] & ~right[1:]
-        cells = {"right": right, "settles": until - before, "lost": lost}
+        cells = {"right": right, "settles": settling(right), "lost": lost}
         for name, values in cells.items():
             self.means[name].add(batch, (values * counted).sum(-1).T, counted.sum(1))
         self.means["solved"].add(batch, (right | ~counted).all(-1).T, torch.ones(len(counted)))
         somewhere = right.any(0) & counted
         self.means["flipped"].add(batch, (lost.any(0) & somewhere).sum(1), somewhere.sum(1))
-
-    def result(self, evidence: Evidence) -> Cells:
-        return Cells(evidence=evidence, segment_depth=self.segment_depth, **self.numbers())
 
 
 def reads_puzzles(model: LanguageModel) -> bool:

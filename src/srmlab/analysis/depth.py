@@ -31,6 +31,7 @@ from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture,
 from srmlab.analysis.readout import chunks
 from srmlab.analysis.registry import Analysis, register
 from srmlab.analysis.result import Array, Coordinate, Evidence, Measured, Result, derived, require
+from srmlab.analysis.states import Finished, settling
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
 
@@ -54,13 +55,11 @@ class Depth(Result):
             "every prediction settles somewhere: `settled` adds up to 1",
         )
 
-    @property
     @derived("", "layers run")
     def best(self) -> int:
         """The depth with the least loss."""
         return int(self.depths[self.loss.argmin()])
 
-    @property
     @derived("", "layers run")
     def mean_settling(self) -> float:
         """The mean depth at which predictions settle."""
@@ -100,12 +99,15 @@ def at_depth(model: LanguageModel, depth: int, gradient_depth: int | None = None
 
 
 class DepthSums(Accumulator):
+    makes = Depth
+
     def __init__(self, model: LanguageModel, trained: int) -> None:
         self.model, self.trained = model, trained
+        depths = np.arange(1, model.depth + 1)
+        self.known = {"trained": trained, "unit": model.level_name, "depths": depths}
         self.settings = {"trained": trained}
-        self.levels = {point.sites[-1]: point for point in model.points[: model.depth]}
-        self.sites = [site for point in self.levels.values() for site in (*point.needs, *point.sites)]
-        self.values: dict[str, Tensor] = {}
+        self.levels = Finished(model)
+        self.sites = self.levels.sites
         P = len(self.levels)
         self.means = {"loss": Mean(P), "agreement": Mean(P), "settled": Mean(P)}
 
@@ -115,10 +117,10 @@ class DepthSums(Accumulator):
         self.predictions: list[Tensor] = []
 
     def see(self, name: str, value: Tensor) -> None:
-        embedding = self.embedding(name, value)
-        if embedding is None:
+        found = self.levels.see(name, value, self.batch.documents)
+        if found is None:
             return
-        embedding = embedding.flatten(0, 1)
+        embedding = self.model.read_out(found[1]).flatten(0, 1)
         targets = self.batch.targets.flatten()
         loss = embedding.new_empty(len(targets), dtype=torch.float32)
         prediction = torch.empty_like(targets)
@@ -130,24 +132,12 @@ class DepthSums(Accumulator):
         self.losses.append(loss * self.batch.counted.flatten())
         self.predictions.append(prediction)
 
-    def embedding(self, name: str, value: Tensor) -> Tensor | None:
-        """What the unembedding would read if the level at this site were the last; None at other sites."""
-        self.values[name] = value
-        if name not in self.levels:
-            return None
-        state = self.model.finish(self.levels[name], self.values, self.batch.documents)
-        self.values.clear()
-        return self.model.read_out(state)
-
     def end(self, batch: Placed, embedding: Tensor) -> None:  # noqa: ARG002
         B, T = batch.tokens.shape
         counted = batch.counted
         same = torch.stack(self.predictions) == self.predictions[self.trained - 1]  # [P, B·T]
-        until = (
-            same[: self.trained].flip(0).cumprod(0).flip(0)
-        )  # 1 from the settling depth to the trained one
         settled = torch.zeros_like(same, dtype=torch.float32)
-        settled[: self.trained] = until - torch.cat((torch.zeros_like(until[:1]), until[:-1]))
+        settled[: self.trained] = settling(same[: self.trained])
         rows = {"loss": torch.stack(self.losses), "agreement": same.float(), "settled": settled}
         for name, values in rows.items():
             per_sequence = (values.view(-1, B, T) * counted).sum(-1).T
@@ -155,13 +145,7 @@ class DepthSums(Accumulator):
 
     def result(self, evidence: Evidence) -> Depth:
         need_targets(self.means["loss"])
-        return Depth(
-            evidence=evidence,
-            trained=self.trained,
-            unit=self.model.level_name,
-            depths=np.arange(1, len(self.levels) + 1),
-            **self.numbers(),
-        )
+        return super().result(evidence)
 
 
 def depth(model: LanguageModel, batches: Batches, max_depth: int | None = None) -> Depth:

@@ -41,7 +41,7 @@ from torch import Tensor
 
 from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture
 from srmlab.analysis.registry import Analysis, has_contributions, register
-from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require
+from srmlab.analysis.result import Array, Measured, Result, derived, require
 from srmlab.analysis.states import stream_major
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
@@ -186,23 +186,19 @@ class Drift(Result):
             warnings.simplefilter("ignore", RuntimeWarning)
             return np.nanquantile(curves, (0.25, 0.5, 0.75), axis=2)
 
-    @property
     @derived("group transition", "cosine distance, median over streams")
     def cosine_median(self) -> Array:
         return self.quartiles("cosine")[1]
 
-    @property
     @derived("group transition", "nats, median over streams")
     def kl_median(self) -> Array:
         return self.quartiles("kl")[1]
 
-    @property
     @derived("metric group stream", "transition")
     def converged(self) -> Array:
         """When each stream converges; NaN where a gap hides it."""
         return np.array([[convergences(curves) for curves in self.curves(metric)] for metric in METRICS])
 
-    @property
     @derived("metric group", "transition")
     def mean_convergence(self) -> Array:
         """When a group's streams converge, on average over those known."""
@@ -212,7 +208,6 @@ class Drift(Result):
         total = np.where(known, converged, 0).sum(2)
         return np.divide(total, count, out=np.full(count.shape, np.nan), where=count > 0)
 
-    @property
     @derived("transition", "cosine distance")
     def profile(self) -> Array:
         """The median cosine drift, mean over the groups that have it; NaN where none has."""
@@ -220,7 +215,6 @@ class Drift(Result):
         count = np.isfinite(median).sum(0)
         return np.divide(np.nansum(median, axis=0), count, out=np.full(count.shape, np.nan), where=count > 0)
 
-    @property
     @derived("", "transition")
     def jump(self) -> int:
         """The transition with the largest cosine drift; −1 if none was measured."""
@@ -328,12 +322,20 @@ class Contributions:
 
 
 class DriftSums(Accumulator):
+    makes = Drift
+
     def __init__(self, contributions: Contributions, direction: Direction = "forward") -> None:
         if direction not in get_args(Direction):
             raise UserError(f'direction = {direction!r}: must be "forward" or "backward"')
         self.reader = contributions
         self.direction: Direction = direction
         self.settings = {"direction": direction}
+        self.known = {
+            "groups": tuple(contributions.groups),
+            "streams": tuple(contributions.streams),
+            "boundary": contributions.boundary,
+            "direction": direction,
+        }
         self.sites = contributions.sites
         self.shape = (len(contributions.groups), contributions.layers - 1, len(contributions.streams))
         self.means = {"cosine": Mean(*self.shape), "kl": Mean(*self.shape)}
@@ -365,16 +367,6 @@ class DriftSums(Accumulator):
         self.before.clear()
         for name, sums in self.sums.items():
             self.means[name].add(batch, sums)
-
-    def result(self, evidence: Evidence) -> Drift:
-        return Drift(
-            evidence=evidence,
-            groups=tuple(self.reader.groups),
-            streams=tuple(self.reader.streams),
-            boundary=self.reader.boundary,
-            direction=self.direction,
-            **self.numbers(),
-        )
 
 
 class Softened:

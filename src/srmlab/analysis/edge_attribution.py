@@ -36,7 +36,7 @@ from torch import Tensor
 
 from srmlab.analysis.interventions import Hook
 from srmlab.analysis.readout import Readout
-from srmlab.analysis.registry import has_patterns, streams_of
+from srmlab.analysis.registry import pattern_sites, streams_of
 from srmlab.analysis.states import StateMeans, points_of, state_means
 from srmlab.errors import UserError
 from srmlab.models import HookPoint, LanguageModel
@@ -66,10 +66,7 @@ def edge_attribution(
     """What the logit of `target` (by default the likeliest) after `token` of the prompt `tokens` [T] owes to
     every edge. `means` are the mean states, by default the prompt's own; `hooks` intervene while it runs."""
     model = streams_of(model, "edge_attribution")
-    if not has_patterns(model):
-        raise UserError(
-            "edge_attribution needs a pattern by which streams read one another: this connection has none"
-        )
+    sites = pattern_sites(model, "edge_attribution")
     if not 0 <= token < len(tokens):
         raise UserError(f"token {token} is not in 0…{len(tokens) - 1}")
     if target is not None and not 0 <= target < model.config.vocab_size:
@@ -77,7 +74,7 @@ def edge_attribution(
     tokens = tokens[: token + 1].to(model.device)  # what comes later cannot matter
     means = means or state_means(model, [tokens[None]])
     whole = model.at_depth(model.depth, model.depth)  # the same weights, with a gradient through all layers
-    sites, points = [exchange.pattern or "" for exchange in whole.exchanges], points_of(whole)
+    points = points_of(whole)
     weights: dict[str, Tensor] = {}
     states: dict[str, Tensor] = {}
 

@@ -42,7 +42,7 @@ from srmlab.analysis.capture import Accumulator, Batches, EvidenceSums, Mean, Pl
 from srmlab.analysis.depth import at_depth
 from srmlab.analysis.interventions import Hook
 from srmlab.analysis.readout import sequence_losses
-from srmlab.analysis.registry import has_patterns
+from srmlab.analysis.registry import pattern_sites
 from srmlab.analysis.result import Array, Coordinate, Evidence, Measured, Result, derived
 from srmlab.errors import UserError
 from srmlab.models import HookPoint, LanguageModel
@@ -75,48 +75,40 @@ class Edges(Result):
     by_weight: Annotated[Array, Measured("size", "nats, the same of the edges with most mean weight")]
     random: Annotated[Array, Measured("draw size", "nats, the same of edges drawn at random")]
 
-    @property
     @derived("", "edges")
     def smallest(self) -> float:
         """The size of the smallest circuit within the margin, where it was chosen."""
         return float(self.sizes[smallest_within(self.chosen, self.margin)])
 
-    @property
     @derived("", "edges")
     def smallest_random(self) -> float:
         """How many edges at random it takes to be within the margin, on other text; mean over draws."""
         return float(np.mean([self.sizes[smallest_within(draw, self.margin)] for draw in self.random]))
 
-    @property
     @derived("", "nats")
     def cost(self) -> float:
         """What the smallest circuit costs on other text."""
         return float(self.by_integrated[smallest_within(self.chosen, self.margin)])
 
-    @property
     @derived("", "nats")
     def cost_random(self) -> float:
         """What as many edges at random cost; mean over draws."""
         return float(self.random[:, smallest_within(self.chosen, self.margin)].mean())
 
-    @property
     @derived("", "nats")
     def cost_of_none(self) -> float:
         """What it costs to close every edge."""
         return float(self.by_integrated[-1])
 
-    @property
     @derived("", "correlation")
     def agreement(self) -> float:
         """Of attribution with the exact effect, over the edges that were closed one by one."""
         return correlation(self.attribution, self.exact)
 
-    @property
     @derived("", "correlation")
     def integrated_agreement(self) -> float:
         return correlation(self.integrated, self.exact)
 
-    @property
     @derived("", "correlation")
     def weight_agreement(self) -> float:
         """Of the mean weight, which takes no gradient, with the exact effect."""
@@ -182,8 +174,7 @@ def gate_edges(model: LanguageModel, gates: Tensor, levels: Tensor | None = None
 
         return hook
 
-    sites = [exchange.pattern for exchange in model.exchanges]
-    return [(site, gated(layer)) for layer, site in enumerate(sites) if site is not None]
+    return [(site, gated(layer)) for layer, site in enumerate(pattern_sites(model, "gate_edges"))]
 
 
 class Circuits:
@@ -212,8 +203,7 @@ class Circuits:
 
     def weights(self) -> Tensor:
         """[N, L, H, target, source] The sum over tokens of every edge's weight."""
-        sites = [exchange.pattern for exchange in self.model.exchanges if exchange.pattern]
-        rows = []
+        sites, rows = pattern_sites(self.model, "edges"), []
         for batch in self.batches:
             with torch.inference_mode():
                 _, cache = self.model.run_with_cache(batch.tokens, sites, documents=batch.documents)
@@ -329,7 +319,8 @@ def edges(
     is how many edges are closed one by one (drawn at random; by default all). `progress` is called with a
     name, how much is done, and of how much.
     """
-    check(model, margin, by, draws)
+    pattern_sites(model, "edges")
+    check(margin, by, draws)
     given = list(placed(batches, model.device))
     if len(given) < 2:
         raise UserError("edges are chosen on one half of the text and tested on the other: give two batches")
@@ -366,9 +357,7 @@ def edges(
     return finished(EdgeSums(by, margin, sizes, means), text.result())
 
 
-def check(model: LanguageModel, margin: float, by: str, draws: int) -> None:
-    if not has_patterns(model):
-        raise UserError("edges are defined on a connection with a pattern, such as attention")
+def check(margin: float, by: str, draws: int) -> None:
     if not 0 < margin < float("inf"):
         raise UserError(f"margin = {margin}: give nats above 0")
     if by not in get_args(Level):

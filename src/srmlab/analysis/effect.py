@@ -45,18 +45,15 @@ class Effect(Result):
         super().__post_init__()
         require(bool((self.kl >= 0).all()), "a KL divergence is not negative")
 
-    @property
     @derived("", "nats")
     def mean_kl(self) -> float:
         """Nats, over all tokens."""
         return float(self.kl.mean())
 
-    @property
     @derived("", "bits")
     def mean_bits(self) -> float:
         return self.mean_kl * BITS
 
-    @property
     @derived("", "nats")
     def loss_change(self) -> float:
         """Nats, over all tokens with a target."""

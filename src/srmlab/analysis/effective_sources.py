@@ -20,10 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture
-from srmlab.analysis.registry import Analysis, has_patterns, register, streams_of
-from srmlab.analysis.result import Array, Evidence, Measured, Result, derived
-from srmlab.errors import UserError
+from srmlab.analysis.capture import Batches, Mean, Rows, capture
+from srmlab.analysis.registry import Analysis, has_patterns, pattern_sites, register, streams_of
+from srmlab.analysis.result import Array, Measured, Result, derived
 from srmlab.models import LanguageModel
 
 
@@ -37,29 +36,24 @@ class EffectiveSources(Result):
         Array, Measured("layer head target source", "share of tokens with weight > 2/S")
     ]
 
-    @property
     @derived("layer head target", "streams")
     def of_mean_pattern(self) -> Array:
         """[layer head target] The number of sources of the mean pattern."""
         return np.exp(-(self.weight * np.log(np.maximum(self.weight, 1e-12))).sum(-1))
 
-    @property
     @derived("layer", "streams")
     def by_depth(self) -> Array:
         """[layer] The mean over heads and targets."""
         return self.number.mean((1, 2))
 
-    @property
     @derived("", "streams")
     def mean_number(self) -> float:
         return float(self.number.mean())
 
-    @property
     @derived("", "streams")
     def mean_of_mean_pattern(self) -> float:
         return float(self.of_mean_pattern.mean())
 
-    @property
     @derived("", "share of all edges and tokens")
     def in_use(self) -> float:
         """How often an edge has more than twice its uniform weight: unlike a fixed threshold's, this does not
@@ -85,18 +79,15 @@ class EffectiveSources(Result):
         return "\n".join(lines)
 
 
-class SourceSums(Accumulator):
+class SourceSums(Rows):
+    makes = EffectiveSources
+
     def __init__(self, model: LanguageModel) -> None:
-        if not has_patterns(model):
-            raise UserError("effective_sources is defined on a connection with a pattern, such as attention")
-        self.sites = [exchange.pattern for exchange in model.exchanges if exchange.pattern]
+        self.sites = pattern_sites(model, "effective_sources")
         S = len(model.streams)
         shape = (len(self.sites), model.exchanges[0].heads, S)
         self.means = {"number": Mean(*shape), "weight": Mean(*shape, S)}
         self.means["above_twice_uniform"] = Mean(*shape, S)
-
-    def begin(self, batch: Placed) -> None:  # noqa: ARG002
-        self.rows: dict[str, list[Tensor]] = {name: [] for name in self.means}
 
     def see(self, name: str, value: Tensor) -> None:  # noqa: ARG002
         pattern = value.float()  # [B, T, H, target, source]
@@ -104,13 +95,6 @@ class SourceSums(Accumulator):
         self.rows["number"].append(entropy.exp().sum(1))
         self.rows["weight"].append(pattern.sum(1))
         self.rows["above_twice_uniform"].append((pattern > 2 / pattern.shape[-1]).sum(1))
-
-    def end(self, batch: Placed, embedding: Tensor) -> None:  # noqa: ARG002
-        for name, rows in self.rows.items():
-            self.means[name].add(batch, torch.stack(rows, 1))
-
-    def result(self, evidence: Evidence) -> EffectiveSources:
-        return EffectiveSources(evidence=evidence, **self.numbers())
 
 
 def effective_sources(model: LanguageModel, batches: Batches) -> EffectiveSources:

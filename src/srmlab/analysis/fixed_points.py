@@ -27,7 +27,7 @@ from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture
 from srmlab.analysis.cells import LevelReader, puzzles_of, reads_puzzles, segment_of
 from srmlab.analysis.depth import deepened
 from srmlab.analysis.registry import Analysis, register
-from srmlab.analysis.result import Array, Coordinate, Evidence, Measured, Result, derived
+from srmlab.analysis.result import Array, Coordinate, Measured, Result, derived
 from srmlab.models import LanguageModel
 
 ENDS = ("stuck", "cycling", "escaping")
@@ -48,12 +48,10 @@ class FixedPoints(Result):
     cycling: Annotated[Array, Measured("", "share of the boards not solved as trained")]
     escaping: Annotated[Array, Measured("", "share of the boards not solved as trained")]
 
-    @property
     @derived("", "share of the boards solved as trained")
     def stays_to_the_end(self) -> float:
         return float(self.stays[-1])
 
-    @property
     @derived("", "relative change of the state")
     def change_at_last(self) -> float:
         return float(self.change[-1])
@@ -84,14 +82,13 @@ class FixedPoints(Result):
 
 
 class FixedPointSums(LevelReader):
+    makes = FixedPoints
+
     def __init__(self, model: LanguageModel, segment_depth: int, trained: int) -> None:
-        super().__init__(model)
-        self.segment_depth, self.trained = segment_depth, trained
+        super().__init__(model, segment_depth)
+        M, self.trained = len(self.levels), trained
+        self.known = {"trained": trained, "ends": np.arange(1, M + 1)}
         self.settings = {"segment_depth": segment_depth, "trained": trained}
-        levels = list(self.levels.items())
-        self.levels = dict(levels[segment_depth - 1 :: segment_depth])
-        self.sites = [site for point in self.levels.values() for site in (*point.needs, *point.sites)]
-        M = len(self.levels)
         self.lags = max(1, M - trained)
         self.means = {name: Mean(M) for name in ("change", "moved", "solved", "stays")}
         self.means |= {"recurrence": Mean(self.lags)} | {name: Mean() for name in ENDS}
@@ -128,10 +125,6 @@ class FixedPointSums(LevelReader):
         ends = {"stuck": rests, "escaping": escapes, "cycling": returns(after, counted) & ~rests & ~escapes}
         for name, found in ends.items():
             self.means[name].add(batch, found & ~kept, (~kept).long())
-
-    def result(self, evidence: Evidence) -> FixedPoints:
-        ends = np.arange(1, len(self.levels) + 1)
-        return FixedPoints(evidence=evidence, trained=self.trained, ends=ends, **self.numbers())
 
 
 def relative(state: Tensor, other: Tensor) -> Tensor:

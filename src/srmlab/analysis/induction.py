@@ -45,7 +45,6 @@ class Induction(Result):
     score: Annotated[Array, Measured("call head", "mean attention weight on what came next before")]
     gain: Annotated[Array, Measured("", "nats that a token's loss is lower in the second copy")]
 
-    @property
     @derived("", "attention weight")
     def strongest(self) -> float:
         """The score of the strongest head."""

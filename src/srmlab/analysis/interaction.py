@@ -52,7 +52,6 @@ class Interaction(Result):
         found = list(combinations(range(len(self.single)), 2))
         return sorted(found, key=lambda pair: -abs(self.interaction[pair]))
 
-    @property
     @derived("", "share of pairs")
     def positive_share(self) -> float:
         """The share of super-additive pairs, in which each covers for the other; NaN without pairs."""
@@ -94,7 +93,7 @@ class InteractionSums(FinalAblation):
         beyond = kl[S:] - kl[self.first] - kl[self.second]
         self.means["interaction"].add(batch, beyond.sum(-1).T)
 
-    def result(self, evidence: Evidence) -> Interaction:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def result(self, evidence: Evidence) -> Interaction:
         S = len(self.model.streams)
 
         def matrix(diagonal: Array, pairs: Array) -> Array:
@@ -130,7 +129,7 @@ def interaction(
 
 
 def _accumulator(request: Request) -> InteractionSums:
-    return InteractionSums(streams_of(request.model, "interaction"), "mean", means_in(request))
+    return InteractionSums(request.model, "mean", means_in(request))
 
 
 register(Analysis(Interaction, _accumulator, has_streams, needs="means"))

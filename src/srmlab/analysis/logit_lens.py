@@ -83,13 +83,11 @@ class LogitLens(Result):
     def curves(self, mode: Mode = "corrected") -> Array:
         return self.corrected if mode == "corrected" else self.raw
 
-    @property
     @derived("mode point", "nats, mean log-probability of the correct token")
     def stream_mean(self) -> Array:
         """[corrected, raw; point] Mean over streams."""
         return np.stack([self.corrected.mean(1), self.raw.mean(1)])
 
-    @property
     @derived("mode", "nats")
     def largest_fall(self) -> Array:
         """[corrected, raw] The largest fall of the mean over streams from one point to the next; 0 if it
@@ -149,7 +147,7 @@ class StreamDecoder:
         if self.finished is None:
             z = stream_major(value)
         elif found := self.finished.see(name, value, documents):
-            name, z = found
+            name, z = found[0], stream_major(found[1])
         else:
             return []
         p = self.points.index(name)
@@ -187,6 +185,8 @@ class PlainDecoder:
 
 
 class LensSums(Accumulator):
+    makes = LogitLens
+
     def __init__(
         self, decoder: Decoder, total_tokens: int, lens_tokens: int | None = LENS_TOKENS, seed: int = 0
     ) -> None:
@@ -227,13 +227,12 @@ class LensSums(Accumulator):
 
     def result(self, evidence: Evidence) -> LogitLens:
         need_targets(self.means["full"])
-        return LogitLens(
-            evidence=evidence,
-            points=tuple(self.decoder.points),
-            streams=tuple(self.decoder.streams),
-            sampled=int(self.means["full"].total),
-            **self.numbers(),
-        )
+        self.known = {
+            "points": tuple(self.decoder.points),
+            "streams": tuple(self.decoder.streams),
+            "sampled": int(self.means["full"].total),
+        }
+        return super().result(evidence)
 
 
 def sample_positions(batch: Placed, rate: float, seed: int) -> Tensor:

@@ -78,25 +78,21 @@ class PatchGrid(Result):
     approximate: Annotated[Array, Measured(GRID, "metric, by the gradient; NaN: not asked for")]
     mismatched: Annotated[Array, Measured(GRID, "metric, by another such prompt's state; NaN: one pair")]
 
-    @property
     @derived(GRID, "share of the difference")
     def share(self) -> Array:
         """The change over the difference of the two prompts: 1 is all of it."""
         return self.change / (self.goal - self.before)
 
-    @property
     @derived(GRID, "share of the difference")
     def null(self) -> Array:
         """The same with the state of another prompt of the kind that is changed."""
         return self.mismatched / (self.goal - self.before)
 
-    @property
     @derived("", "Pearson's r over cells")
     def correlation(self) -> float:
         """Of the gradient's approximation with the exact change."""
         return pearson(self.approximate, self.change)
 
-    @property
     @derived("layer", "Pearson's r over cells")
     def correlation_by_layer(self) -> Array:
         """The same within a layer; after the last the output is near, and often linear."""

@@ -54,13 +54,11 @@ class PathGrid(Result):
         Array, Measured("layer target source", "metric, by another such prompt's state; NaN: one pair")
     ]
 
-    @property
     @derived("layer target source", "share of the difference")
     def share(self) -> Array:
         """The change over the difference of the two prompts: 1 is all of it."""
         return self.change / (self.goal - self.before)
 
-    @property
     @derived("layer target source", "share of the difference")
     def null(self) -> Array:
         """The same with the state of another prompt of the kind that is changed."""

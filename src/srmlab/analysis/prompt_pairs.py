@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srmlab.analysis.capture import DRAWS, EvidenceSums, place, spread
+from srmlab.analysis.bootstrap import DRAWS, bootstrapped, error_of_known, mean_of_known
+from srmlab.analysis.capture import EvidenceSums, place
 from srmlab.analysis.interventions import Hook
 from srmlab.analysis.readout import kl_divergence
 from srmlab.analysis.result import Array, Evidence, Result
@@ -157,37 +158,19 @@ def with_errors(by_pair: dict[str, Array], make: Callable[[dict[str, Any]], Foun
     found = make(_means(by_pair))
     if count < 2:
         return found
-    errors = {name: _error(values) for name, values in by_pair.items()}
     generator = np.random.default_rng(0)
-    samples: dict[str, list[Array]] = {name: [] for name in found.derived()}
-    for _ in range(DRAWS):
-        rows = generator.integers(count, size=count)
-        drawn = make(_means({name: values[rows] for name, values in by_pair.items()}))
-        for name, values in samples.items():
-            values.append(np.asarray(getattr(drawn, name), dtype=float))
-    correction = (count / (count - 1)) ** 0.5
-    for name, values in samples.items():
-        errors[name] = np.asarray(correction * spread(getattr(found, name), np.stack(values)))
-    return make(_means(by_pair) | {"errors": errors})
+
+    def samples() -> Iterator[Found]:
+        for _ in range(DRAWS):
+            rows = generator.integers(count, size=count)
+            yield make(_means({name: values[rows] for name, values in by_pair.items()}))
+
+    errors = {name: error_of_known(values) for name, values in by_pair.items()}
+    return make(_means(by_pair) | {"errors": errors | bootstrapped(found, samples(), count)})
 
 
 def _means(by_pair: dict[str, Array]) -> dict[str, Any]:
-    return {name: np.asarray(_mean(values)) for name, values in by_pair.items()}
-
-
-def _mean(values: Array) -> Array:
-    """Over pairs, of those that have a value."""
-    known = np.isfinite(values)
-    with np.errstate(invalid="ignore"):
-        return np.where(known, values, 0).sum(0) / known.sum(0)
-
-
-def _error(values: Array) -> Array:
-    known = np.isfinite(values)
-    count = known.sum(0)
-    squares = np.where(known, values - _mean(values), 0) ** 2
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(np.sqrt(squares.sum(0) / (count - 1) / count))
+    return {name: mean_of_known(values) for name, values in by_pair.items()}
 
 
 def counted(pairs: int) -> str:

@@ -30,6 +30,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from srmlab.analysis.capture import Mean, Placed
 from srmlab.models import LanguageModel
 from srmlab.models.loss import IGNORE, token_losses
 
@@ -106,6 +107,22 @@ def kl_of_changes(
                 gain = torch.mul(wanted, delta, out=product).sum(-1)
                 loss[k, rows] = (growth - gain) * (targets[rows] != IGNORE)
     return kl.clamp_(min=0), loss
+
+
+def add_changes(
+    means: dict[str, Mean], batch: Placed, embedding: Tensor, changes: Tensor, unembedding: Tensor
+) -> Tensor:
+    """[K, B, T] The KL that each of the changes [K, B, T, E] of the embedding [B, T, E] makes; added to the
+    means "kl" and "loss_change"."""
+    kl, loss = (
+        found.view(-1, *batch.tokens.shape)
+        for found in kl_of_changes(
+            embedding.float().flatten(0, 1), changes.flatten(1, 2), unembedding, batch.targets.flatten()
+        )
+    )
+    means["kl"].add(batch, kl.sum(-1).T)
+    means["loss_change"].add(batch, loss.sum(-1).T, batch.counted.sum(1))
+    return kl
 
 
 def kl_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:

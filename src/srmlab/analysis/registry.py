@@ -100,6 +100,13 @@ def register(analysis: Analysis) -> None:
     ANALYSES[analysis.name] = analysis
 
 
+def pattern_sites(model: LanguageModel, analysis: str) -> list[str]:
+    """Where the patterns are by which streams read one another, if the model has them."""
+    if not has_patterns(model):
+        raise UserError(f"{analysis} is defined on a connection with a pattern, such as attention")
+    return [exchange.pattern for exchange in model.exchanges if exchange.pattern]
+
+
 def streams_of(model: LanguageModel, analysis: str) -> LanguageModel:
     """The model, if it has streams that add up to its output."""
     if not has_streams(model):

@@ -6,8 +6,8 @@ A result is a frozen dataclass. Its array fields carry the names of their axes a
 
 and an axis name means one size throughout a result: the constructor refuses arrays that disagree. Arrays that
 were given rather than measured, such as training steps, are marked `Axes`. Everything else in a result is a
-number, a text or a list of them. What is worked out of the fields, such as a hub score, is a property marked
-`@derived(axes, unit)`.
+number, a text or a list of them. What is worked out of the fields, such as a hub score, is a method marked
+`@derived(axes, unit)`, read like a field.
 
 Every measured and every derived number has a standard error, over sequences: `standard_error(name)`. A
 field's comes from the sums of the pass, a derived number's from a bootstrap when the analysis ran.
@@ -42,6 +42,7 @@ from typing import (
     Annotated,
     Any,
     ClassVar,
+    Generic,
     Self,
     TypeVar,
     get_args,
@@ -88,17 +89,29 @@ class Coordinate(Axes):
     """Of an array that says what the places along its one axis are, such as training steps."""
 
 
-Getter = TypeVar("Getter", bound=Callable)
+Number = TypeVar("Number")
 
 
-def derived(axes: str, unit: str) -> Callable[[Getter], Getter]:
-    """Under `@property`: a number (axes "") or an array worked out of a result's fields."""
+class Derived(property, Generic[Number]):
+    """A property that is a number, or an array, worked out of a result's fields."""
 
-    def mark(getter: Getter) -> Getter:
-        getter.axes = Axes(axes, unit)  # pyright: ignore[reportFunctionMemberAccess]
-        return getter
+    def __init__(self, getter: Callable[[Any], Number], axes: Axes) -> None:
+        super().__init__(getter)
+        self.axes = getter.axes = axes  # pyright: ignore[reportFunctionMemberAccess]
 
-    return mark
+    def __call__(self, result: Result) -> Number:  # so that `@property` may stand over it
+        return self.__get__(result)
+
+    if TYPE_CHECKING:
+
+        def __get__(  # pyright: ignore[reportIncompatibleMethodOverride]
+            self, instance: Any, owner: type | None = None, /
+        ) -> Number: ...
+
+
+def derived(axes: str, unit: str) -> Callable[[Callable[[Any], Number]], Derived[Number]]:
+    """Make a method a derived number (axes "") or array."""
+    return lambda getter: Derived(getter, Axes(axes, unit))
 
 
 @dataclass(frozen=True)

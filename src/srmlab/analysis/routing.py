@@ -29,9 +29,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture
-from srmlab.analysis.registry import Analysis, Request, has_patterns, register, streams_of
-from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require
+from srmlab.analysis.capture import Batches, Mean, Rows, capture
+from srmlab.analysis.registry import Analysis, has_patterns, pattern_sites, register, streams_of
+from srmlab.analysis.result import Array, Measured, Result, derived, require
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
 
@@ -63,57 +63,48 @@ class Routing(Result):
         """The weight of every edge if a stream read all streams alike: 1/S."""
         return 1 / self.streams
 
-    @property
     @derived("", "share of all edges and tokens")
     def in_use(self) -> float:
         """Mean frequency over all edges."""
         return float(self.frequency.mean())
 
-    @property
     @derived("source", "share of tokens")
     def outgoing(self) -> Array:
         """[source] How often a stream is read by another one: mean frequency over layers, heads and
         other targets."""
         return outgoing(self.frequency)
 
-    @property
     @derived("target", "share of tokens")
     def incoming(self) -> Array:
         """[target] How often a stream reads another one: mean frequency over layers, heads and other
         sources."""
         return incoming(self.frequency)
 
-    @property
     @derived("stream", "share of tokens")
     def hub_score(self) -> Array:
         """[stream] The outgoing frequency."""
         return self.outgoing
 
-    @property
     @derived("", "share of all outgoing frequency")
     def hub_share(self) -> float:
         """What the strongest stream has of all outgoing frequency (1/S: no hub)."""
         total = float(self.outgoing.sum())
         return float(self.outgoing.max()) / total if total > 0 else self.uniform
 
-    @property
     @derived("stream", "share of tokens")
     def sink_score(self) -> Array:
         """[stream] Incoming minus outgoing frequency: positive where a stream takes more than it gives."""
         return self.incoming - self.outgoing
 
-    @property
     @derived("stream", "share of tokens")
     def self_routing(self) -> Array:
         """[stream] How often a stream reads itself: mean frequency of the diagonal."""
         return self_routing(self.frequency)
 
-    @property
     @derived("", "share of tokens")
     def mean_self_routing(self) -> float:
         return float(self.self_routing.mean())
 
-    @property
     @derived("", "(layer, head, stream) triples")
     def mostly_self(self) -> int:
         """In how many layers, heads and streams the stream reads itself at more than half the tokens."""
@@ -133,14 +124,12 @@ class Routing(Result):
         out = self.outgoing
         return [int(s) for s in np.argsort(out, kind="stable") if out[s] < out.mean() / 2]
 
-    @property
     @derived("transition", "correlation")
     def stability(self) -> Array:
         """[transition] Correlation of the frequency maps of consecutive layers (1: the same wiring)."""
         flat = self.frequency.reshape(self.frequency.shape[0], -1)
         return np.array([_correlation(a, b) for a, b in itertools.pairwise(flat)])
 
-    @property
     @derived("", "correlation")
     def mean_stability(self) -> float:
         """Mean correlation of consecutive layers; NaN for one layer."""
@@ -173,39 +162,22 @@ class Routing(Result):
         return "\n".join(lines)
 
 
-class RoutingSums(Accumulator):
+class RoutingSums(Rows):
+    makes = Routing
+
     def __init__(self, model: LanguageModel, threshold: float = 0.10) -> None:
         if not 0 <= threshold < 1:
             raise UserError(f"threshold = {threshold}: a share of attention, at least 0 and less than 1")
-        if not has_patterns(model):
-            raise UserError("routing is defined on a connection with a pattern, such as attention")
+        self.sites = pattern_sites(model, "routing")
         self.threshold = threshold
         self.settings = {"threshold": threshold}
-        self.token_independent = model.token_independent
-        self.sites = [exchange.pattern for exchange in model.exchanges if exchange.pattern]
+        self.known = {**self.settings, "token_independent": model.token_independent}
         shape = (len(self.sites), model.exchanges[0].heads, len(model.streams), len(model.streams))
         self.means = {"frequency": Mean(*shape), "weight": Mean(*shape)}
-        self.frequency: list[Tensor] = []
-        self.weight: list[Tensor] = []
-
-    def begin(self, batch: Placed) -> None:  # noqa: ARG002
-        self.frequency, self.weight = [], []
 
     def see(self, name: str, value: Tensor) -> None:  # noqa: ARG002
-        self.frequency.append((value > self.threshold).sum(1))  # [B, H, target, source]
-        self.weight.append(value.sum(1, dtype=torch.float32))
-
-    def end(self, batch: Placed, embedding: Tensor) -> None:  # noqa: ARG002
-        for name, rows in (("frequency", self.frequency), ("weight", self.weight)):
-            self.means[name].add(batch, torch.stack(rows, 1))
-
-    def result(self, evidence: Evidence) -> Routing:
-        return Routing(
-            evidence=evidence,
-            threshold=self.threshold,
-            token_independent=self.token_independent,
-            **self.numbers(),
-        )
+        self.rows["frequency"].append((value > self.threshold).sum(1))  # [B, H, target, source]
+        self.rows["weight"].append(value.sum(1, dtype=torch.float32))
 
 
 def routing(model: LanguageModel, batches: Batches, threshold: float = 0.10) -> Routing:
@@ -247,8 +219,4 @@ def _correlation(a: Array, b: Array) -> float:
     return float(a @ b / scale)
 
 
-def _accumulator(request: Request) -> RoutingSums:
-    return RoutingSums(streams_of(request.model, "routing"), request.threshold)
-
-
-register(Analysis(Routing, _accumulator, has_patterns))
+register(Analysis(Routing, lambda request: RoutingSums(request.model, request.threshold), has_patterns))

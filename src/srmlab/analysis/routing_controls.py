@@ -23,10 +23,9 @@ import torch
 from torch import Tensor
 
 from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture
-from srmlab.analysis.readout import kl_of_changes
-from srmlab.analysis.registry import Analysis, has_patterns, register
-from srmlab.analysis.result import Array, Evidence, Measured, Result
-from srmlab.errors import UserError
+from srmlab.analysis.readout import add_changes
+from srmlab.analysis.registry import Analysis, has_patterns, pattern_sites, register
+from srmlab.analysis.result import Array, Measured, Result
 from srmlab.models import HookPoint, LanguageModel
 
 Hook = Callable[[Tensor, HookPoint], Tensor]
@@ -70,32 +69,22 @@ def shuffled(seed: int) -> Hook:
 
 
 class ControlSums(Accumulator):
+    makes = RoutingControls
+
     def __init__(self, model: LanguageModel) -> None:
-        if not has_patterns(model):
-            raise UserError("routing_controls is defined on a connection with a pattern, such as attention")
         self.model = model
-        self.sites = ()
-        self.patterns = [exchange.pattern for exchange in model.exchanges if exchange.pattern]
+        self.patterns = pattern_sites(model, "routing_controls")
+        self.known = {"controls": ("uniform", "shuffled")}
         self.means = {"kl": Mean(2), "loss_change": Mean(2)}
 
     def end(self, batch: Placed, embedding: Tensor) -> None:
-        B, T = batch.tokens.shape
         changes = []
         for hook in (uniform, shuffled(batch.index)):
             with self.model.hooks([(self.patterns, hook)]):
                 hidden = self.model.output_embedding(batch.tokens, documents=batch.documents)
-            changes.append((hidden.float() - embedding.float()).flatten(0, 1))
-        kl, loss = kl_of_changes(
-            embedding.float().flatten(0, 1),
-            torch.stack(changes),
-            self.model.unembedding.detach().float(),
-            batch.targets.flatten(),
-        )
-        self.means["kl"].add(batch, kl.view(-1, B, T).sum(-1).T)
-        self.means["loss_change"].add(batch, loss.view(-1, B, T).sum(-1).T, batch.counted.sum(1))
-
-    def result(self, evidence: Evidence) -> RoutingControls:
-        return RoutingControls(evidence=evidence, controls=("uniform", "shuffled"), **self.numbers())
+            changes.append(hidden.float() - embedding.float())
+        unembedding = self.model.unembedding.detach().float()
+        add_changes(self.means, batch, embedding, torch.stack(changes), unembedding)
 
 
 def routing_controls(model: LanguageModel, batches: Batches) -> RoutingControls:

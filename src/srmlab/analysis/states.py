@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture
+from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, Rows, capture
 from srmlab.analysis.registry import Analysis, Request, has_streams, register, streams_of
 from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require_named
 from srmlab.errors import UserError
@@ -50,15 +50,17 @@ class Finished:
     A step keeps to its stream, so to keep one stream and run the post-steps is to run them and keep it.
     """
 
-    def __init__(self, model: LanguageModel) -> None:
+    def __init__(self, model: LanguageModel, every: int = 1) -> None:
+        """`every` so many layers."""
         self.model = model
-        self.levels = {point.sites[0]: point for point in model.points[: model.depth]}
-        self.points = tuple(f"{point.name}+post" for point in self.levels.values())
+        levels = model.points[: model.depth][every - 1 :: every]
+        self.levels = {point.sites[-1]: point for point in levels}
+        self.points = tuple(f"{point.name}+post" for point in levels)
         self.sites = [site for point in self.levels.values() for site in (*point.needs, *point.sites)]
         self.values: dict[str, Tensor] = {}
 
     def see(self, name: str, value: Tensor, documents: Tensor | None) -> tuple[str, Tensor] | None:
-        """The point and its state [S, B, T, D]; None at an update, which the post-steps after it read. They
+        """The point and its state [B, T, S, D]; None at an update, which the post-steps after it read. They
         attend within `documents` [B, T], if there are any."""
         self.values[name] = value
         if name not in self.levels:
@@ -66,7 +68,16 @@ class Finished:
         point = self.levels[name]
         state = self.model.finish(point, self.values, documents)
         self.values.clear()
-        return f"{point.name}+post", state.permute(2, 0, 1, 3)
+        return f"{point.name}+post", state
+
+    def __len__(self) -> int:
+        return len(self.levels)
+
+
+def settling(same: Tensor) -> Tensor:
+    """1 where the truth of [level, …] begins that lasts to the last level, else 0."""
+    until = same.flip(0).cumprod(0).flip(0)  # 1 from there on
+    return until - torch.cat((torch.zeros_like(until[:1]), until[:-1]))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -99,14 +110,12 @@ class StateMeans(Result):
     def headline(self) -> str:
         return "mean length " + " ".join(f"{v:.1f}" for v in self.mean_length)
 
-    @property
     @derived("point stream", "length")
     def length(self) -> Array:
         """[point stream] The length of the mean state. (States have length √D, so √D here would mean: all
         tokens alike.)"""
         return np.linalg.norm(self.mean, axis=-1)
 
-    @property
     @derived("point", "length")
     def mean_length(self) -> Array:
         """[point] The mean over streams of their mean states' lengths."""
@@ -125,9 +134,10 @@ class StateMeans(Result):
         return "\n".join(lines)
 
 
-class StateSums(Accumulator):
+class StateSums(Rows):
+    makes = StateMeans
+
     def __init__(self, model: LanguageModel, last: bool = False, through_post: bool = False) -> None:
-        self.mark = model_mark(model)
         self.finished = Finished(model) if through_post else None
         self.points = points_of(model)[-1:] if last else points_of(model)
         self.sites = self.points
@@ -135,28 +145,19 @@ class StateSums(Accumulator):
             self.points, self.sites = self.finished.points, self.finished.sites
         self.settings = {"last": last, "through_post": through_post}
         self.means = {"mean": Mean(len(self.points), len(model.streams), model.stream_dim)}
-        self.sums: list[Tensor] = []
+        self.known = {"points": tuple(self.points), "model": model_mark(model)}
 
     def begin(self, batch: Placed) -> None:
+        super().begin(batch)
         self.documents = batch.documents
-        self.sums = []
 
     def see(self, name: str, value: Tensor) -> None:
-        if self.finished is None:
-            self.sums.append(stream_major(value).sum(2))
-        elif found := self.finished.see(name, value, self.documents):
-            self.sums.append(found[1].float().sum(2))
-
-    def end(self, batch: Placed, embedding: Tensor) -> None:  # noqa: ARG002
-        self.means["mean"].add(batch, torch.stack(self.sums).permute(2, 0, 1, 3))  # [B, P, S, D]
-
-    def result(self, evidence: Evidence) -> StateMeans:
-        return StateMeans(
-            evidence=evidence,
-            points=tuple(self.points),
-            **self.numbers(),
-            model=self.mark,
-        )
+        if self.finished is not None:
+            found = self.finished.see(name, value, self.documents)
+            if found is None:
+                return
+            value = found[1]
+        self.rows["mean"].append(stream_major(value).sum(2).transpose(0, 1))  # [B, S, D]
 
 
 class Spool(Accumulator):
@@ -214,4 +215,4 @@ def state_means(model: LanguageModel, batches: Batches, through_post: bool = Fal
     return capture(model, batches, sums)[0]
 
 
-register(Analysis(StateMeans, lambda request: StateSums(streams_of(request.model, "states")), has_streams))
+register(Analysis(StateMeans, lambda request: StateSums(request.model), has_streams))

@@ -21,9 +21,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture
+from srmlab.analysis.capture import Batches, Mean, Placed, Rows, capture
 from srmlab.analysis.registry import Analysis, register
-from srmlab.analysis.result import Array, Evidence, Measured, Result, derived
+from srmlab.analysis.result import Array, Measured, Result, derived
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
 
@@ -43,19 +43,16 @@ class StreamSimilarity(Result):
         Array, Measured("point stream other", "cosine of two streams' states, mean over tokens")
     ]
 
-    @property
     @derived("point", "cosine")
     def by_depth(self) -> Array:
         """[point] The mean over pairs of different streams."""
         return self.cosine[:, *pairs(len(self.streams))].mean(1)
 
-    @property
     @derived("point", "cosine")
     def most_alike(self) -> Array:
         """[point] The cosine of the two streams most alike."""
         return self.cosine[:, *pairs(len(self.streams))].max(1)
 
-    @property
     @derived("", "cosine")
     def last(self) -> float:
         """The mean over pairs at the last point."""
@@ -75,35 +72,28 @@ class StreamSimilarity(Result):
         return "\n".join(lines)
 
 
-class StreamPairs(Accumulator):
+class StreamPairs(Rows):
+    makes = StreamSimilarity
+
     def __init__(self, model: LanguageModel) -> None:
         if not has_several_streams(model):
             raise UserError(f"stream_similarity compares streams; a {type(model).__name__} has one")
-        self.model = model
+        self.known = {"points": tuple(point.name for point in model.points), "streams": model.streams}
         self.last_sites = {point.sites[-1] for point in model.points}
         self.sites = [site for point in model.points for site in point.sites]
         S = len(model.streams)
         self.means = {"cosine": Mean(len(model.points), S, S)}
 
-    def begin(self, batch: Placed) -> None:  # noqa: ARG002
-        self.rows: list[Tensor] = []
+    def begin(self, batch: Placed) -> None:
+        super().begin(batch)
         self.parts: list[Tensor] = []
 
     def see(self, name: str, value: Tensor) -> None:
         self.parts.append(value if value.ndim == 4 else value[:, :, None])  # [B, T, S or 1, D]
         if name in self.last_sites:
             unit = F.normalize(torch.cat(self.parts, 2).float(), dim=-1)
-            self.rows.append(torch.einsum("btsd,btrd->bsr", unit, unit))
+            self.rows["cosine"].append(torch.einsum("btsd,btrd->bsr", unit, unit))
             self.parts = []
-
-    def end(self, batch: Placed, embedding: Tensor) -> None:  # noqa: ARG002
-        self.means["cosine"].add(batch, torch.stack(self.rows, 1))
-
-    def result(self, evidence: Evidence) -> StreamSimilarity:
-        points = tuple(point.name for point in self.model.points)
-        return StreamSimilarity(
-            evidence=evidence, points=points, streams=self.model.streams, **self.numbers()
-        )
 
 
 def has_several_streams(model: LanguageModel) -> bool:

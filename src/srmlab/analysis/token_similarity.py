@@ -23,7 +23,7 @@ from torch import Tensor
 
 from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture
 from srmlab.analysis.registry import Analysis, register
-from srmlab.analysis.result import Array, Evidence, Measured, Result, derived
+from srmlab.analysis.result import Array, Measured, Result, derived
 from srmlab.models import LanguageModel
 
 
@@ -35,13 +35,11 @@ class TokenSimilarity(Result):
     streams: tuple[str, ...]
     cosine: Annotated[Array, Measured("point stream", "cosine, mean over pairs of tokens of a window")]
 
-    @property
     @derived("point", "cosine")
     def by_depth(self) -> Array:
         """[point] The mean over streams."""
         return self.cosine.mean(1)
 
-    @property
     @derived("", "cosine")
     def last(self) -> float:
         """At the last point, whose states are read out."""
@@ -59,9 +57,11 @@ class TokenSimilarity(Result):
 
 
 class TokenPairs(Accumulator):
+    makes = TokenSimilarity
+
     def __init__(self, model: LanguageModel) -> None:
-        self.model = model
         self.points = tuple(point.name for point in model.points)
+        self.known = {"points": self.points, "streams": model.streams}
         self.sites = [site for point in model.points for site in point.sites]
         self.means = {"cosine": Mean(len(self.points), len(model.streams))}
 
@@ -85,11 +85,6 @@ class TokenPairs(Accumulator):
         counted = torch.where(sizes > 1, sizes, 0).sum(0)  # one token has no other
         rows = torch.cat(self.columns, 1).view(len(batch.tokens), len(self.points), -1)
         self.means["cosine"].add(batch, rows, counted)
-
-    def result(self, evidence: Evidence) -> TokenSimilarity:
-        return TokenSimilarity(
-            evidence=evidence, points=self.points, streams=self.model.streams, **self.numbers()
-        )
 
 
 def token_similarity(model: LanguageModel, batches: Batches) -> TokenSimilarity:

@@ -6,13 +6,12 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import tyro
-
+from srmlab.cli.shared import OfText, at_least, readable, writing
 from srmlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from srmlab.training.run_puzzles import BoardBatches, RunPuzzles
     from srmlab.training.run_text import RunText
 
-    Keep = Callable[[Result], None]  # writes a result and its figures
-
 TOKENS = 16_384
 TRANSLATED = 4096  # tokens on which translations are checked
 FORMATS = ("png", "svg", "pdf")
@@ -35,8 +32,8 @@ EXTRA = ("dynamics", "edges", "switches", "translations")  # only when asked for
 WITHOUT_TWINS = ("dynamics", "switches")  # switches measures twins of its own
 
 
-@dataclass
-class Command:
+@dataclass(kw_only=True)
+class Command(OfText):
     """Measure routing, alignment, drift, ablation, logit lens, attribution, interaction and depth on text the
     model has not seen, and beside it on untrained twins; write the results, their figures and a summary. What
     is there already is not measured again, and a stopped analysis is picked up.
@@ -53,10 +50,6 @@ class Command:
         srmlab analyze runs/sudoku --only cells fixed_points cell_probe
     """
 
-    path: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
-    """A run (its last good checkpoint), a checkpoint or an export."""
-    pretrained: bool = False
-    """Instead of a run: the trained model that comes with the package."""
     only: tuple[str, ...] = ()
     """Which analyses; by default all but dynamics (the curves over a run's checkpoints), edges (the smallest
     circuit of streams), switches (why routing switches) and translations (what streams pass on); the last two
@@ -65,8 +58,6 @@ class Command:
     """How many tokens to read."""
     text: Path | None = None
     """Read this text file, as one document, instead of the validation tokens."""
-    data: Path | None = None
-    """Folder of `srmlab prepare`; by default the run's."""
     out: Path | None = None
     """Where analysis/ and figures/ go; by default into the run, or beside a checkpoint or export."""
     null: int | None = None
@@ -92,23 +83,12 @@ class Command:
     """How deep to run the model; by default twice as deep as trained."""
     batch_size: int = 8
     """Windows at a time."""
-    document_mask: bool = False
-    """Attention does not cross documents (always so if the run was trained so)."""
-    answers_only: bool = False
-    """Count only what follows "=" in a document (always so if the run was trained so)."""
     formats: tuple[str, ...] = FORMATS
     """How figures are written."""
-    device: str = "auto"
-    json: bool = False
-    """Print JSON, for a program to read."""
 
     def run(self) -> None:
-        try:
+        with writing(self.out):
             answer = self.analyze(show=not self.json)
-        except OSError as error:
-            raise UserError(
-                f"cannot write {error.filename or self.out} ({error.strerror}): choose another --out"
-            ) from None
         if answer:
             print(json.dumps(answer, indent=2) if self.json else table(answer))
 
@@ -123,16 +103,7 @@ class Command:
         return answer if world.main else {}
 
     def check(self) -> None:
-        if self.batch_size < 1:
-            raise UserError(f"--batch-size {self.batch_size}: must be at least 1")
-        if self.tokens < 2:
-            raise UserError(f"--tokens {self.tokens}: give 2 or more")
-        if self.null is not None and self.null < 0:
-            raise UserError(f"--null {self.null}: must be 0 or more")
-        if self.exact < 2:
-            raise UserError(f"--exact {self.exact}: give 2 edges or more")
-        if self.edge_tokens < 4:
-            raise UserError(f"--edge-tokens {self.edge_tokens}: give 4 or more")
+        at_least(self, batch_size=1, tokens=2, null=0, exact=2, edge_tokens=4)
         for kind in self.formats:
             if kind not in FORMATS:
                 raise UserError(f"--formats {kind}: there are {', '.join(FORMATS)}")
@@ -141,29 +112,21 @@ class Command:
         from srmlab.analysis import ANALYSES
         from srmlab.analysis.null import beside, summary
         from srmlab.analysis.store import Store
-        from srmlab.figures import draw_beside, draw_missing, paths, remove_all, training_figure
-        from srmlab.training.run_text import chosen, place_for
+        from srmlab.figures import draw_beside, draw_missing, paths, training_figure
+        from srmlab.training.run_text import place_for
 
-        path = chosen(self.path, self.pretrained)
-        text: Any = self.opened(path, str(world.device))  # both kinds are asked for the same
+        path = self.subject()
+        text: Any = self.opened(path, str(world.device))
         batches = text.batches(self.batch_size, self.tokens)
         figures = (out := self.out or place_for(path, "analysis", inside="")) / "figures"
         self.weight = weight_of(self.threshold, text.model)
         name, settings = text.name(batches), [self.weight, self.lens_tokens, self.max_depth]
         store = Store(out, text.model, name, settings, self.own_settings(text))
 
-        def keep(result: Result) -> None:
-            with world.only_main() as mine:
-                if mine:
-                    store.save(result)
-                    remove_all(result.kind, figures)
-                    draw_missing(result, figures, self.formats)
-
+        own = Measuring(self, text, text.model, store, world, display, figures)
         with saying_what_is_kept(store, world.main):
-            results = self.survey(text.model, batches, store, keep, display)
-            for kind in (kind for kind in EXTRA if kind in self.only):
-                results[kind] = self.extra(kind, text, text.model, store, keep, display)
-            twins = self.twins(text, batches, store, [*results], world, display)
+            results = own.results(self.asked(text.model, batches, store, display))
+            twins = self.twins(own, [*results])
             notes = {
                 kind: summary(result, twins[kind]) for kind, result in results.items() if twins.get(kind)
             }
@@ -186,21 +149,12 @@ class Command:
     def opened(self, path: Path, device: str) -> RunText | RunPuzzles:
         """The model with what it is looked at on: text, or the boards of puzzles."""
         from srmlab.training.run_puzzles import open_boards, reads_puzzles
-        from srmlab.training.run_text import open_text
 
         self.segment_depth: int | None = None
         if not reads_puzzles(path):
             if self.segments is not None:
                 raise UserError("--segments is for a model of puzzles; leave it out")
-            return open_text(
-                path,
-                data=self.data,
-                text=self.text,
-                longest=self.tokens,
-                document_mask=self.document_mask,
-                answers_only=self.answers_only,
-                device=device,
-            )
+            return self.open_text(text=self.text, longest=self.tokens, device=device)
         for name in ("text", "document_mask", "answers_only"):
             if getattr(self, name):
                 raise UserError(
@@ -213,49 +167,26 @@ class Command:
         self.segment_depth = boards.trained.depth
         return boards
 
-    def survey(
+    def asked(
         self,
         model: LanguageModel,
         batches: EvaluationBatches | BoardBatches,
         store: Store,
-        keep: Keep,
         display: Display,
-    ) -> dict[str, Result]:
+    ) -> list[str]:
+        """Which analyses are to be made; what cannot be is refused before any is."""
         from srmlab.analysis import lens_cost
         from srmlab.analysis.depth import deepened
         from srmlab.analysis.survey import chosen
 
         wanted = [name for name in self.only if name not in EXTRA]
-        if self.only and not wanted:
-            return {}
-        asked = chosen(model, wanted or None)
-        if "depth" in asked:
-            deepened(model, self.max_depth)  # refused now rather than after the other analyses
-        if "logit_lens" in asked and not store.has("logit_lens"):
+        usual = chosen(model, wanted or None) if wanted or not self.only else ()
+        if "depth" in usual:
+            deepened(model, self.max_depth)
+        if "logit_lens" in usual and not store.has("logit_lens"):
             tokens = min(self.lens_tokens, batches.windows * batches.context)
             display.say(f"logit lens: {lens_cost(model, tokens)}")
-        return self.measured(model, batches, store, asked, keep, display)
-
-    def measured(
-        self,
-        model: LanguageModel,
-        batches: EvaluationBatches | BoardBatches,
-        store: Store,
-        asked: Sequence[str],
-        keep: Keep,
-        display: Display,
-    ) -> dict[str, Result]:
-        return store.survey(
-            model,
-            batches,
-            asked,
-            keep,
-            threshold=self.weight,
-            lens_tokens=self.lens_tokens,
-            max_depth=self.max_depth,
-            segment_depth=self.segment_depth,
-            progress=display.tasks(len(batches), "batches"),
-        )
+        return [*usual, *(kind for kind in EXTRA if kind in self.only)]
 
     def own_settings(self, text: RunText) -> dict[str, list[Any]]:
         """What only one of the results depends on."""
@@ -291,44 +222,17 @@ class Command:
 
         return self.null if self.null is not None else TWINS if model.num_parameters() <= SMALL else 0
 
-    def extra(
-        self, kind: str, text: RunText, model: LanguageModel, store: Store, keep: Keep, display: Display
-    ) -> Result:
-        """An analysis that is measured only when asked for."""
-        if known := store.known([kind]):
-            return known[kind]
-        result = getattr(self, kind)(text, model, display)
-        keep(result)
-        return result
-
-    def twins(
-        self,
-        text: RunText,
-        batches: EvaluationBatches | BoardBatches,
-        store: Store,
-        kinds: list[str],
-        world: World,
-        display: Display,
-    ) -> dict[str, list[Result]]:
+    def twins(self, own: Measuring, kinds: list[str]) -> dict[str, list[Result]]:
         """The same analyses of untrained twins, by name."""
         from srmlab.analysis.null import twins
 
         asked = [kind for kind in kinds if kind not in WITHOUT_TWINS]
         found: dict[str, list[Result]] = {kind: [] for kind in asked}
-        for seed, twin in twins(text.model, self.null_count(text.model) if asked else 0):
-            place = store.twin(seed, twin)
-            display.say(f"untrained twin, seed {seed}")
-
-            def keep(result: Result, place: Store = place) -> None:
-                with world.only_main() as mine:
-                    if mine:
-                        place.save(result)
-
-            usual = [kind for kind in asked if kind not in EXTRA]
-            results = self.measured(twin, batches, place, usual, keep, display)
-            for kind in (kind for kind in asked if kind in EXTRA):
-                results[kind] = self.extra(kind, text, twin, place, keep, display)
-            with world.only_main() as mine:
+        for seed, twin in twins(own.model, self.null_count(own.model) if asked else 0):
+            place = own.store.twin(seed, twin)
+            own.display.say(f"untrained twin, seed {seed}")
+            results = replace(own, model=twin, store=place, figures=None).results(asked)
+            with own.world.only_main() as mine:
                 if mine:
                     place.finish(asked)
             for kind, result in results.items():
@@ -357,7 +261,6 @@ class Command:
         )
 
     def switches(self, text: RunText, model: LanguageModel, display: Display) -> Result:
-        from srmlab.cli.dictionary import readable
         from srmlab.dictionaries import load, switches
 
         assert self.dictionary is not None, "found before"
@@ -371,7 +274,6 @@ class Command:
         )
 
     def translations(self, text: RunText, model: LanguageModel, _: Display) -> Result:
-        from srmlab.cli.dictionary import readable
         from srmlab.dictionaries import Lexicon, load, translations
 
         assert self.dictionary is not None, "found before"
@@ -389,6 +291,52 @@ class Command:
         except UserError:  # its features were not described
             return translations(model, batches, load(self.dictionary))
         return translations(model, batches, lexicon.dictionary, describe=describe)
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """The analyses of a model, or of an untrained twin of it, on their way into a folder."""
+
+    command: Command
+    text: Any  # a run with its text, or one with its puzzles: they are asked for the same
+    model: LanguageModel
+    store: Store
+    world: World
+    display: Display
+    figures: Path | None  # twins have none of their own
+
+    def results(self, asked: Sequence[str]) -> dict[str, Result]:
+        """Those that are there as they are; the others measured, and kept."""
+        command = self.command
+        batches = self.text.batches(command.batch_size, command.tokens)
+        found = self.store.survey(
+            self.model,
+            batches,
+            [kind for kind in asked if kind not in EXTRA],
+            self.keep,
+            threshold=command.weight,
+            lens_tokens=command.lens_tokens,
+            max_depth=command.max_depth,
+            segment_depth=command.segment_depth,
+            progress=self.display.tasks(len(batches), "batches"),
+        )
+        for kind in (kind for kind in asked if kind in EXTRA):
+            found |= self.store.known([kind])
+            if kind not in found:
+                found[kind] = getattr(command, kind)(self.text, self.model, self.display)
+                self.keep(found[kind])
+        return found
+
+    def keep(self, result: Result) -> None:
+        """Write a result and its figures."""
+        from srmlab.figures import draw_missing, remove_all
+
+        with self.world.only_main() as mine:
+            if mine:
+                self.store.save(result)
+                if self.figures is not None:
+                    remove_all(result.kind, self.figures)
+                    draw_missing(result, self.figures, self.command.formats)
 
 
 def parts(display: Display) -> Callable[[str, int, int], None]:

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import tyro
 
 import srmlab
+from srmlab.cli.shared import at_least
 from srmlab.errors import UserError
 from srmlab.files import write_file
 
@@ -56,8 +57,7 @@ class Command:
             if bench not in BENCHES:
                 hint = nearest(bench, list(BENCHES)) or f"; there are {', '.join(BENCHES)}"
                 raise UserError(f"no bench is called {bench!r}{hint}")
-        if self.rounds < 1:
-            raise UserError(f"--rounds {self.rounds}: must be at least 1")
+        at_least(self, rounds=1)
         torch.set_num_threads(self.threads)
         keep_buffers()
         sys.path.insert(0, str(FOLDER))

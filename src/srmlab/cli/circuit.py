@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from srmlab.cli.shared import readable
 from srmlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class Command:
         checked = check_circuit(model, transcoders, graph, kept) if self.check else None
         actual = cut_each(model, transcoders, graph, kept) if self.check else {}
         found = scores(graph, kept, checked)
-        decode = readable_of(tokenizer)
+        decode = readable(tokenizer)
         written = document(
             graph, kept, decode, features, probability, self.out.stem, path.name, found, actual
         )
@@ -172,12 +173,6 @@ def opened(folder: Path, device: str) -> tuple[Transcoders, dict[str, Features]]
     names = [member.config.name for member in transcoders]
     there = {name: folder / f"features-{name}" for name in names}
     return transcoders, {name: Features.load(file) for name, file in there.items() if Features.exists(file)}
-
-
-def readable_of(tokenizer: Tokenizer) -> Any:
-    from srmlab.cli.dictionary import readable
-
-    return readable(tokenizer)
 
 
 def scores(graph: Graph, kept: Any, checked: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from srmlab.cli.shared import aligned
 from srmlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -100,9 +101,7 @@ def training_flops(text: RunText) -> float | None:
     if text.run is None:
         return None
     config, model = text.run.training, text.run.model
-    context = config.context or model.context
-    depth = TrainingDepth(config.depth_schedule, model, steps=config.steps, seed=config.seed, context=context)
-    return depth.mean_flops() * config.steps * config.tokens_per_step(model.context)
+    return TrainingDepth.of(config, model).mean_flops() * config.steps * config.tokens_per_step(model.context)
 
 
 def table(rows: list[Compared]) -> str:
@@ -127,11 +126,4 @@ def table(rows: list[Compared]) -> str:
                 f"{row.collapse:.2f}",
             ]
         )
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
+    return aligned(lines)

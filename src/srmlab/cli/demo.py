@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from srmlab.errors import UserError
+from srmlab.cli.shared import at_least
 from srmlab.progress import duration
 
 PROMPT = "My fellow citizens of the"
@@ -44,10 +44,7 @@ class Command:
     def run(self) -> None:
         from srmlab.cli import run
 
-        if self.steps is not None and self.steps < 1:
-            raise UserError(f"--steps {self.steps}: must be at least 1")
-        if self.tokens < 2:
-            raise UserError(f"--tokens {self.tokens}: must be at least 2")
+        at_least(self, steps=1, tokens=2)
         started = time.monotonic()
         stages = self.stages()
         for number, stage in enumerate(stages, start=1):

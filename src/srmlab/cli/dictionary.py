@@ -4,31 +4,25 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import tyro
-
+from srmlab.cli.shared import OfText, at_least, readable, refuse_existing, writing
 from srmlab.errors import UserError
 
 if TYPE_CHECKING:
     from srmlab.analysis.replacement import Layers
-    from srmlab.data import Tokenizer
     from srmlab.dictionaries import Dictionary, Features, Quality
     from srmlab.training.run_text import RunText
 
 
 @dataclass(kw_only=True)
-class Learning:
+class Learning(OfText):
     """What every command that learns from a run's text can be told."""
 
-    path: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
-    """A run (its last good checkpoint), a checkpoint or an export."""
-    pretrained: bool = False
-    """Instead of a run: the trained model that comes with the package."""
     features: int | None = None
     """Features of each stream; by default 8 for each dimension."""
     dead: Literal["replace", "auxiliary"] = "replace"
@@ -42,26 +36,12 @@ class Learning:
     """Validation tokens to measure on."""
     batch_size: int = 8
     """Windows at a time; bounds the memory."""
-    document_mask: bool = False
-    """Attention does not cross documents (always so if the run was trained so)."""
-    answers_only: bool = False
-    """Losses are of what follows "=" in a document (always so if the run was trained so)."""
-    data: Path | None = None
-    """Folder of `srmlab prepare`; by default the run's."""
     out: Path | None = None
     """Folder to write; must not exist."""
-    device: str = "auto"
-    json: bool = False
-    """Print JSON, for a program to read."""
-
-    least: ClassVar[Mapping[str, int]] = {"batch_size": 1, "seed": 0}
 
     def run(self) -> None:
-        try:
+        with writing(self.out or self.path):
             answer = self.learn()
-        except OSError as error:
-            where = error.filename or self.out or self.path
-            raise UserError(f"cannot write {where} ({error.strerror}): choose another --out") from None
         print(json.dumps(answer, indent=2) if self.json else "\n".join(self.lines(answer)))
 
     def learn(self) -> dict[str, Any]:
@@ -72,19 +52,8 @@ class Learning:
         return [answer["summary"], "", f"{answer['out']}/summary.txt"]
 
     def text(self) -> RunText:
-        from srmlab.training.run_text import chosen, open_text
-
-        for name, least in self.least.items():
-            if getattr(self, name) < least:
-                option = name.replace("_", "-")
-                raise UserError(f"--{option} {getattr(self, name)}: must be at least {least}")
-        return open_text(
-            chosen(self.path, self.pretrained),
-            data=self.data,
-            document_mask=self.document_mask,
-            answers_only=self.answers_only,
-            device=self.device,
-        )
+        at_least(self, batch_size=1, seed=0)
+        return self.open_text()
 
     def steps(self, text: RunText) -> int:
         """How often a batch is read."""
@@ -98,8 +67,7 @@ class Learning:
         from srmlab.training.run_text import place_for
 
         out = self.out or place_for(text.path, "dictionaries") / usual
-        if out.exists():
-            raise UserError(f"{out} exists and is not overwritten: choose another --out, or delete it")
+        refuse_existing(out)
         out.parent.mkdir(parents=True, exist_ok=True)
         return out
 
@@ -132,12 +100,11 @@ class Command(Learning):
     out: Path | None = None
     """Folder to write; by default dictionaries/LAYERS-FEATURES-K in the run, or beside an export."""
 
-    least: ClassVar[Mapping[str, int]] = {"examples": 1, "batch_size": 1, "seed": 0}
-
     def learn(self) -> dict[str, Any]:
         from srmlab import dictionaries
         from srmlab.progress import Display
 
+        at_least(self, examples=1)
         text = self.text()
         model, batches = text.model, text.training_batches(self.batch_size, self.seed)
         steps = self.steps(text)
@@ -231,14 +198,3 @@ def found(dictionary: Dictionary, quality: Quality) -> dict[str, Any]:
         "loss_replaced": float(quality.all_spliced),
         "summary": quality.summary(),
     }
-
-
-def readable(tokenizer: Tokenizer) -> Callable[[int], str]:
-    """A token as text; bytes that are no text by themselves as \\xNN."""
-
-    def decode(token: int) -> str:
-        if token >= len(tokenizer.tokens):
-            return "<end>"
-        return tokenizer.tokens[token].decode("utf-8", "backslashreplace")
-
-    return decode

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import tyro
+from srmlab.cli.shared import OfText
 
 
-@dataclass
-class Command:
+@dataclass(kw_only=True)
+class Command(OfText):
     """Loss, perplexity and bits per byte on the validation text, each with its standard error.
 
     Beside them is what counting tokens (unigram) and pairs of tokens (bigram) would give.
@@ -22,12 +22,6 @@ class Command:
         srmlab evaluate exports/nano --data data/sotu --limit-tokens 100000 --json
     """
 
-    path: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
-    """A run (its last good checkpoint), a checkpoint or an export."""
-    pretrained: bool = False
-    """Instead of a run: the trained model that comes with the package."""
-    data: Path | None = None
-    """Folder of `srmlab prepare`; by default the run's."""
     text: Path | None = None
     """Read this text file, as one document, instead of the validation tokens."""
     limit_tokens: int | None = None
@@ -36,18 +30,11 @@ class Command:
     """Windows at a time."""
     context: int | None = None
     """Tokens per window; by default what the run was trained on."""
-    document_mask: bool = False
-    """Attention does not cross documents (always so if the run was trained so)."""
-    answers_only: bool = False
-    """Count only what follows "=" in a document (always so if the run was trained so)."""
     exit: float | None = None
     """Stop the recursion of a batch where the state changes by less than this share of it, such as 0.05;
     or where the model's own rule says so for all of its tokens, as Ouro's gate: 0.9."""
     exit_by: str | None = None
     """Which of the model's rules --exit is for: change, gate …"""
-    device: str = "auto"
-    json: bool = False
-    """Print JSON, for a program to read."""
 
     def run(self) -> None:
         answer = self.evaluate()
@@ -58,18 +45,8 @@ class Command:
         from srmlab.models import Exit
         from srmlab.progress import Display
         from srmlab.training.evaluation import evaluate
-        from srmlab.training.run_text import chosen, open_text
 
-        path = chosen(self.path, self.pretrained)
-        text = open_text(
-            path,
-            data=self.data,
-            text=self.text,
-            context=self.context,
-            document_mask=self.document_mask,
-            answers_only=self.answers_only,
-            device=self.device,
-        )
+        text = self.open_text(text=self.text, context=self.context)
         batches = text.batches(self.batch_size, self.limit_tokens)
         with Display(show=not self.json) as display:
             task = display.task("evaluating", len(batches), "batches")
@@ -83,7 +60,7 @@ class Command:
         answers = text.marks is not None
         read = text.data if not answers else None  # what references are counted on
         return (
-            {"model": str(path), "data": str(text.data.path if text.data else text.source)}
+            {"model": str(text.path), "data": str(text.data.path if text.data else text.source)}
             | result.to_dict()
             | {"answers_only": answers, "exit": self.exit, "levels": text.model.depth}
             | {"references": asdict(reference_losses(read.train, read.val)) if read else None}

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 import srmlab
+from srmlab.cli.shared import refuse_existing, writing
 from srmlab.data import Tokenizer, make_tokenizer
-from srmlab.errors import UserError
 
 if TYPE_CHECKING:
     from srmlab.models import LanguageModel
@@ -65,10 +65,6 @@ def export_huggingface(model: LanguageModel, out: Path, tokenizer: Tokenizer | N
     from srmlab.files import sealed_folder
     from srmlab.interop.huggingface import export, quietly
 
-    if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        raise UserError(f"{out} exists and is not overwritten: choose another folder, or delete it")
-    try:
-        with sealed_folder(out) as folder, quietly():
-            export(model, folder, tokenizer)
-    except OSError as error:
-        raise UserError(f"cannot write {out} ({error.strerror or error}): choose another --out") from None
+    refuse_existing(out, "folder")
+    with writing(out), sealed_folder(out) as folder, quietly():
+        export(model, folder, tokenizer)

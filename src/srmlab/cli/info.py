@@ -18,10 +18,12 @@ from torch import Tensor
 
 import srmlab
 from srmlab.cli.presets import PAPER_PARAMETERS
-from srmlab.cli.run_info import config_of, describe_path, path_section
+from srmlab.cli.run_info import describe_path, path_section
 from srmlab.errors import UserError
 from srmlab.models import PRESETS, SWEEP_PRESETS, LanguageModel, ModelConfig
 from srmlab.models.ordering import LETTERS
+from srmlab.progress import si
+from srmlab.training.initial import model_of
 from srmlab.training.run_text import chosen
 
 WIDTH = 80  # columns of everything printed here
@@ -76,7 +78,7 @@ class Command:
         """The config of what is in a folder, and what else the folder holds."""
         if self.set:
             raise UserError(f"--set changes a preset, and {path} is trained: leave it out")
-        return config_of(path), describe_path(path)
+        return model_of(path), describe_path(path)
 
 
 def is_preset(name: str) -> bool:
@@ -256,15 +258,15 @@ def _shapes(weights: dict[str, list[int]]) -> str:
 def _numbers_section(answer: dict[str, Any]) -> str:
     flops, weights, cache = answer["flops_per_token"], answer["weight_bytes"], answer["cache_bytes_per_token"]
     ratio = flops["training"] / flops["forward"]
-    full = _si(cache["float32"] * flops["context"], "B")
+    full = si(cache["float32"] * flops["context"])
     rows = [
         ("forward", flops["forward"], "FLOP", f"per token, at a context of {flops['context']}"),
         ("training", flops["training"], "FLOP", f"per token: {ratio:.2f} × forward"),
-        ("weights", weights["float32"], "B", f"in float32, {_si(weights['bfloat16'], 'B')} in bfloat16"),
+        ("weights", weights["float32"], "B", f"in float32, {si(weights['bfloat16'])} in bfloat16"),
         ("training state", answer["training_bytes"], "B", "with gradients and Adam's moments, in float32"),
         ("decoding cache", cache["float32"], "B", f"per token in float32, {full} when full"),
     ]
-    lines = [f"  {name:<14} {_si(number, unit):>11} {what}" for name, number, unit, what in rows]
+    lines = [f"  {name:<14} {si(number, unit):>11} {what}" for name, number, unit, what in rows]
     calls = f"{'':<29}keys and values of {answer['attention_calls']} attention calls"
     return "\n".join(["arithmetic and memory", *lines, calls])
 
@@ -275,10 +277,3 @@ def _sites_section(answer: dict[str, Any]) -> str:
     return "\n".join(
         [f"sites: {answer['sites']['count']}, numbered from 0; `model.site_names` lists them", *lines]
     )
-
-
-def _si(number: float, unit: str) -> str:
-    for size, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if number >= size:
-            return f"{number / size:.3g} {prefix}{unit}"
-    return f"{number:g} {unit}"

@@ -6,11 +6,11 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import tyro
 
+from srmlab.cli.shared import OfModel, refuse_existing, writing
 from srmlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 FIELDS = ("clean", "corrupt", "answer", "other")
 
 
-@dataclass
-class Command:
+@dataclass(kw_only=True)
+class Command(OfModel):
     """Put the state that a model has on a clean prompt into a corrupt one, part by part, and measure how much
     of the difference in its prediction comes back; beside it the gradient's approximation, and the same with
     the state of another corrupt prompt.
@@ -37,10 +37,6 @@ class Command:
         srmlab patch runs/nano --pairs pairs.jsonl --paths
     """
 
-    path: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_OR_FOLDER")] = None
-    """A run (its last good checkpoint), a checkpoint or an export."""
-    pretrained: bool = False
-    """Instead of those: the trained model that comes with the package."""
     clean: str | None = None
     """The prompt whose state is put in."""
     corrupt: str | None = None
@@ -62,15 +58,12 @@ class Command:
     """Instead of states: the message of one stream to another in one layer, all others held."""
     out: Path | None = None
     """A new folder for the result and its figures; without it nothing is written."""
-    device: str = "auto"
-    json: bool = False
-    """Print JSON, for a program to read."""
 
     def run(self) -> None:
         from srmlab.progress import Display
 
-        if self.out is not None and self.out.exists() and (self.out.is_file() or any(self.out.iterdir())):
-            raise UserError(f"{self.out} exists and is not overwritten: choose another --out")
+        if self.out is not None:
+            refuse_existing(self.out)
         with Display(show=not self.json) as display:
             found, answer = self.measure(display)
         if self.out is not None:
@@ -83,9 +76,9 @@ class Command:
         from srmlab.analysis import patch_grid, path_grid
         from srmlab.storage import load
         from srmlab.training.distributed import device_of
-        from srmlab.training.run_text import chosen, tokenizer_of
+        from srmlab.training.run_text import tokenizer_of
 
-        path = chosen(self.path, self.pretrained)
+        path = self.subject()
         rows = self.rows()
         model, tokenizer = load(path, device=device_of(self.device)), tokenizer_of(path)
         if tokenizer is None:
@@ -147,12 +140,10 @@ class Command:
         from srmlab.figures import save_all
         from srmlab.files import write_file
 
-        try:
+        with writing(out):
             stem = found.save(out / found.kind)
             write_file(out / "summary.txt", found.summary() + "\n")
             drawn = save_all(found, out)
-        except OSError as error:
-            raise UserError(f"cannot write {out} ({error.strerror}): choose another --out") from None
         return [f"{stem}.npz", f"{stem}.json", str(out / "summary.txt"), *map(str, drawn)]
 
     def text(self, found: PatchGrid | PathGrid, answer: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import srmlab
+from srmlab.cli.shared import aligned
 from srmlab.models import PRESETS, SWEEP_PRESETS, ModelConfig
 from srmlab.models.srm_config import SWEEP_STREAMS
 
@@ -108,15 +109,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         gigaflops = f"{flops:.3g}" if flops >= 0.01 else f"{flops:.4f}"
         sizes = _sizes(srmlab.config_from_dict({"architecture": row["architecture"], **row["config"]}))
         lines.append((row["name"], *sizes, f"{row['parameters']:,}", paper, gigaflops))
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    flush_left = (0, 4)
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if i in flush_left else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
+    return aligned(lines, left=(0, 4))
 
 
 def _sizes(config: ModelConfig) -> tuple[str, ...]:

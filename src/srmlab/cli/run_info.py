@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from pathlib import Path
 from typing import Any
 
-from srmlab.models import ModelConfig, config_from_dict
+from srmlab.progress import si
 from srmlab.storage import RunDirectory, saved_tokenizer
 from srmlab.storage.metrics_file import iter_metrics
 from srmlab.storage.save_and_load import is_huggingface
 from srmlab.storage.weights import checkpoint_steps, read_json
-from srmlab.training.initial import model_of
 from srmlab.training.outcome import mean_of_last
 from srmlab.training.run import RunConfig
 
@@ -54,13 +52,6 @@ def describe_path(path: Path) -> dict[str, Any]:
     return answer
 
 
-def config_of(path: Path) -> ModelConfig:
-    """The config of the model in a folder; no weight is read."""
-    if is_huggingface(path):
-        return config_from_dict(json.loads((path / "config.json").read_text(encoding="utf-8"))["srm"])
-    return model_of(path)
-
-
 def kind_of(path: Path) -> str:
     if (path / "training.json").is_file():
         return "checkpoint"
@@ -93,7 +84,7 @@ def losses(metrics: Path, until: int | None = None) -> dict[str, Any]:
 
 
 def path_section(answer: dict[str, Any]) -> str:
-    rows = [("on disk", _size(answer["bytes"]))]
+    rows = [("on disk", si(answer["bytes"]))]
     if "loss" in answer:
         rows = [*_training_rows(answer), *rows]
     if answer["tokenizer"]:
@@ -134,10 +125,3 @@ def _training_rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
         versions = ", ".join(f"{name} {version}" for name, version in answer["versions"].items())
         rows.append(("begun", f"{answer['created'][:10]}, {versions}"))
     return rows
-
-
-def _size(size: float) -> str:
-    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if size >= unit:
-            return f"{size / unit:.3g} {name}"
-    return f"{size} B"

@@ -6,10 +6,9 @@ import json
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import tyro
-
+from srmlab.cli.shared import OfModel, at_least
 from srmlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -19,8 +18,8 @@ if TYPE_CHECKING:
     from srmlab.training.run_text import RunText
 
 
-@dataclass
-class Command:
+@dataclass(kw_only=True)
+class Command(OfModel):
     """Count the problems of a task, or the puzzles, that a model solves: the whole answer is right.
 
     The problems are new: they lie on the validation side of the data's split, so the model was trained on
@@ -40,10 +39,6 @@ class Command:
         srmlab solve runs/sudoku4 --file mine.txt --show
     """
 
-    path: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
-    """A run (its last good checkpoint), a checkpoint or an export."""
-    pretrained: bool = False
-    """Instead of a run: the trained model that comes with the package."""
     task: str | None = None
     """A task by name; by default the one the model was trained on."""
     difficulty: tuple[int, ...] = ()
@@ -68,19 +63,13 @@ class Command:
     """Seed of the problems."""
     batch_size: int = 64
     """Problems at a time."""
-    device: str = "auto"
-    json: bool = False
-    """Print JSON, for a program to read."""
 
     def run(self) -> None:
         from srmlab.training.initial import model_of
         from srmlab.training.run import run_config
-        from srmlab.training.run_text import chosen
 
-        for name in ("problems", "batch_size", "votes"):
-            if getattr(self, name) < 1:
-                raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be at least 1")
-        path = chosen(self.path, self.pretrained)
+        at_least(self, problems=1, batch_size=1, votes=1)
+        path = self.subject()
         if not model_of(path).causal:
             self.run_puzzles(path, run_config(path))
             return

@@ -12,15 +12,13 @@ import numpy as np
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
 from srmlab.models.loss import IGNORE
-from srmlab.puzzles import Boards, Kind, PuzzleBatch, Puzzles, evaluation_puzzles, find_kind, open_puzzles
-from srmlab.puzzles.files import read_puzzles
-from srmlab.puzzles.generation import as_boards
+from srmlab.puzzles import Kind, PuzzleBatch, Puzzles, evaluation_puzzles, find_kind
 from srmlab.tasks.accuracy import Z95, Accuracy
 from srmlab.training.config import TrainConfig
 from srmlab.training.plan import check_board
 from srmlab.training.run import RunConfig
-from srmlab.training.run_puzzles import BOARDS
-from srmlab.training.solving import Solving, in_batches, solve, vote
+from srmlab.training.run_puzzles import puzzles_of
+from srmlab.training.solving import Solving, solve, vote
 
 if TYPE_CHECKING:
     from srmlab.cli.solve import Command
@@ -36,43 +34,34 @@ class Subject:
     path: Path
     model: LanguageModel
     training: TrainConfig
-    kind: Kind
-    boards: Boards
-    source: str
-    folder: Puzzles | None = None  # None if the boards are a file's
+    puzzles: Puzzles
+
+    @property
+    def kind(self) -> Kind:
+        return self.puzzles.kind
+
+    @property
+    def from_file(self) -> bool:
+        return self.puzzles.path.is_file()
 
     def batches(self, batch_size: int, limit: int) -> Iterator[PuzzleBatch]:
-        if self.folder is None:
-            return in_batches(self.boards, batch_size, limit)
-        return evaluation_puzzles(self.folder, batch_size, limit)
+        return evaluation_puzzles(self.puzzles, batch_size, limit)
 
 
 def open_subject(path: Path, model: LanguageModel, run: RunConfig | None, command: Command) -> Subject:
     """The boards: a file's, those of a folder, or those that the run or the model comes with."""
-    training = run.training if run else TrainConfig()
+    puzzles = puzzles_of(path, run, command.data, command.file, verify=False)
     known = find_kind(run.puzzles) if run and run.puzzles else None
-    file = command.file or (None if command.data or not (path / BOARDS).is_file() else path / BOARDS)
-    if file is not None:
-        family = known.family if known else "sudoku"
-        kind, examples = read_puzzles(file, family)
-        if known is not None and kind != known:
-            raise UserError(
-                f"{file} holds {kind.name}, and {path} was trained on {known.name}: give its own kind"
-            )
-        boards = as_boards(kind, examples)
-        return Subject(path, model, training, kind, boards, str(file))
-    folder = command.data or (run.data if run else None)
-    if folder is None:
-        raise UserError(f"{path} does not say what it was trained on: give --data DIR or --file puzzles.txt")
-    puzzles = open_puzzles(folder, verify=False)
     if known is not None and puzzles.kind != known:
         raise UserError(
-            f"{folder} holds {puzzles.kind.name}, and {path} was trained on {known.name}: give its own"
+            f"{puzzles.path} holds {puzzles.kind.name}, and {path} was trained on {known.name}: give its own"
         )
     check_board(model.config, puzzles)
     if not len(puzzles.test):
-        raise UserError(f"{folder} has no test puzzles: prepare it with a --val-fraction, or give --file")
-    return Subject(path, model, training, puzzles.kind, puzzles.test, f"test puzzles of {folder}", puzzles)
+        raise UserError(
+            f"{puzzles.path} has no test puzzles: prepare it with a --val-fraction, or give --file"
+        )
+    return Subject(path, model, run.training if run else TrainConfig(), puzzles)
 
 
 # --- counting -----------------------------------------------------------------------------------------------
@@ -83,7 +72,7 @@ def measure(subject: Subject, command: Command) -> tuple[dict[str, Any], Solving
 
     model, training = subject.model, subject.training
     segments = command.segments or training.segments
-    limit = min(command.problems, len(subject.boards))
+    limit = min(command.problems, len(subject.puzzles.test))
     depths = sorted({depth for depth in command.depth if depth != model.depth})
     how = {"segments": segments, "unknown_only": training.cells == "unknown"}
     with Display(show=not command.json) as display:
@@ -103,13 +92,13 @@ def measure(subject: Subject, command: Command) -> tuple[dict[str, Any], Solving
 
 
 def counted_votes(subject: Subject, command: Command, limit: int, how: dict[str, Any], display: Any) -> dict:
-    if subject.folder is None:
+    if subject.from_file:
         raise UserError("--votes: needs the symmetries of a folder; give --data, without --file")
     voting = display.task("voting", command.votes, "symmetries")
     attempts = ATTEMPTS.get(subject.kind.family, 1)
     right = vote(
         subject.model,
-        subject.folder,
+        subject.puzzles,
         votes=command.votes,
         attempts=attempts,
         limit=limit,
@@ -125,7 +114,7 @@ def about(subject: Subject, found: Solving, limit: int) -> dict[str, Any]:
     halts = found.halts(halting)
     return {
         "model": str(subject.path),
-        "puzzles": subject.source,
+        "puzzles": f"{'' if subject.from_file else 'test puzzles of '}{subject.puzzles.path}",
         "kind": subject.kind.name,
         "boards": limit,
         "segments": len(found.right),
@@ -139,7 +128,7 @@ def about(subject: Subject, found: Solving, limit: int) -> dict[str, Any]:
             {"segment": s + 1, **share(int(right.sum()), limit), "cells": mean_share(cells)}
             for s, (right, cells) in enumerate(zip(found.right, found.cells, strict=True))
         ],
-        "by_difficulty": by_difficulty(found, subject.boards.ratings[:limit], halts),
+        "by_difficulty": by_difficulty(found, subject.puzzles.test.ratings[:limit], halts),
     }
 
 

@@ -7,7 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from srmlab.cli.dictionary import Learning, readable
+from srmlab.cli.dictionary import Learning
+from srmlab.cli.shared import readable
 
 if TYPE_CHECKING:
     from srmlab.dictionaries import Transcoders

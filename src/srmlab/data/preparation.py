@@ -43,7 +43,7 @@ from srmlab.data.errors import DataError
 from srmlab.data.nanogpt import NanoGPT
 from srmlab.data.shards import FORMAT, SPLITS, Manifest, Shard, manifest_bytes, read_manifest
 from srmlab.data.tokenizers import Tokenizer, check_tokenizer_spec, load_tokenizer, make_tokenizer
-from srmlab.data.writing import Seen, ShardWriter, write_all
+from srmlab.data.writing import Seen, ShardWriter, refuse_existing, write_all
 from srmlab.files import sha256, sync, write_file
 
 VAL_FRACTION = 0.05
@@ -102,9 +102,7 @@ def prepare(
     partial = out.with_name(out.name + ".partial")
     source = source or _source(config)
     try:
-        if out.is_file() or (out.is_dir() and any(out.iterdir())):
-            kind = "already holds prepared data" if (out / "manifest.json").is_file() else "already exists"
-            raise DataError(f"{out} {kind} and is never overwritten: choose another folder, or delete it")
+        refuse_existing(out)
         if isinstance(source, NanoGPT):
             source.check(config.tokenizer, config.val_fraction, VAL_FRACTION)
         elif not any(document.text.strip() for document in source.documents()):
@@ -182,12 +180,7 @@ def _copy_tokens(
     """Tokens that are tokens already. A stopped copy is begun again: it is quick, and keeps no progress."""
     tokenizer = _tokenizer_of(config, source, partial)
     with ExitStack() as files:
-        writers = {
-            split: files.enter_context(
-                closing(ShardWriter(partial, split, _dtype(tokenizer), config.shard_tokens, None))
-            )
-            for split in SPLITS
-        }
+        writers = _writers(files, config, partial, _dtype(tokenizer))
         copied = source.copy(
             tokenizer,
             writers,
@@ -234,14 +227,7 @@ def _encode_corpus(
         write_file(partial / "progress.json", json.dumps(state))
 
     with ExitStack() as files:
-        writers = {
-            split: files.enter_context(
-                closing(
-                    ShardWriter(partial, split, dtype, config.shard_tokens, saved[split] if saved else None)
-                )
-            )
-            for split in SPLITS
-        }
+        writers = _writers(files, config, partial, dtype, saved)
         seen_file = files.enter_context(open(partial / "seen.bin", "ab", buffering=0))
         seen_file.truncate(16 * sum(position.documents.values()))
         commit()
@@ -261,6 +247,17 @@ def _encode_corpus(
         shards = {split: writers[split].finish() for split in SPLITS}
 
     return _manifest(config, source, partial, tokenizer, position, shards)
+
+
+def _writers(
+    files: ExitStack, config: PrepareConfig, partial: Path, dtype: np.dtype, saved: dict | None = None
+) -> dict[str, ShardWriter]:
+    """One a split, where a stopped preparation left it; open as long as `files`."""
+    states, size = saved or dict.fromkeys(SPLITS), config.shard_tokens
+    return {
+        split: files.enter_context(closing(ShardWriter(partial, split, dtype, size, states[split])))
+        for split in SPLITS
+    }
 
 
 def _manifest(

@@ -28,7 +28,6 @@ import importlib.util
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -128,11 +127,6 @@ class Tokenizer:
         return np.concatenate(
             [self._encoding.encode_to_numpy(piece, disallowed_special=()) for piece in pieces]
         )
-
-    def encode_batch(self, texts: Sequence[str], workers: int = 1) -> list[np.ndarray]:
-        """`encode_array` of each text, on `workers` threads."""
-        with ThreadPoolExecutor(workers) as pool:
-            return list(pool.map(self.encode_array, texts))
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of `ids`; bytes that are no valid UTF-8 (a cut character) become U+FFFD."""

@@ -11,7 +11,13 @@ import numpy as np
 
 from srmlab.data.errors import DataError
 from srmlab.data.shards import Shard
-from srmlab.files import sha256
+from srmlab.files import occupied, sha256
+
+
+def refuse_existing(out: Path) -> None:
+    if occupied(out):
+        kind = "already holds prepared data" if (out / "manifest.json").is_file() else "already exists"
+        raise DataError(f"{out} {kind} and is never overwritten: choose another folder, or delete it")
 
 
 class Seen:

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from srmlab.errors import UserError, nearest
 from srmlab.experiments import miniatures, reasoning, training_depth
-from srmlab.experiments.cells import MARGIN, Findings, cells_of, changed, sweep_model, sweep_training
-from srmlab.experiments.evidence import Claim, alike, below, every, not_above, paired, some
+from srmlab.experiments.cells import Findings, cells_of, changed, sweep_model, sweep_training
+from srmlab.experiments.evidence import MARGIN, Claim, alike, below, every, not_above, paired, some
 from srmlab.experiments.experiment import Cell, Experiment, Scale
 from srmlab.experiments.family import FAMILY
 from srmlab.experiments.miniatures import count, sized
@@ -60,21 +60,19 @@ def judge_language_models(result: SweepResult) -> Findings:
     if "srm-large" in result:
         larger.append(("srm-large", "srm-med"))
     lines: Findings = [
-        result.claim("SRM is on par with GPT-2 or better", not_above, "srm-med", gpt2, MARGIN),
-        result.claim("and so with half the parameters", not_above, "srm-base", gpt2, MARGIN),
-        result.claim("SRM is better than HRM", below, "srm-med", "hrm", MARGIN),
+        result.claim("SRM is on par with GPT-2 or better", not_above, "srm-med", gpt2),
+        result.claim("and so with half the parameters", not_above, "srm-base", gpt2),
+        result.claim("SRM is better than HRM", below, "srm-med", "hrm"),
         every(
             "larger SRMs are better",
-            [result.claim("", below, a, b, MARGIN, of=len(larger)) for a, b in larger],
+            [result.claim("", below, a, b, of=len(larger)) for a, b in larger],
         ),
     ]
     if result.scale != "paper":
         lines += [
-            result.claim("… than HRM whose H sees x", below, "srm-med", "hrm, x in both", MARGIN),
-            result.claim(
-                "SRM is on par with a transformer of today", not_above, "srm-med", "transformer", MARGIN
-            ),
-            result.claim("… that has its FLOP", not_above, "srm-med", FLOP, MARGIN),
+            result.claim("… than HRM whose H sees x", below, "srm-med", "hrm, x in both"),
+            result.claim("SRM is on par with a transformer of today", not_above, "srm-med", "transformer"),
+            result.claim("… that has its FLOP", not_above, "srm-med", FLOP),
         ]
     pairs = [(GPT2, "gpt2"), ("hrm, x in both", "hrm"), ("trm, x in both", "trm"), ("transformer", GPT2)]
     return lines + [result.compare(a, b) for a, b in pairs] + [result.ranking(*names(result))]
@@ -117,8 +115,8 @@ def pre_post_steps(scale: Scale) -> list[Cell]:
 
 def judge_pre_post_steps(result: SweepResult) -> Findings:
     return [
-        result.claim("pre-steps harm", below, "none", "pre", MARGIN),
-        result.claim("post-steps do no harm", not_above, "post", "none", MARGIN),
+        result.claim("pre-steps harm", below, "none", "pre"),
+        result.claim("post-steps do no harm", not_above, "post", "none"),
         result.compare("both", "none"),
     ]
 
@@ -136,10 +134,10 @@ def step_ordering(scale: Scale) -> list[Cell]:
 
 def judge_step_ordering(result: SweepResult) -> Findings:
     fixed = [order for order in ORDERS if order not in ("ABC", "random:6")]
-    claims = [result.claim("", alike, order, "ABC", MARGIN, of=len(fixed)) for order in fixed]
+    claims = [result.claim("", alike, order, "ABC", of=len(fixed)) for order in fixed]
     return [
         every("the order has no noticeable effect", claims),
-        result.claim("random orders are slightly worse", below, "ABCABC", "random:6", MARGIN),
+        result.claim("random orders are slightly worse", below, "ABCABC", "random:6"),
         result.spread("ABC", *fixed),
         result.compare("ABCABC", "ABC"),
     ]
@@ -168,9 +166,7 @@ def stream_size(scale: Scale) -> list[Cell]:
 
 def judge_stream_size(result: SweepResult) -> Findings:
     lines: Findings = [
-        result.claim(
-            f"eight streams are better than four, {label}", below, f"{label}, 8", f"{label}, 4", MARGIN
-        )
+        result.claim(f"eight streams are better than four, {label}", below, f"{label}, 8", f"{label}, 4")
         for label in ("fixed parameter", "fixed width")
     ]
     return lines + [result.best_of(label) for label in STREAM_SETS.values()]
@@ -210,15 +206,15 @@ def judge_connection(result: SweepResult) -> Findings:
         lines.append(
             result.claim(
                 f"a learned connection is better than addition{end}",
-                below, learned, named("addition", s, result.scale), MARGIN,
+                below,
+                learned,
+                named("addition", s, result.scale),
             )
-        )  # fmt: skip
+        )
         for kind, words in (parts | {"none": "no connection"}).items():
             other = named(kind, s, result.scale)
             if other in result:
-                lines.append(
-                    result.claim(f"… than {words}{end}", below, learned, other, MARGIN, of=len(parts) + 1)
-                )
+                lines.append(result.claim(f"… than {words}{end}", below, learned, other, of=len(parts) + 1))
         lines.append(result.compare(named("addition", s, result.scale), named("none", s, result.scale)))
     return lines
 
@@ -245,10 +241,10 @@ def hrm_x(scale: Scale) -> list[Cell]:
 
 def judge_hrm_x(result: SweepResult) -> Findings:
     return [
-        result.claim("HRM is better if H sees x", below, "hrm, x in both", "hrm", MARGIN),
-        result.claim("TRM is better if H sees x", below, "trm, x in both", "trm", MARGIN),
-        result.claim("H is of use at all", below, "hrm, x in both", "hrm without H", MARGIN),
-        result.claim("SRM is better than HRM whose H sees x", below, "srm-med", "hrm, x in both", MARGIN),
+        result.claim("HRM is better if H sees x", below, "hrm, x in both", "hrm"),
+        result.claim("TRM is better if H sees x", below, "trm, x in both", "trm"),
+        result.claim("H is of use at all", below, "hrm, x in both", "hrm without H"),
+        result.claim("SRM is better than HRM whose H sees x", below, "srm-med", "hrm, x in both"),
         result.compare("srm-med", "hrm"),
     ]
 
@@ -262,7 +258,7 @@ def update_norms(scale: Scale) -> list[Cell]:
 
 def judge_update_norms(result: SweepResult) -> Findings:
     first, *others = UPDATES
-    claims = [result.claim("", alike, other, first, MARGIN, of=len(others)) for other in others]
+    claims = [result.claim("", alike, other, first, of=len(others)) for other in others]
     compared = [result.compare(other, first) for other in others]
     return [some("the model is sensitive to the norms of its update", claims), *compared]
 
@@ -284,8 +280,8 @@ def optimizers(scale: Scale) -> list[Cell]:
 def judge_optimizers(result: SweepResult) -> Findings:
     first = "adam-atan2, HRM's form"
     return [
-        result.claim("Adam-atan2 is better than AdamW", below, first, "adamw", MARGIN),
-        result.claim("its two forms are alike", alike, "adam-atan2, published form", first, MARGIN),
+        result.claim("Adam-atan2 is better than AdamW", below, first, "adamw"),
+        result.claim("its two forms are alike", alike, "adam-atan2, published form", first),
     ]
 
 
@@ -328,7 +324,6 @@ EXPERIMENTS = {
             "SRMs are better.",
             cells=language_models,
             verdict=judge_language_models,
-            margin=MARGIN,
         ),
         Experiment(
             name="backprop-depth",
@@ -337,7 +332,6 @@ EXPERIMENTS = {
             cells=backprop_depth,
             verdict=judge_backprop_depth,
             axis="layers in the gradient (l)",
-            margin=MARGIN,
         ),
         Experiment(
             name="pre-post-steps",
@@ -345,7 +339,6 @@ EXPERIMENTS = {
             claim="Pre-steps harm; post-steps do no harm or help.",
             cells=pre_post_steps,
             verdict=judge_pre_post_steps,
-            margin=MARGIN,
         ),
         Experiment(
             name="step-ordering",
@@ -353,7 +346,6 @@ EXPERIMENTS = {
             claim="The order has no noticeable effect; random orders are slightly worse.",
             cells=step_ordering,
             verdict=judge_step_ordering,
-            margin=MARGIN,
         ),
         Experiment(
             name="stream-size",
@@ -363,7 +355,6 @@ EXPERIMENTS = {
             cells=stream_size,
             verdict=judge_stream_size,
             axis="streams",
-            margin=MARGIN,
         ),
         Experiment(
             name="connection",
@@ -371,7 +362,6 @@ EXPERIMENTS = {
             claim="Addition under-uses the streams: a learned translation is what HRM lacks.",
             cells=connection,
             verdict=judge_connection,
-            margin=MARGIN,
         ),
         Experiment(
             name="hrm-x",
@@ -379,7 +369,6 @@ EXPERIMENTS = {
             claim="",
             cells=hrm_x,
             verdict=judge_hrm_x,
-            margin=MARGIN,
         ),
         Experiment(
             name="update-norms",
@@ -387,7 +376,6 @@ EXPERIMENTS = {
             claim="The model is sensitive to the norms of its update.",
             cells=update_norms,
             verdict=judge_update_norms,
-            margin=MARGIN,
         ),
         Experiment(
             name="test-depth",
@@ -397,6 +385,7 @@ EXPERIMENTS = {
             verdict=judge_test_depth,
             axis="layers in the gradient (l)",
             test_depth=16,
+            margin=None,
         ),
         training_depth.EXPERIMENT,
         *reasoning.EXPERIMENTS,
@@ -406,7 +395,6 @@ EXPERIMENTS = {
             claim="",
             cells=optimizers,
             verdict=judge_optimizers,
-            margin=MARGIN,
         ),
         Experiment(
             name="learning-rates",
@@ -415,6 +403,7 @@ EXPERIMENTS = {
             cells=learning_rates,
             verdict=judge_learning_rates,
             axis="learning rate",
+            margin=None,
         ),
         FAMILY,
     )

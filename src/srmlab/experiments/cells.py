@@ -10,9 +10,6 @@ from srmlab.models.srm_config import srm_base
 from srmlab.training.config import TrainConfig
 from srmlab.training.recipes import recipe
 
-MARGIN = (
-    0.02  # nats: 2 % of perplexity, and what the paper calls "no noticeable effect" in its table of orders
-)
 Findings = list[Claim | str]
 
 

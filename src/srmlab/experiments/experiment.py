@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from srmlab.experiments.evidence import MARGIN
 from srmlab.models import ModelConfig
 from srmlab.training.config import TrainConfig, identity
 from srmlab.training.depth import TrainingDepth
@@ -49,10 +50,7 @@ class Cell:
     @property
     def flops_per_token(self) -> int:
         """Of training, mean over the depths that it is done at."""
-        training, context = self.training, self.training.context or self.model.context
-        schedule = training.depth_schedule
-        depth = TrainingDepth(schedule, self.model, steps=training.steps, seed=training.seed, context=context)
-        return round(depth.mean_flops())
+        return round(TrainingDepth.of(self.training, self.model).mean_flops())
 
     @property
     def folder(self) -> str:
@@ -77,7 +75,7 @@ class Experiment:
     verdict: Callable[[SweepResult], list[Claim | str]]
     axis: str = ""  # what x is; without it the figure ranks the cells
     test_depth: int = 0  # also measure the loss at depths up to this
-    margin: float | None = None  # differences (nats) within it count as none; named before any run
+    margin: float | None = MARGIN  # differences (nats) within it count as none; named before any run
     puzzles: str = ""  # the kind of puzzle it is on, if not text
 
     def plan(self, scale: Scale, *, vocab_size: int | None = None, steps: int | None = None) -> list[Cell]:

@@ -14,14 +14,13 @@ from dataclasses import replace
 from typing import Any
 
 from srmlab.experiments import miniatures
-from srmlab.experiments.evidence import Claim, below
+from srmlab.experiments.evidence import MARGIN, Claim, below
 from srmlab.experiments.experiment import Cell, Experiment, Scale
 from srmlab.experiments.miniatures import Small, count, sized
 from srmlab.experiments.results import SweepResult
 from srmlab.models import HuginnConfig, HyperConfig, ModelConfig, MoRConfig, OuroConfig, preset
 from srmlab.training.recipes import recipe
 
-MARGIN = 0.02  # nats, as in the other experiments
 SRM = "srm-med"
 FLOP = "transformer, SRM's FLOP"
 AT_PAPER = ("srm-med", "transformer", "hrm", "trm", "hrm-single", "sr2", "ouro", "hyper", "mor", "huginn")
@@ -30,7 +29,7 @@ AT_PAPER = ("srm-med", "transformer", "hrm", "trm", "hrm-single", "sr2", "ouro",
 def miniature(scale: Small) -> dict[str, ModelConfig]:
     """Models of one size, by name."""
     srm = miniatures.srm_med(scale)
-    dim = 48 if scale == "mini" else 96
+    dim = miniatures.DIM[scale]
     sizes: dict[str, Any] = {
         **miniatures.TEXT[scale], "dim": dim, "heads": dim // 16, "head_dim": 16, "mlp_dim": 8, "tied": True,
     }  # fmt: skip
@@ -76,8 +75,7 @@ def judge(result: SweepResult) -> list[Claim | str]:
     planned = AT_PAPER if result.scale == "paper" else miniature(result.scale)
     others = [name for name in planned if name != SRM]
     lines: list[Claim | str] = [
-        result.claim(f"SRM is better than {other}", below, SRM, other, MARGIN, of=len(others))
-        for other in others
+        result.claim(f"SRM is better than {other}", below, SRM, other, of=len(others)) for other in others
     ]
     lines.append(result.ranking(*(cell.name for cell in result.cells)))
     lines += [line for cell in result.cells if (line := result.depth_line(cell.name))]
@@ -109,5 +107,4 @@ FAMILY = Experiment(
     cells=cells,
     verdict=judge,
     test_depth=32,
-    margin=MARGIN,
 )

@@ -29,7 +29,6 @@ from srmlab.models import build
 from srmlab.storage.metrics_file import iter_metrics
 from srmlab.training.run import run_config
 
-FAR = 300e9  # tokens, where the paper extrapolates to
 EXPONENTS = np.geomspace(0.01, 3.0, 600)
 DRAWS = 200
 POINTS = 60
@@ -69,12 +68,11 @@ class Fit:
 
     def interval(self, x: float) -> tuple[float, float]:
         """95 % of the draws at x."""
-        values = [float(law(x)) for law in self.draws]
-        return float(np.percentile(values, 2.5)), float(np.percentile(values, 97.5))
+        return middle([float(law(x)) for law in self.draws])
 
     def range_of(self, field: str) -> tuple[float, float]:
-        values = [getattr(law, field) for law in self.draws]
-        return float(np.percentile(values, 2.5)), float(np.percentile(values, 97.5))
+        """95 % of the draws' offset, scale or exponent."""
+        return middle([getattr(law, field) for law in self.draws])
 
     def trust(self, x: float) -> str:
         """How far to trust the law at x, in words."""
@@ -90,6 +88,11 @@ class Fit:
         if self.law.offset < 1e-6:
             words += "; no floor is visible yet, so it must come out too low in the end"
         return words
+
+
+def middle(values: list[float]) -> tuple[float, float]:
+    """Between which 95 % of them lie."""
+    return float(np.percentile(values, 2.5)), float(np.percentile(values, 97.5))
 
 
 def fit(x: np.ndarray, loss: np.ndarray) -> PowerLaw:

@@ -39,6 +39,7 @@ MLP: dict[Small, dict[str, int]] = {
         "srm-med": 176, "srm-base": 34, "transformer": 395, "large": 883, "gpt2": 356, "hrm": 395, "trm": 593,
     },
 }  # fmt: skip
+DIM: dict[Small, int] = {"mini": 48, "small": 96}  # of all but SRM
 RATE = 4e-3  # where the search begins
 
 
@@ -106,30 +107,28 @@ def srm_large(scale: Small) -> SRMConfig:
 
 
 def transformer(scale: Small) -> TransformerConfig:
-    dim = 48 if scale == "mini" else 96
-    mlp = MLP[scale]["transformer"]
-    return TransformerConfig(**TEXT[scale], dim=dim, blocks=4, heads=dim // 16, head_dim=16, mlp_dim=mlp)
+    return _transformer(scale, DIM[scale], blocks=4, mlp=MLP[scale]["transformer"])
 
 
 def large_transformer(scale: Small) -> TransformerConfig:
     """A transformer with SRM-med's arithmetic, and so with several times its parameters."""
-    dim = 96 if scale == "mini" else 192
-    mlp = MLP[scale]["large"]
-    return TransformerConfig(**TEXT[scale], dim=dim, blocks=6, heads=dim // 16, head_dim=16, mlp_dim=mlp)
+    return _transformer(scale, 2 * DIM[scale], blocks=6, mlp=MLP[scale]["large"])
+
+
+def _transformer(scale: Small, dim: int, blocks: int, mlp: int) -> TransformerConfig:
+    return TransformerConfig(**TEXT[scale], dim=dim, blocks=blocks, heads=dim // 16, head_dim=16, mlp_dim=mlp)
 
 
 def gpt2(scale: Small) -> GPT2Config:
     """GPT-2, its initial weights scaled to the width."""
-    dim = 48 if scale == "mini" else 96
-    mlp = MLP[scale]["gpt2"]
+    dim, mlp = DIM[scale], MLP[scale]["gpt2"]
     return GPT2Config(
         **TEXT[scale], dim=dim, blocks=4, heads=dim // 16, mlp_dim=mlp, dropout=0.0, init="width"
     )
 
 
 def hrm(scale: Small) -> HRMConfig:
-    dim = 48 if scale == "mini" else 96
-    mlp = MLP[scale]["hrm"]
+    dim, mlp = DIM[scale], MLP[scale]["hrm"]
     return HRMConfig(
         **TEXT[scale], dim=dim, heads=dim // 16, head_dim=16, mlp_dim=mlp, low_blocks=2, high_blocks=2
     )

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from srmlab.experiments.cells import MARGIN, Findings
+from srmlab.experiments.cells import Findings
 from srmlab.experiments.evidence import below
 from srmlab.experiments.experiment import Cell, Experiment, Scale
 from srmlab.experiments.results import SweepResult
@@ -132,7 +132,7 @@ def judge(result: SweepResult) -> Findings:
         ("16 segments are better than one", MANY, ONE),
         ("HRM is better with x in H", "HRM, x in H", "HRM"),
     ]
-    return [result.claim(text, below, a, b, MARGIN) for text, a, b in pairs]
+    return [result.claim(text, below, a, b) for text, a, b in pairs]
 
 
 EXPERIMENTS = [
@@ -142,7 +142,6 @@ EXPERIMENTS = [
         claim="",
         cells=partial(cells, kind),
         verdict=judge,
-        margin=MARGIN,
         puzzles=kind,
     )
     for name, kind in (("reasoning", "sudoku:6x6"), ("reasoning-maze", "maze:9"))

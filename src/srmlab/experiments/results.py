@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from srmlab.errors import UserError
-from srmlab.experiments.evidence import LEVEL, Claim, Difference, Verdict, paired
+from srmlab.experiments.evidence import LEVEL, MARGIN, Claim, Difference, Verdict, paired
 from srmlab.experiments.experiment import Experiment, Scale
 from srmlab.experiments.rates import Search
 from srmlab.files import write_file
@@ -142,15 +142,14 @@ class SweepResult:
         test: Callable[[Difference | None, float], Verdict],
         a: str,
         b: str,
-        margin: float,
         of: int = 1,
     ) -> Claim:
         """`test` of a against b, and the number that decides it. One of several claims that are made
         together (`of` them) has a wider interval, Bonferroni's, so that all hold at once.
         """
         level = 1 - (1 - LEVEL) / of
-        numbers = f"{self.compare(a, b, level).removesuffix('.')}; margin {margin:g}"
-        return self.decide(text, test(self.difference(a, b, level), margin), (a, b), numbers)
+        numbers = f"{self.compare(a, b, level).removesuffix('.')}; margin {MARGIN:g}"
+        return self.decide(text, test(self.difference(a, b, level), MARGIN), (a, b), numbers)
 
     def decide(self, text: str, verdict: Verdict, cells: Iterable[str], numbers: str) -> Claim:
         """The claim with that verdict, if the cells have been run and keep the rules."""
@@ -205,17 +204,15 @@ class SweepResult:
             f"{middle} has {part / -whole.mean:.0%} of the {-whole.mean:.3f} gained from {first} to {last}."
         )
 
-    def trend(self, label: str, names: Iterable[str]) -> str:
-        known = [self[name] for name in names if name in self]
+    def best_of(self, series: str) -> str:
+        """Where on the axis a series has its least loss."""
+        known = [cell for cell in self.cells if cell.series == series]
         if len(known) < 2:
             return ""
         best = min(known, key=lambda cell: cell.mean)
         values = ", ".join(f"{cell.x:g}: {cell.mean:.3f}" for cell in known)
         edge = ", at the edge of the grid" if best in (known[0], known[-1]) else ""
-        return f"{label}: best {best.mean:.3f} at {best.x:g}{edge} ({values})."
-
-    def best_of(self, series: str) -> str:
-        return self.trend(series, [cell.name for cell in self.cells if cell.series == series])
+        return f"{series}: best {best.mean:.3f} at {best.x:g}{edge} ({values})."
 
     def depth_line(self, name: str) -> str:
         """The loss at other depths than the trained one."""

@@ -86,12 +86,15 @@ def read_run(folder: Path, cell: Cell, seed: int, test_depth: int = 0) -> Run | 
             seconds += cell.training.tokens_per_step(cell.model.context) / row["tokens_per_second"]
         if row["step"] == cell.training.steps:
             val_loss = row.get("val_loss", val_loss)
-    depths = read_depths(folder)
+    depths = read_measured(depths_file(folder))
     if val_loss is None or (test_depth and depths is None):
         return None
     last = losses[-min(LAST_STEPS, max(1, len(losses) // 5)) :]
     run = Run(seed, float(np.mean(last)), val_loss, seconds, thinned(losses))
-    return replace(run, depths=depths, exits=read_exits(folder)) if test_depth else run
+    if not test_depth:
+        return run
+    measured = {int(depth): float(loss) for depth, loss in depths.items()}
+    return replace(run, depths=measured, exits=read_measured(exits_file(folder)))
 
 
 def diverged(folder: Path) -> bool:
@@ -110,24 +113,14 @@ def thinned(losses: list[float]) -> list[tuple[int, float]]:
     ]
 
 
-def exits_file(folder: Path) -> Path:
-    return folder / "exits.json"
-
-
-def read_exits(folder: Path) -> list[dict[str, Any]] | None:
-    try:
-        return json.loads(exits_file(folder).read_text(encoding="utf-8"))
-    except OSError:
-        return None
-
-
 def depths_file(folder: Path) -> Path:
     return folder / "depths.json"
 
 
-def read_depths(folder: Path) -> dict[int, float] | None:
-    try:
-        content = json.loads(depths_file(folder).read_text(encoding="utf-8"))
-    except OSError:
-        return None
-    return {int(depth): float(loss) for depth, loss in content.items()}
+def exits_file(folder: Path) -> Path:
+    return folder / "exits.json"
+
+
+def read_measured(file: Path) -> Any:
+    """What was measured after training, if it was."""
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None

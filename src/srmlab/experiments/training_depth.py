@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from srmlab.experiments.cells import MARGIN, Findings, changed, sweep_model
+from srmlab.experiments.cells import Findings, changed, sweep_model
 from srmlab.experiments.evidence import not_above
 from srmlab.experiments.experiment import Cell, Experiment, Scale, shortened
 from srmlab.experiments.results import SweepResult
@@ -33,9 +33,7 @@ def cells(scale: Scale) -> list[Cell]:
         replace(
             cell,
             name=f"{cell.name}, FLOP of {RECIPE}",
-            training=shortened(
-                cell.training, round(cell.training.steps * recipe.flops_per_token / cell.flops_per_token)
-            ),
+            training=shortened(cell.training, steps_for(recipe, cell)),
             series="fixed, equal FLOP",
         )
         for cell in fixed
@@ -54,7 +52,7 @@ def judge(result: SweepResult) -> Findings:
     cheaper = [*(f"n = {n}" for n in DEPTHS[:-1]), *SCHEDULES]
     longer = [f"n = {n}, FLOP of {RECIPE}" for n in LONGER]
     return [
-        result.claim(f"{name} has the recipe's loss", not_above, name, RECIPE, MARGIN, of=len(names))
+        result.claim(f"{name} has the recipe's loss", not_above, name, RECIPE, of=len(names))
         for names in (cheaper, longer)
         for name in names
     ]
@@ -67,5 +65,4 @@ EXPERIMENT = Experiment(
     cells=cells,
     verdict=judge,
     axis="layers in training (n)",
-    margin=MARGIN,
 )

@@ -16,101 +16,42 @@ from matplotlib.figure import Figure
 
 from srmlab.analysis.result import Result
 from srmlab.errors import UserError
-from srmlab.figures.ablation import ablation_bars, attribution_bars, interaction_matrix
-from srmlab.figures.alignment import alignment_maps, connection_by_layer
-from srmlab.figures.dictionaries import dictionary_bars, sparsity_curves, transcoder_panels
-from srmlab.figures.drift import drift_curves, drift_kl_curves
-from srmlab.figures.edges import edge_circuit, edge_curves
-from srmlab.figures.induction import induction_map
-from srmlab.figures.lens import lens_curves, lens_map
-from srmlab.figures.patching import patch_attribution, patch_maps, path_maps
-from srmlab.figures.plain import plain_panels
-from srmlab.figures.puzzles import cell_probe_maps, cells_curves, fixed_points_curves
-from srmlab.figures.routing import routing_wall
-from srmlab.figures.similarity import (
-    effective_sources_curve,
-    stream_similarity_curve,
-    token_similarity_curve,
+from srmlab.figures import (  # noqa: F401  (each registers what it draws)
+    ablation,
+    alignment,
+    dictionaries,
+    drift,
+    edges,
+    induction,
+    lens,
+    patching,
+    puzzles,
+    routing,
+    similarity,
+    switches,
+    training,
+    translations,
 )
-from srmlab.figures.style import save
-from srmlab.figures.switches import switch_panels
-from srmlab.figures.training import depth_curve, dynamics_curves, read_losses, rolling_mean, training_curves
-from srmlab.figures.translations import translation_panels
-
-FIGURES: dict[
-    str, dict[str, Callable[..., Figure]]
-] = {  # kind of result → its figures by name, the main one first
-    "routing": {"routing": routing_wall},
-    "alignment": {"alignment": alignment_maps, "connection_by_layer": connection_by_layer},
-    "drift": {"drift": drift_curves, "drift_kl": drift_kl_curves},
-    "ablation": {"ablation": ablation_bars},
-    "ablation_everywhere": {"ablation_everywhere": ablation_bars},
-    "token_similarity": {"token_similarity": token_similarity_curve},
-    "stream_similarity": {"stream_similarity": stream_similarity_curve},
-    "effective_sources": {"effective_sources": effective_sources_curve},
-    "attribution": {"attribution": attribution_bars},
-    "interaction": {"interaction": interaction_matrix},
-    "induction": {"induction": induction_map},
-    "logit_lens": {"logit_lens_map": lens_map, "logit_lens_curves": lens_curves},
-    "depth": {"depth": depth_curve},
-    "cells": {"cells": cells_curves},
-    "fixed_points": {"fixed_points": fixed_points_curves},
-    "cell_probe": {"cell_probe": cell_probe_maps},
-    "dynamics": {"dynamics": dynamics_curves},
-    "dictionary": {"dictionary": dictionary_bars},
-    "sparsity": {"sparsity": sparsity_curves},
-    "switches": {"switches": switch_panels},
-    "translations": {"translations": translation_panels},
-    "edges": {"edges": edge_curves, "edge_circuit": edge_circuit},
-    "patch_grid": {"patch_grid": patch_maps, "patch_attribution": patch_attribution},
-    "path_grid": {"path_grid": path_maps},
-    "transcoders": {"transcoders": transcoder_panels},
-}
-
-FORMATS = ("png", "svg", "pdf")
+from srmlab.figures.plain import plain_panels
+from srmlab.figures.style import FIGURES, FORMATS, figure_of, save
+from srmlab.figures.training import read_losses, rolling_mean, training_curves
 
 __all__ = [
     "FIGURES",
     "FORMATS",
-    "ablation_bars",
-    "alignment_maps",
-    "attribution_bars",
-    "cell_probe_maps",
-    "cells_curves",
-    "connection_by_layer",
-    "depth_curve",
-    "dictionary_bars",
     "draw",
     "draw_beside",
     "draw_missing",
-    "drift_curves",
-    "drift_kl_curves",
-    "dynamics_curves",
-    "edge_circuit",
-    "edge_curves",
+    "figure_of",
     "figures_of",
-    "fixed_points_curves",
-    "induction_map",
-    "interaction_matrix",
-    "lens_curves",
-    "lens_map",
-    "patch_attribution",
-    "patch_maps",
-    "path_maps",
     "paths",
-    "plain_panels",
     "read_losses",
     "remove_all",
     "rolling_mean",
-    "routing_wall",
     "save",
     "save_all",
-    "sparsity_curves",
-    "switch_panels",
     "training_curves",
     "training_figure",
-    "transcoder_panels",
-    "translation_panels",
 ]
 
 

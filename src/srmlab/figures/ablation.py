@@ -13,12 +13,12 @@ from srmlab.analysis.attribution import Attribution
 from srmlab.analysis.interaction import Interaction
 from srmlab.analysis.readout import BITS
 from srmlab.figures.palette import BLACK, BLUE, GREY, SIGNED_MAP, VERMILION
-from srmlab.figures.style import COLUMN, PAGE, new_figure, sparse_ticks, styled
+from srmlab.figures.style import COLUMN, PAGE, color_bar, figure_of, new_figure, sparse_ticks
 
 TIER_COLORS = ("#08519c", "#3182bd", "#6baed6", "#bdd7e7")
 
 
-@styled
+@figure_of("ablation", "ablation_everywhere")
 def ablation_bars(result: Ablation, unit: Literal["bits", "nats"] = "bits") -> Figure:
     """Bars by rank in the colours of their tiers, with standard errors; the line is the cumulative share of
     all impact."""
@@ -56,7 +56,7 @@ def ablation_bars(result: Ablation, unit: Literal["bits", "nats"] = "bits") -> F
     return figure
 
 
-@styled
+@figure_of("attribution")
 def attribution_bars(result: Attribution) -> Figure:
     """What each stream adds to the correct token's logit, above the vocabulary's mean."""
     figure = new_figure(COLUMN if len(result.centred) <= 16 else PAGE, 2.0)
@@ -72,7 +72,7 @@ def attribution_bars(result: Attribution) -> Figure:
     return figure
 
 
-@styled
+@figure_of("interaction")
 def interaction_matrix(result: Interaction) -> Figure:
     """Joint KL less the sum of the two, for all pairs; red where two streams cover for each other."""
     values = result.interaction * BITS
@@ -89,7 +89,5 @@ def interaction_matrix(result: Interaction) -> Figure:
     axes.set_ylabel("stream")
     for spine in axes.spines.values():
         spine.set_visible(True)
-    bar = figure.colorbar(image, ax=axes, fraction=0.046, pad=0.03)
-    bar.set_label("joint KL − sum of both (bits)")
-    bar.outline.set_linewidth(0.4)  # pyright: ignore[reportCallIssue]
+    color_bar(figure, image, axes, "joint KL − sum of both (bits)", fraction=0.046, pad=0.03)
     return figure

@@ -7,10 +7,20 @@ from matplotlib.figure import Figure
 
 from srmlab.analysis.alignment import Alignment, State
 from srmlab.figures.palette import BLUE, GREY, SIGNED_MAP
-from srmlab.figures.style import COLUMN, PAGE, error_band, footnote, new_figure, sparse_ticks, styled
+from srmlab.figures.style import (
+    COLUMN,
+    PAGE,
+    color_bar,
+    curve,
+    figure_of,
+    footnote,
+    framed,
+    new_figure,
+    sparse_ticks,
+)
 
 
-@styled
+@figure_of("alignment")
 def alignment_maps(result: Alignment, state: State = "output") -> Figure:
     """Left: connection alignment, layer × stream. Right: update–state alignment, step × stream, layers ruled
     off."""
@@ -28,14 +38,13 @@ def alignment_maps(result: Alignment, state: State = "output") -> Figure:
         right.axvline(l * steps - 0.5, color=GREY, linewidth=0.5)
     shown = "step output" if state == "output" else "incoming state"
     right.set_title(f"update and {shown}")
-    bar = figure.colorbar(image, ax=[left, right], fraction=0.03, pad=0.015, ticks=[-1, -0.5, 0, 0.5, 1])
-    bar.set_label("cosine, mean over tokens")
-    bar.outline.set_linewidth(0.4)  # pyright: ignore[reportCallIssue]
+    ticks = [-1, -0.5, 0, 0.5, 1]
+    color_bar(figure, image, [left, right], "cosine, mean over tokens", fraction=0.03, pad=0.015, ticks=ticks)
     _footnote(figure, result)
     return figure
 
 
-@styled
+@figure_of("alignment", name="connection_by_layer")
 def connection_by_layer(result: Alignment) -> Figure:
     """cos(c, x) against layers: the mean over streams in front of the single streams."""
     figure = new_figure(COLUMN, 2.1)
@@ -43,8 +52,8 @@ def connection_by_layer(result: Alignment) -> Figure:
     layers = range(len(result.connection))
     axes.axhline(0, color=GREY, linewidth=0.6)
     axes.plot(layers, result.connection, color=BLUE, alpha=0.25, linewidth=0.7)
-    error_band(axes, layers, result.layer_mean, result.standard_error("layer_mean"), BLUE)
-    axes.plot(layers, result.layer_mean, color=BLUE, marker="o", markersize=3, label="mean over streams")
+    errors = result.standard_error("layer_mean")
+    curve(axes, layers, result.layer_mean, errors, BLUE, marker="o", markersize=3, label="mean over streams")
     _layer_ticks(axes, result)
     axes.set_xlabel("layer")
     axes.set_ylabel(r"$\cos(c_t, x)$")
@@ -65,10 +74,7 @@ def _footnote(figure: Figure, result: Alignment) -> None:
 
 def _cosines(axes: Axes, values):
     image = axes.imshow(values, cmap=SIGNED_MAP, vmin=-1, vmax=1, aspect="auto")
-    ticks = sparse_ticks(values.shape[0])
-    axes.set_yticks(ticks)
+    axes.set_yticks(sparse_ticks(values.shape[0]))
     axes.set_ylabel("stream")
-    for spine in axes.spines.values():
-        spine.set_visible(True)
-        spine.set_linewidth(0.4)
+    framed(axes)
     return image

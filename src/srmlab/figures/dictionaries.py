@@ -10,10 +10,10 @@ from srmlab.dictionaries.curve import Curve
 from srmlab.dictionaries.quality import Quality
 from srmlab.dictionaries.transcoder_quality import TranscoderQuality
 from srmlab.figures.palette import BLUE, GREY, LINES, ORANGE, SHARE_MAP
-from srmlab.figures.style import COLUMN, PAGE, footnote, new_figure, styled
+from srmlab.figures.style import COLUMN, PAGE, figure_of, footnote, new_figure
 
 
-@styled
+@figure_of("dictionary")
 def dictionary_bars(result: Quality) -> Figure:
     """For each stream the variance explained and the loss recovered, with standard errors; the dashed line is
     the loss recovered with all streams replaced at once."""
@@ -47,7 +47,7 @@ def dictionary_bars(result: Quality) -> Figure:
     return figure
 
 
-@styled
+@figure_of("sparsity")
 def sparsity_curves(result: Curve) -> Figure:
     """Features in use against the variance explained and the loss recovered: a line an activation, a dot a
     seed."""
@@ -78,7 +78,7 @@ def sparsity_curves(result: Curve) -> Figure:
     return figure
 
 
-@styled
+@figure_of("transcoders")
 def transcoder_panels(result: TranscoderQuality) -> Figure:
     """The variance explained at every call and stream, and the loss recovered with one step function and
     stream replaced alone; the dashed line is with all of them replaced."""

@@ -8,10 +8,10 @@ from matplotlib.figure import Figure
 
 from srmlab.analysis.drift import ONE_LAYER, Drift, Metric
 from srmlab.figures.palette import BLACK, GREY, LINES
-from srmlab.figures.style import PAGE, footnote, new_figure, styled
+from srmlab.figures.style import PAGE, figure_of, footnote, grid_behind, new_figure
 
 
-@styled
+@figure_of("drift")
 def drift_curves(result: Drift, metric: Metric = "cosine") -> Figure:
     curves, quartiles = result.curves(metric), result.quartiles(metric)
     groups, transitions, streams = curves.shape
@@ -42,8 +42,7 @@ def drift_curves(result: Drift, metric: Metric = "cosine") -> Figure:
             else f"{group}: convergence not measured"
         )
         axes.set_xticks(list(x), [f"{t}→{t + 1}" for t in x], fontsize=5.5 if transitions > 5 else 6.5)
-        axes.grid(axis="y")
-        axes.set_axisbelow(True)
+        grid_behind(axes)
     for unused in grid.ravel()[groups:]:
         unused.set_visible(False)
     grid[0, 0].set_ylim(bottom=0)  # of all panels: they share the axis, and each has had its say
@@ -56,6 +55,6 @@ def drift_curves(result: Drift, metric: Metric = "cosine") -> Figure:
     return figure
 
 
-@styled
+@figure_of("drift", name="drift_kl")
 def drift_kl_curves(result: Drift) -> Figure:
     return drift_curves(result, metric="kl")

@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 from srmlab.analysis.edges import Edges
 from srmlab.analysis.result import Result
 from srmlab.figures.palette import BLACK, BLUE, GREEN, GREY, ORANGE, VERMILION
-from srmlab.figures.style import PAGE, error_band, footnote, new_figure, styled
+from srmlab.figures.style import PAGE, curve, figure_of, footnote, new_figure
 
 
-@styled
+@figure_of("edges")
 def edge_curves(result: Edges, twins: Sequence[Result] = ()) -> Figure:
     """Left, the loss over the edges kept; right, gradients beside the exact effect of every edge tried."""
     figure = new_figure(PAGE, 2.6)
@@ -42,8 +42,8 @@ def _losses(axes: Axes, result: Edges, twins: Sequence[Result]) -> None:
         ("by_attribution", "by attribution", BLACK),
         ("by_weight", "by mean weight", ORANGE),
     ):
-        axes.plot(sizes, getattr(result, name), color=color, marker=".", markersize=3, label=label)
-        error_band(axes, sizes, getattr(result, name), result.standard_error(name), color)
+        values, errors = getattr(result, name), result.standard_error(name)
+        curve(axes, sizes, values, errors, color, marker=".", markersize=3, label=label)
     low, high = result.random.min(0), result.random.max(0)
     axes.plot(sizes, result.random.mean(0), color=GREY, marker=".", markersize=3, label="at random")
     axes.fill_between(sizes, low, high, color=GREY, alpha=0.3, linewidth=0)
@@ -63,7 +63,7 @@ def _losses(axes: Axes, result: Edges, twins: Sequence[Result]) -> None:
     axes.set_ylim(bottom=min(-0.06, 1.1 * float(result.by_integrated.min())))
 
 
-@styled
+@figure_of("edges", name="edge_circuit")
 def edge_circuit(result: Edges, top: int = 200) -> Figure:
     """The smallest circuit within the margin: streams as lanes, layers as columns, a line from source to
     target; wide where the integrated gradient is large, a colour for each head."""

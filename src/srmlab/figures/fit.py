@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from srmlab.experiments.fit import Curve, Fit
 from srmlab.figures.palette import LINES
-from srmlab.figures.style import COLUMN, footnote, new_figure, styled
+from srmlab.figures.style import COLUMN, footnote, grid_behind, new_figure, styled
 
 
 @styled
@@ -27,8 +27,7 @@ def fit_figure(found: Sequence[tuple[Curve, Fit]], tokens: float) -> Figure:
     axes.set_xscale("log")
     axes.set_xlabel("tokens")
     axes.set_ylabel("training loss (nats)")
-    axes.grid(which="major")
-    axes.set_axisbelow(True)
+    grid_behind(axes, "both")
     axes.legend()
     footnote(figure, "beyond the dots the law is extrapolated; the band is the fit's own uncertainty alone")
     return figure

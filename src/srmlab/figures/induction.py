@@ -5,10 +5,10 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from srmlab.analysis.induction import Induction
-from srmlab.figures.style import COLUMN, SHARE_MAP, footnote, new_figure, sparse_ticks, styled
+from srmlab.figures.style import COLUMN, SHARE_MAP, color_bar, figure_of, footnote, new_figure, sparse_ticks
 
 
-@styled
+@figure_of("induction")
 def induction_map(result: Induction) -> Figure:
     """Attention calls down, in their order; heads across, those of all streams side by side."""
     calls, heads = result.score.shape
@@ -21,9 +21,7 @@ def induction_map(result: Induction) -> Figure:
     axes.set_xticks(sparse_ticks(heads, at_most=16))
     axes.set_ylabel("attention call")
     axes.set_yticks(sparse_ticks(calls, at_most=12))
-    bar = figure.colorbar(image, ax=axes)
-    bar.set_label("weight on what came next before")
-    bar.outline.set_linewidth(0.4)  # pyright: ignore[reportCallIssue]
+    color_bar(figure, image, axes, "weight on what came next before")
     footnote(
         figure,
         f"uniform attention: {result.uniform:.3f}; second copy {result.text('gain', '+.2f')} nats easier",

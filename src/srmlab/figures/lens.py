@@ -7,10 +7,51 @@ from matplotlib.figure import Figure
 
 from srmlab.analysis.logit_lens import LogitLens, Mode
 from srmlab.figures.palette import BLACK, BLUE, GREY, SHARE_MAP
-from srmlab.figures.style import COLUMN, PAGE, error_band, footnote, new_figure, sparse_ticks, styled
+from srmlab.figures.style import (
+    COLUMN,
+    PAGE,
+    color_bar,
+    curve,
+    figure_of,
+    footnote,
+    framed,
+    new_figure,
+    sparse_ticks,
+)
 
 
-@styled
+@figure_of("logit_lens", name="logit_lens_map")
+def lens_map(result: LogitLens, mode: Mode = "corrected") -> Figure:
+    """Layer × stream, with the whole state in a row of its own below."""
+    curves = result.curves(mode)
+    points, streams = curves.shape
+    height = min(4.6, 0.16 * streams + 1.15)
+    figure = new_figure(COLUMN if points <= 8 else COLUMN + 0.17 * (points - 6), height)
+    top, bottom = figure.subplots(2, 1, height_ratios=[max(streams, 3), 1], sharex=True)
+    low, high = float(curves.min()), float(curves.max())
+    image = top.imshow(curves.T, cmap=SHARE_MAP, vmin=low, vmax=high, aspect="auto")
+    ticks = sparse_ticks(streams, at_most=16)
+    top.set_yticks(ticks, [result.streams[s] for s in ticks])
+    top.set_ylabel("stream kept")
+    bottom.imshow(result.full[None], cmap="Greys_r", aspect="auto", vmin=result.full.min() - 1, vmax=0)
+    bottom.set_yticks([0], ["all"])
+    digits = 2 if result.full.min() > -10 else 1
+    for p, value in enumerate(result.full):
+        light = (value - result.full.min() + 1) / (1 - result.full.min()) > 0.6
+        shown, color = f"{value:.{digits}f}".replace("-", "−"), BLACK if light else "white"
+        bottom.text(p, 0, shown, ha="center", va="center", fontsize=5.5, color=color)
+    names = [label.replace(" ", "\n") for label in result.labels]
+    bottom.set_xticks(range(points), names)
+    bottom.set_xlabel("layer")
+    for axes in (top, bottom):
+        axes.tick_params(length=1.5)
+        framed(axes)
+    label = "log-probability of the\ncorrect token (nats)"
+    color_bar(figure, image, [top, bottom], label, fraction=0.06, pad=0.02, aspect=9 * height)
+    return figure
+
+
+@figure_of("logit_lens", name="logit_lens_curves")
 def lens_curves(result: LogitLens, mode: Mode = "corrected") -> Figure:
     """A panel for each stream: the log-probability of the correct token against depth, all streams together
     in grey."""
@@ -27,8 +68,7 @@ def lens_curves(result: LogitLens, mode: Mode = "corrected") -> Figure:
             axes.set_visible(False)
             continue
         axes.plot(x, curves.mean(1), color=GREY, linewidth=0.7)
-        error_band(axes, x, curves[:, s], errors[:, s], BLUE)
-        axes.plot(x, curves[:, s], color=BLUE, marker=".", markersize=3)
+        curve(axes, x, curves[:, s], errors[:, s], BLUE, marker=".", markersize=3)
         axes.set_title(result.streams[s], pad=2, fontsize=7)
         axes.set_xticks(sparse_ticks(points, at_most=4))
         axes.grid(axis="y")
@@ -37,46 +77,4 @@ def lens_curves(result: LogitLens, mode: Mode = "corrected") -> Figure:
     for axes in grid[:, 0]:
         axes.set_ylabel("log-prob.")
     footnote(figure, "blue: the stream, ± one standard error over sequences; grey: mean over streams")
-    return figure
-
-
-@styled
-def lens_map(result: LogitLens, mode: Mode = "corrected") -> Figure:
-    """Layer × stream, with the whole state in a row of its own below."""
-    curves = result.curves(mode)
-    points, streams = curves.shape
-    height = min(4.6, 0.16 * streams + 1.15)
-    figure = new_figure(COLUMN if points <= 8 else COLUMN + 0.17 * (points - 6), height)
-    top, bottom = figure.subplots(2, 1, height_ratios=[max(streams, 3), 1], sharex=True)
-    low, high = float(curves.min()), float(curves.max())
-    image = top.imshow(curves.T, cmap=SHARE_MAP, vmin=low, vmax=high, aspect="auto")
-    top.set_yticks(
-        sparse_ticks(streams, at_most=16), [result.streams[s] for s in sparse_ticks(streams, at_most=16)]
-    )
-    top.set_ylabel("stream kept")
-    bottom.imshow(result.full[None], cmap="Greys_r", aspect="auto", vmin=result.full.min() - 1, vmax=0)
-    bottom.set_yticks([0], ["all"])
-    digits = 2 if result.full.min() > -10 else 1
-    for p, value in enumerate(result.full):
-        light = (value - result.full.min() + 1) / (1 - result.full.min()) > 0.6
-        bottom.text(
-            p,
-            0,
-            f"{value:.{digits}f}".replace("-", "−"),
-            ha="center",
-            va="center",
-            fontsize=5.5,
-            color=BLACK if light else "white",
-        )
-    names = [label.replace(" ", "\n") for label in result.labels]
-    bottom.set_xticks(range(points), names)
-    bottom.set_xlabel("layer")
-    for axes in (top, bottom):
-        axes.tick_params(length=1.5)
-        for spine in axes.spines.values():
-            spine.set_visible(True)
-            spine.set_linewidth(0.4)
-    bar = figure.colorbar(image, ax=[top, bottom], fraction=0.06, pad=0.02, aspect=9 * height)
-    bar.set_label("log-probability of the\ncorrect token (nats)")
-    bar.outline.set_linewidth(0.4)  # pyright: ignore[reportCallIssue]
     return figure

@@ -9,12 +9,12 @@ from matplotlib.figure import Figure
 from srmlab.analysis.patching import PatchGrid
 from srmlab.analysis.paths import PathGrid
 from srmlab.figures.palette import BLACK, BLUE, GREY, SIGNED_MAP
-from srmlab.figures.style import COLUMN, PAGE, bare, footnote, new_figure, sparse_ticks, styled
+from srmlab.figures.style import COLUMN, PAGE, bare, color_bar, figure_of, footnote, new_figure, sparse_ticks
 
 LABELS = 24  # of positions, at most
 
 
-@styled
+@figure_of("patch_grid")
 def patch_maps(result: PatchGrid) -> Figure:
     """Of three axes a panel a layer, stream down and position across; of two axes one panel."""
     maps = result.share  # [layer, stream, position]
@@ -27,17 +27,14 @@ def patch_maps(result: PatchGrid) -> Figure:
     figure = new_figure(PAGE if several else COLUMN, height)
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     top = float(np.nanmax(np.abs(maps))) or 1.0
-    image = None
     for axes, panel in zip(grid.ravel(), panels, strict=False):
-        image = axes.imshow(panel, cmap=SIGNED_MAP, vmin=-top, vmax=top, aspect="auto")
+        axes.imshow(panel, cmap=SIGNED_MAP, vmin=-top, vmax=top, aspect="auto")
         axes.set_facecolor("#dddddd")  # where there is nothing but padding
     for axes in grid.ravel()[len(panels) :]:
         axes.set_visible(False)
     _name_axes(result, grid, several)
-    assert image is not None
-    bar = figure.colorbar(image, ax=grid.ravel().tolist(), fraction=0.05, pad=0.02)
-    bar.set_label("share of the difference")
-    bar.outline.set_linewidth(0.4)  # pyright: ignore[reportCallIssue]
+    panels_of = grid.ravel().tolist()
+    color_bar(figure, grid[0, 0].images[0], panels_of, "share of the difference", fraction=0.05, pad=0.02)
     other = "clean" if result.into == "corrupt" else "corrupt"
     footnote(figure, f"{other} state put into the {result.into} prompt; 1: as in the {other} one")
     return figure
@@ -76,7 +73,7 @@ def _ticks(axes: Axes, along: str, axis: str, names: tuple[str, ...]) -> None:
     axes.tick_params(length=1.5, pad=1)
 
 
-@styled
+@figure_of("patch_grid", name="patch_attribution")
 def patch_attribution(result: PatchGrid) -> Figure:
     """Every cell: its effect by the gradient against the exact one."""
     figure = new_figure(COLUMN, COLUMN)
@@ -97,7 +94,7 @@ def patch_attribution(result: PatchGrid) -> Figure:
     return figure
 
 
-@styled
+@figure_of("path_grid")
 def path_maps(result: PathGrid) -> Figure:
     """A panel a layer: source stream across, target stream down."""
     layers, streams, _ = result.share.shape
@@ -105,9 +102,8 @@ def path_maps(result: PathGrid) -> Figure:
     figure = new_figure(panel * layers + 1.15, panel + 0.7, "compressed")
     grid = figure.subplots(1, layers, squeeze=False)[0]
     top = float(np.nanmax(np.abs(result.share))) or 1.0
-    image = None
     for layer, axes in enumerate(grid):
-        image = axes.imshow(result.share[layer], cmap=SIGNED_MAP, vmin=-top, vmax=top)
+        axes.imshow(result.share[layer], cmap=SIGNED_MAP, vmin=-top, vmax=top)
         bare(axes)
         axes.set_title(f"layer {layer}", pad=3)
         axes.set_xlabel("source", labelpad=1)
@@ -115,9 +111,7 @@ def path_maps(result: PathGrid) -> Figure:
     for axis in (grid[0].xaxis, grid[0].yaxis):
         axis.set_ticks(ticks, labels=[result.streams[tick] for tick in ticks], fontsize=5.5)
     grid[0].set_ylabel("target")
-    assert image is not None
-    bar = figure.colorbar(image, ax=list(grid), fraction=0.04, pad=0.012)
-    bar.set_label("share of the\ndifference")
-    bar.outline.set_linewidth(0.4)  # pyright: ignore[reportCallIssue]
+    image = grid[0].images[0]
+    color_bar(figure, image, list(grid), "share of the\ndifference", fraction=0.04, pad=0.012)
     footnote(figure, "one message from source to target replaced, all others held")
     return figure

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from srmlab.analysis.result import Result
 from srmlab.figures.palette import BLUE, SHARE_MAP
-from srmlab.figures.style import COLUMN, error_band, footnote, new_figure, styled
+from srmlab.figures.style import COLUMN, curve, footnote, new_figure, styled
 
 
 @styled
@@ -34,8 +34,7 @@ def _panel(result: Result, name: str, axes: Axes, figure: Figure) -> None:
         axes.bar([name], [values], yerr=np.nan_to_num(errors), width=0.3, color=BLUE)
     elif values.ndim == 1:
         places: Any = result.places(labels[0], len(values))
-        axes.plot(places, values, color=BLUE, marker=".")
-        error_band(axes, places, values, errors, BLUE)
+        curve(axes, places, values, errors, BLUE, marker=".")
         axes.set_xlabel(labels[0])
     else:
         image = axes.imshow(values.mean(tuple(range(values.ndim - 2))), cmap=SHARE_MAP, aspect="auto")

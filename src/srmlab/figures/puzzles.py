@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from srmlab.analysis.cell_probe import CellProbe
@@ -18,15 +17,16 @@ from srmlab.figures.style import (
     COLUMN,
     PAGE,
     bare,
-    error_band,
+    curve,
+    figure_of,
     footnote,
+    grid_behind,
     new_figure,
     sparse_ticks,
-    styled,
 )
 
 
-@styled
+@figure_of("cells")
 def cells_curves(result: Cells, twins: Sequence[Result] = ()) -> Figure:
     """Above, what is right over segments × layers; below, where cells settle and where they are lost."""
     figure = new_figure(COLUMN, 3.6)
@@ -36,7 +36,8 @@ def cells_curves(result: Cells, twins: Sequence[Result] = ()) -> Figure:
         others = np.array([getattr(twin, name) for twin in twins])
         if len(others):
             top.fill_between(x, others.min(0), others.max(0), color=GREY, alpha=0.4, linewidth=0)
-        curve(top, x, result, name, label, color)
+        values, errors = np.asarray(getattr(result, name)), result.standard_error(name)
+        curve(top, x, values, errors, color, marker=".", markersize=3, label=label)
     top.set_ylim(0, 1.02)
     top.set_ylabel("share")
     top.legend(loc="lower right")
@@ -49,14 +50,13 @@ def cells_curves(result: Cells, twins: Sequence[Result] = ()) -> Figure:
     bottom.legend()
     for axes in (top, bottom):
         axes.set_xticks([k + 1 for k in sparse_ticks(result.segments, at_most=9)])
-        axes.grid(axis="x")
-        axes.set_axisbelow(True)
+        grid_behind(axes, "x")
     note = "; grey: range of untrained twins" if twins else ""
     footnote(figure, f"{result.segment_depth} layers a segment, {result.evidence.sequences} boards{note}")
     return figure
 
 
-@styled
+@figure_of("fixed_points")
 def fixed_points_curves(result: FixedPoints) -> Figure:
     """What still changes, segment by segment, and what stays solved, to twice the trained number."""
     figure = new_figure(COLUMN, 3.6)
@@ -67,8 +67,9 @@ def fixed_points_curves(result: FixedPoints) -> Figure:
     top.set_yscale("log")
     top.set_ylabel("change from the\nsegment before")
     top.legend()
-    curve(bottom, x, result, "solved", "solved", GREEN)
-    curve(bottom, x, result, "stays", "of those solved as trained", BLUE)
+    for name, label, color in (("solved", "solved", GREEN), ("stays", "of those solved as trained", BLUE)):
+        values, errors = np.asarray(getattr(result, name)), result.standard_error(name)
+        curve(bottom, x, values, errors, color, marker=".", markersize=3, label=label)
     bottom.set_ylim(0, 1.02)
     bottom.set_ylabel("share of boards")
     bottom.set_xlabel("segments")
@@ -76,8 +77,7 @@ def fixed_points_curves(result: FixedPoints) -> Figure:
     for axes in (top, bottom):
         axes.axvline(result.trained, color=GREY, linewidth=0.8, linestyle=":")
         axes.set_xticks([k + 1 for k in sparse_ticks(len(x), at_most=9)])
-        axes.grid(axis="y")
-        axes.set_axisbelow(True)
+        grid_behind(axes)
     ends = ", ".join(
         f"{name} {float(getattr(result, name)):.0%}" for name in ("stuck", "cycling", "escaping")
     )
@@ -85,13 +85,7 @@ def fixed_points_curves(result: FixedPoints) -> Figure:
     return figure
 
 
-def curve(axes: Axes, x: np.ndarray, result: Result, name: str, label: str, color: str) -> None:
-    values = np.asarray(getattr(result, name))
-    axes.plot(x, values, color=color, marker=".", markersize=3, label=label)
-    error_band(axes, x, values, result.standard_error(name), color)
-
-
-@styled
+@figure_of("cell_probe")
 def cell_probe_maps(result: CellProbe) -> Figure:
     """Left, R² of every stream over segments, the shuffled null dotted; right, the board of each stream."""
     streams = len(result.streams)
@@ -104,8 +98,8 @@ def cell_probe_maps(result: CellProbe) -> Figure:
     x = np.arange(1, len(result.held) + 1)
     for s, name in enumerate(result.streams):
         color = STREAMS[s % len(STREAMS)]
-        axes.plot(x, result.held[:, s], color=color, marker=".", markersize=3, label=name)
-        error_band(axes, x, result.held[:, s], result.standard_error("held")[:, s], color)
+        errors = result.standard_error("held")[:, s]
+        curve(axes, x, result.held[:, s], errors, color, marker=".", markersize=3, label=name)
         axes.plot(x, result.shuffled[:, s], color=color, linestyle=":", linewidth=0.7)
     axes.axhline(0, color=GREY, linewidth=0.6)
     axes.set_xlabel("segments")
@@ -114,14 +108,12 @@ def cell_probe_maps(result: CellProbe) -> Figure:
     side = round(result.cell.shape[1] ** 0.5)
     grid = right.subplots(rows, columns, squeeze=False)
     top = max(0.05, float(np.nanmax(result.cell)))
-    image = None
     for s, panel in enumerate(grid.ravel()):
         panel.set_visible(s < streams)
         if s < streams:
-            image = panel.imshow(result.cell[s].reshape(side, -1), cmap=SHARE_MAP, vmin=0, vmax=top)
+            panel.imshow(result.cell[s].reshape(side, -1), cmap=SHARE_MAP, vmin=0, vmax=top)
             panel.set_title(result.streams[s], pad=2, fontsize=7)
             bare(panel)
-    assert image is not None
-    bar = right.colorbar(image, ax=grid, fraction=0.05, pad=0.02)
-    bar.set_label("R² by place at the end")
+    image = grid[0, 0].images[0]
+    right.colorbar(image, ax=grid, fraction=0.05, pad=0.02, label="R² by place at the end")
     return figure

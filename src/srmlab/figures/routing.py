@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 
 from srmlab.analysis.routing import Routing
 from srmlab.figures.palette import SHARE_MAP
-from srmlab.figures.style import PAGE, bare, footnote, new_figure, sparse_ticks, styled
+from srmlab.figures.style import PAGE, bare, color_bar, figure_of, footnote, new_figure, sparse_ticks
 
 
-@styled
+@figure_of("routing")
 def routing_wall(
     result: Routing, show: Literal["frequency", "weight"] = "frequency", transpose: bool = False
 ) -> Figure:
@@ -28,11 +28,10 @@ def routing_wall(
     figure = new_figure(panel * layers + 1.15, panel * heads + 0.55, "compressed")
     grid = figure.subplots(heads, layers, squeeze=False)
     top = 1.0 if show == "frequency" else float(maps.max())
-    image = None
     for head in range(heads):
         for layer in range(layers):
             axes = grid[head, layer]
-            image = axes.imshow(maps[layer, head], cmap=SHARE_MAP, vmin=0, vmax=top, aspect="equal")
+            axes.imshow(maps[layer, head], cmap=SHARE_MAP, vmin=0, vmax=top, aspect="equal")
             bare(axes)
             if head == 0:
                 axes.set_title(f"layer {layer}{'*' if layer in result.token_independent else ''}", pad=3)
@@ -43,11 +42,9 @@ def routing_wall(
     _stream_ticks(grid[-1, 0], streams)
     figure.get_layout_engine().set(w_pad=0.015, h_pad=0.015, wspace=0.015, hspace=0.015)  # pyright: ignore
     figure.align_labels(grid)
-    assert image is not None
     unit = f"share of tokens with\nweight > {result.threshold:g}" if show == "frequency" else "mean weight"
-    bar = figure.colorbar(image, ax=grid.ravel().tolist(), fraction=0.04, pad=0.012, aspect=18)
-    bar.set_label(unit)
-    bar.outline.set_linewidth(0.4)  # pyright: ignore[reportCallIssue]
+    every, image = grid.ravel().tolist(), grid[0, 0].images[0]
+    bar = color_bar(figure, image, every, unit, fraction=0.04, pad=0.012, aspect=18)
     if show == "weight":
         mark_on_bar(bar, result.uniform, f"1/S = {result.uniform:.3g}")
     if result.token_independent:

@@ -15,23 +15,23 @@ from srmlab.analysis.result import Result
 from srmlab.analysis.stream_similarity import StreamSimilarity
 from srmlab.analysis.token_similarity import TokenSimilarity
 from srmlab.figures.palette import BLUE, GREY
-from srmlab.figures.style import COLUMN, error_band, footnote, new_figure, styled
+from srmlab.figures.style import COLUMN, curve, figure_of, footnote, grid_behind, new_figure
 
 
-@styled
+@figure_of("token_similarity")
 def token_similarity_curve(result: TokenSimilarity, twins: Sequence[Result] = ()) -> Figure:
     figure, axes = by_depth(result, twins, "cosine between tokens", result.cosine)
     axes.axhline(1, color=GREY, linewidth=0.8, linestyle=":")
     return figure
 
 
-@styled
+@figure_of("stream_similarity")
 def stream_similarity_curve(result: StreamSimilarity, twins: Sequence[Result] = ()) -> Figure:
     pairs = np.triu_indices(len(result.streams), 1)
     return by_depth(result, twins, "cosine between streams", result.cosine[:, *pairs])[0]
 
 
-@styled
+@figure_of("effective_sources")
 def effective_sources_curve(result: EffectiveSources, twins: Sequence[Result] = ()) -> Figure:
     figure, axes = by_depth(
         result, twins, "streams read at a token", result.number.reshape(len(result.number), -1)
@@ -47,8 +47,7 @@ def by_depth(result: Result, twins: Sequence[Result], label: str, each: np.ndarr
     values = np.asarray(getattr(result, "by_depth"))  # noqa: B009  (all three have it)
     places = np.arange(1, len(values) + 1)
     axes.plot(places, each, color=BLUE, alpha=0.2, linewidth=0.5)
-    axes.plot(places, values, color=BLUE, marker=".", label="trained")
-    error_band(axes, places, values, result.standard_error("by_depth"), BLUE)
+    curve(axes, places, values, result.standard_error("by_depth"), BLUE, marker=".", label="trained")
     if twins:
         others = np.array([getattr(twin, "by_depth") for twin in twins])  # noqa: B009
         axes.fill_between(
@@ -57,7 +56,6 @@ def by_depth(result: Result, twins: Sequence[Result], label: str, each: np.ndarr
         axes.legend()
     axes.set_xlabel("depth")
     axes.set_ylabel(label)
-    axes.grid(axis="y")
-    axes.set_axisbelow(True)
+    grid_behind(axes)
     footnote(figure, str(result.evidence))
     return figure, axes

@@ -14,13 +14,16 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colorbar import Colorbar
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 
 from srmlab.figures.palette import GREY, SHARE, SHARE_MAP, SIGNED, SIGNED_MAP
 
 COLUMN = 3.35  # inches: one column of a two-column paper
 PAGE = 6.9  # inches: both columns
+FORMATS = ("png", "svg", "pdf")
 
 STYLE: dict[str, Any] = {
     "pdf.fonttype": 42,  # TrueType: text stays text, and journals accept it
@@ -55,6 +58,7 @@ for _name, _stops in ((SHARE_MAP, SHARE), (SIGNED_MAP, SIGNED)):
     mpl.colormaps.register(LinearSegmentedColormap.from_list(_name, _stops), name=_name, force=True)
 
 Draw = TypeVar("Draw", bound=Callable[..., Figure])
+FIGURES: dict[str, dict[str, Callable[..., Figure]]] = {}  # kind of result → its figures by name
 
 
 def styled(draw: Draw) -> Draw:
@@ -70,6 +74,19 @@ def styled(draw: Draw) -> Draw:
     return drawn  # pyright: ignore[reportReturnType]
 
 
+def figure_of(*kinds: str, name: str = "") -> Callable[[Draw], Draw]:
+    """A styled drawing function of these kinds of result, called `name` or like the kind. The first of a kind
+    is its main figure."""
+
+    def register(draw: Draw) -> Draw:
+        drawn = styled(draw)
+        for kind in kinds:
+            FIGURES.setdefault(kind, {})[name or kind] = drawn
+        return drawn
+
+    return register
+
+
 def new_figure(
     width: float, height: float, layout: Literal["constrained", "compressed"] = "constrained"
 ) -> Figure:
@@ -79,7 +96,7 @@ def new_figure(
     return figure
 
 
-def save(figure: Figure, stem: str | Path, formats: Iterable[str] = ("png", "svg", "pdf")) -> list[Path]:
+def save(figure: Figure, stem: str | Path, formats: Iterable[str] = FORMATS) -> list[Path]:
     """Write STEM.png, STEM.svg, STEM.pdf; without dates, so that the same figure gives the same bytes."""
     stem = Path(stem)
     stem.parent.mkdir(parents=True, exist_ok=True)
@@ -119,14 +136,45 @@ def sparse_ticks(count: int, at_most: int = 8) -> list[int]:
     return [0, count - 1]
 
 
-def bare(axes: Axes) -> None:
-    """A map's panel: a thin frame, no ticks."""
-    axes.set_xticks([])
-    axes.set_yticks([])
+def framed(axes: Axes) -> None:
+    """A thin frame, as maps have it."""
     for spine in axes.spines.values():
         spine.set_visible(True)
         spine.set_linewidth(0.4)
+
+
+def bare(axes: Axes) -> None:
+    """A map's panel: a thin frame, no ticks."""
+    framed(axes)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    for spine in axes.spines.values():
         spine.set_color(GREY)
+
+
+def color_bar(figure: Figure, image: AxesImage, axes: Any, label: str, **options: Any) -> Colorbar:
+    """What the colours of a map, or of several alike, mean."""
+    bar = figure.colorbar(image, ax=axes, label=label, **options)
+    bar.outline.set_linewidth(0.4)  # pyright: ignore[reportCallIssue]
+    return bar
+
+
+def grid_behind(axes: Axes, axis: Literal["x", "y", "both"] = "y") -> None:
+    axes.grid(axis=axis)
+    axes.set_axisbelow(True)
+
+
+def curve(
+    axes: Axes,
+    x: Sequence[float] | np.ndarray,
+    values: np.ndarray,
+    errors: np.ndarray,
+    color: str,
+    **line: Any,
+) -> None:
+    """A line with its standard error on either side."""
+    error_band(axes, x, values, errors, color)
+    axes.plot(x, values, color=color, **line)
 
 
 def error_band(

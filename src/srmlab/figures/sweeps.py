@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from srmlab.experiments import CellResult, SweepResult
 from srmlab.figures.palette import BLUE, GREY, LINES
-from srmlab.figures.style import COLUMN, PAGE, new_figure, styled
+from srmlab.figures.style import COLUMN, PAGE, grid_behind, new_figure, styled
 
 
 @styled
@@ -52,8 +52,7 @@ def lines(axes: Axes, result: SweepResult) -> None:
         axes.set_xscale("log")
     axes.set_xticks(places, [f"{x:g}" for x in places])
     axes.minorticks_off()
-    axes.grid(axis="y")
-    axes.set_axisbelow(True)
+    grid_behind(axes)
     if len(series) > 1:
         axes.legend(ncols=2)
 
@@ -88,8 +87,7 @@ def ranked(axes: Axes, cells: list[CellResult]) -> None:
     axes.set_yticks(range(len(cells)), [cell.name for cell in cells])
     axes.set_ylim(len(cells) - 0.5, -0.5)
     axes.set_xlabel("validation loss (nats)")
-    axes.grid(axis="both")
-    axes.set_axisbelow(True)
+    grid_behind(axes, "both")
 
 
 def curves_and_ranks(result: SweepResult) -> Figure:
@@ -97,19 +95,23 @@ def curves_and_ranks(result: SweepResult) -> Figure:
     figure = new_figure(PAGE, 2.6)
     left, right = figure.subplots(1, 2, width_ratios=[3, 2])
     for number, cell in enumerate(result.cells):
-        curves = [dict(run.curve) for run in cell.runs]
-        steps = sorted(set(curves[0]).intersection(*curves[1:]))
-        mean = [float(np.mean([curve[step] for curve in curves])) for step in steps]
+        steps, mean = mean_curve(cell)
         round_, color = divmod(number, len(LINES))  # dashed once the colours have all been used
         left.plot(steps, mean, color=LINES[color], ls=("-", "--", ":")[round_ % 3], label=cell.name)
     left.set_xscale("log")
     left.set_xlabel("step")
     left.set_ylabel("training loss (nats)")
-    left.grid(which="major")
-    left.set_axisbelow(True)
+    grid_behind(left, "both")
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     ranked(right, result.cells)
     return figure
+
+
+def mean_curve(cell: CellResult) -> tuple[list[int], list[float]]:
+    """The steps that all runs of a cell have, and their mean training loss there."""
+    curves = [dict(run.curve) for run in cell.runs]
+    steps = sorted(set(curves[0]).intersection(*curves[1:]))
+    return steps, [float(np.mean([curve[step] for curve in curves])) for step in steps]
 
 
 def loss_over_flop(result: SweepResult) -> Figure:
@@ -120,9 +122,7 @@ def loss_over_flop(result: SweepResult) -> Figure:
     left, right = figure.subplots(1, 2)
     for number, cell in enumerate(result.cells):
         style = {"color": LINES[number % len(LINES)], "linestyle": "-" if number < len(LINES) else "--"}
-        curves = [dict(run.curve) for run in cell.runs]
-        steps = sorted(set(curves[0]).intersection(*curves[1:]))
-        mean = [float(np.mean([curve[step] for curve in curves])) for step in steps]
+        steps, mean = mean_curve(cell)
         flops = np.array(steps) / steps[-1] * cell.flops
         left.plot(flops, mean, label=cell.name, linewidth=1.0, **style)
         exits = [run.exits for run in cell.runs if run.exits]
@@ -140,8 +140,7 @@ def loss_over_flop(result: SweepResult) -> Figure:
     for axes, what in ((left, "training"), (right, "validation")):
         axes.set_xscale("log")
         axes.set_ylabel(f"{what} loss (nats)")
-        axes.grid(which="major")
-        axes.set_axisbelow(True)
+        grid_behind(axes, "both")
     left.set_xlabel("training FLOP")
     right.set_xlabel("FLOP of a forward pass, per token")
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4)
@@ -164,7 +163,6 @@ def depth_lines(result: SweepResult) -> Figure:
         axes.axvline(int(result.cells[0].model["depth"]), color=GREY, linestyle=(0, (3, 2)), linewidth=0.8)
     axes.set_xlabel("layers run")
     axes.set_ylabel("validation loss (nats)")
-    axes.grid(axis="y")
-    axes.set_axisbelow(True)
+    grid_behind(axes)
     axes.legend(ncols=2)
     return figure

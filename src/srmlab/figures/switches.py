@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from srmlab.dictionaries.switches import Switches
 from srmlab.figures.palette import BLACK, BLUE, GREEN, GREY, ORANGE, VERMILION
-from srmlab.figures.style import PAGE, footnote, new_figure, styled
+from srmlab.figures.style import PAGE, figure_of, footnote, new_figure
 
 COLORS = {
     "features": BLUE,
@@ -20,7 +20,7 @@ COLORS = {
 }
 
 
-@styled
+@figure_of("switches")
 def switch_panels(result: Switches) -> Figure:
     figure = new_figure(PAGE, 4.2)
     grid = figure.subplots(2, 2)

@@ -14,47 +14,33 @@ from srmlab.analysis.depth import Depth
 from srmlab.analysis.dynamics import Dynamics
 from srmlab.analysis.readout import BITS
 from srmlab.figures.palette import BLACK, BLUE, GREY, LINES, ORANGE, SHARE_MAP, VERMILION
-from srmlab.figures.style import COLUMN, PAGE, error_band, new_figure, styled
+from srmlab.figures.style import COLUMN, PAGE, curve, figure_of, grid_behind, new_figure, styled
 from srmlab.storage.metrics_file import iter_metrics
 
 Curve = tuple[np.ndarray, np.ndarray]  # steps, losses
 
 
-@styled
+@figure_of("depth")
 def depth_curve(result: Depth) -> Figure:
     """Above: loss against depth. Below: agreement with the trained depth, and where predictions settle."""
     figure = new_figure(COLUMN, 2.9)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
-    error_band(top, result.depths, result.loss, result.standard_error("loss"), BLUE)
-    top.plot(result.depths, result.loss, color=BLUE, marker="o", markersize=2.5)
+    x, errors = result.depths, result.standard_error
+    curve(top, x, result.loss, errors("loss"), BLUE, marker="o", markersize=2.5)
     top.set_ylabel("loss (nats)")
     whisker = {"elinewidth": 0.6, "ecolor": BLACK}
-    bottom.bar(
-        result.depths,
-        result.settled,
-        yerr=np.where(result.settled > 0, np.nan_to_num(result.standard_error("settled")), np.nan),
-        error_kw=whisker,
-        color=ORANGE,
-        width=0.7,
-        label="settles here",
-    )
-    error_band(bottom, result.depths, result.agreement, result.standard_error("agreement"), BLACK)
-    bottom.plot(
-        result.depths,
-        result.agreement,
-        color=BLACK,
-        marker=".",
-        markersize=3,
-        label="agrees with trained depth",
-    )
+    spread = np.where(result.settled > 0, np.nan_to_num(errors("settled")), np.nan)
+    label = "settles here"
+    bottom.bar(x, result.settled, yerr=spread, error_kw=whisker, color=ORANGE, width=0.7, label=label)
+    label = "agrees with trained depth"
+    curve(bottom, x, result.agreement, errors("agreement"), BLACK, marker=".", markersize=3, label=label)
     bottom.set_ylabel("share of tokens")
     bottom.set_ylim(0, 1.03)
     bottom.set_xlabel(f"depth ({result.unit})")
     bottom.legend(loc="lower left", bbox_to_anchor=(0, 0.98), ncols=2, borderpad=0.2)
     for axes in (top, bottom):
         axes.axvline(result.trained, color=GREY, linestyle=(0, (3, 2)), linewidth=0.8)
-        axes.grid(axis="y")
-        axes.set_axisbelow(True)
+        grid_behind(axes)
     place = {"xycoords": ("data", "axes fraction"), "xytext": (3, -2), "textcoords": "offset points"}
     top.annotate("trained", (result.trained, 1), **place, fontsize=6, color=GREY, va="top")
     return figure
@@ -80,13 +66,12 @@ def training_curves(runs: Mapping[str, Curve], window: int | None = None) -> Fig
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.set_xlabel("step")
     axes.set_ylabel("training loss (nats)")
-    axes.grid(which="major")
-    axes.set_axisbelow(True)
+    grid_behind(axes, "both")
     axes.legend(ncols=min(2, max(1, len(runs))), loc="lower center", bbox_to_anchor=(0.5, 1.0))
     return figure
 
 
-@styled
+@figure_of("dynamics")
 def dynamics_curves(result: Dynamics) -> Figure:
     """Over training steps: loss, outgoing frequency and impact by stream, and the drift's profile over
     layers."""
@@ -94,8 +79,7 @@ def dynamics_curves(result: Dynamics) -> Figure:
     grid = figure.subplots(2, 2)
     steps = result.steps
     loss, hubs, impact, drift = grid.ravel()
-    error_band(loss, steps, result.loss, result.standard_error("loss"), BLUE)
-    loss.plot(steps, result.loss, color=BLUE, marker=".")
+    curve(loss, steps, result.loss, result.standard_error("loss"), BLUE, marker=".")
     loss.set_ylabel("loss (nats)")
     for axes, values, errors, title in (
         (hubs, result.outgoing, result.standard_error("outgoing"), "outgoing frequency"),
@@ -107,14 +91,8 @@ def dynamics_curves(result: Dynamics) -> Figure:
             continue
         strongest = int(values[-1].argmax())
         axes.plot(steps, values, color=GREY, linewidth=0.7, alpha=0.7)
-        error_band(axes, steps, values[:, strongest], errors[:, strongest], VERMILION)
-        axes.plot(
-            steps,
-            values[:, strongest],
-            color=VERMILION,
-            marker=".",
-            label=f"S{strongest}, strongest at the end",
-        )
+        label = f"S{strongest}, strongest at the end"
+        curve(axes, steps, values[:, strongest], errors[:, strongest], VERMILION, marker=".", label=label)
         axes.legend(loc="lower right", bbox_to_anchor=(1, 0.97), borderpad=0)
     profile = result.profile
     image = drift.imshow(profile.T, aspect="auto", origin="lower", cmap=SHARE_MAP, vmin=0)
@@ -123,8 +101,7 @@ def dynamics_curves(result: Dynamics) -> Figure:
     drift.set_ylabel("transition")
     if result.boundary:
         drift.axhline(result.boundary - 1, color="white", linestyle=":", linewidth=1.0)
-    bar = figure.colorbar(image, ax=drift, pad=0.02)
-    bar.set_label("cosine drift")
+    figure.colorbar(image, ax=drift, pad=0.02, label="cosine drift")
     for axes in grid.ravel():
         axes.set_xlabel("training step")
     return figure

@@ -10,24 +10,22 @@ from matplotlib.figure import Figure
 from srmlab.analysis.result import Result
 from srmlab.dictionaries.translations import Translations
 from srmlab.figures.palette import BLUE, GREY, SHARE_MAP, VERMILION
-from srmlab.figures.style import PAGE, footnote, new_figure, styled
+from srmlab.figures.style import PAGE, figure_of, footnote, new_figure
 
 
-@styled
+@figure_of("translations")
 def translation_panels(result: Translations, twins: Sequence[Result] = ()) -> Figure:
     """Above, the effective rank by head; below, ranks beside the twins', cosines beside chance, and lifts."""
     heads = len(result.rank)
     figure = new_figure(PAGE, 4.0)
     above, below = np.asarray(figure.subfigures(2, 1)).ravel()
     maps = above.subplots(1, heads, squeeze=False)[0]
-    image = None
     for head, axes in enumerate(maps):
-        image = axes.imshow(result.rank[head], cmap=SHARE_MAP, vmin=result.rank.min(), vmax=result.rank.max())
+        axes.imshow(result.rank[head], cmap=SHARE_MAP, vmin=result.rank.min(), vmax=result.rank.max())
         axes.set_title(f"head {head}")
         axes.set_xlabel("source")
         axes.set_ylabel("target" if head == 0 else "")
-    assert image is not None
-    above.colorbar(image, ax=list(maps), label=f"effective rank, of {result.dim}")
+    above.colorbar(maps[0].images[0], ax=list(maps), label=f"effective rank, of {result.dim}")
     left, middle, right = below.subplots(1, 3)
     bins = np.linspace(0, result.dim, 4 * result.dim + 1).tolist()
     left.hist(result.rank.ravel(), bins, color=BLUE, label="trained", density=True)

@@ -194,12 +194,6 @@ def write_puzzles(out: Path, manifest: Manifest, sides: dict[str, Boards], ident
     return open_puzzles(out, verify=False)
 
 
-def refuse_existing(out: Path) -> None:
-    if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        kind = "already holds prepared data" if (out / "manifest.json").is_file() else "already exists"
-        raise DataError(f"{out} {kind} and is never overwritten: choose another folder, or delete it")
-
-
 def hrm_description(kind: Kind, manifest: Manifest, boards: Boards) -> dict[str, Any]:
     """`dataset.json`, by HRM's names."""
     puzzles = max(1, len(boards.puzzle_identifiers))

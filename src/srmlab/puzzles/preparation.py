@@ -19,11 +19,12 @@ from pathlib import Path
 import numpy as np
 
 from srmlab.data import DataError
+from srmlab.data.writing import refuse_existing
 from srmlab.errors import Notice
 from srmlab.puzzles.arc import read_arc
 from srmlab.puzzles.copies import with_copies, with_variants
 from srmlab.puzzles.files import plain_ratings, read_hrm, read_puzzles
-from srmlab.puzzles.folder import FORMAT, Boards, Manifest, Puzzles, refuse_existing, write_puzzles
+from srmlab.puzzles.folder import FORMAT, Boards, Manifest, Puzzles, write_puzzles
 from srmlab.puzzles.generation import COUNT, Example, Range, Wanted, as_boards, generate, side_of
 from srmlab.puzzles.kinds import PADDING, Kind, find_kind
 from srmlab.puzzles.symmetries import orbits

@@ -4,6 +4,11 @@
 weights. `model_mark` is the same in any precision: means and dictionaries that were measured in float32 also
 serve the same model in bfloat16. Both are in files that were saved long ago, so neither may change.
 
+One hash cannot serve both. The mark looks at a sample, so a store of results that went by it would keep
+those of a model in which other weights were edited, and those of another precision; the fingerprint would
+refuse every dictionary to a model cast to bfloat16. A third, of all weights rounded to bfloat16, would still
+need these two to read what is on disk.
+
     >>> import srmlab, torch
     >>> model = srmlab.build(srmlab.preset("srm-nano"))
     >>> before = model_mark(model), model_fingerprint(model)

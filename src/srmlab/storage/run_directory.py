@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from srmlab.errors import UserError
-from srmlab.files import DamagedFile, check_files, files_in, seal_files, sync, umask, write_file
+from srmlab.files import DamagedFile, check_files, files_in, occupied, seal_files, sync, umask, write_file
 
 FORMAT = 1
 RECORD, SEAL = "run.json", "run.sha256"
@@ -54,7 +54,7 @@ class RunDirectory:
                 f"{self.path} is a run already: continue it with `srmlab resume {self.path}`, "
                 "or choose another --out"
             )
-        if self.path.is_file() or (self.path.is_dir() and any(self.path.iterdir())):
+        if occupied(self.path):
             raise UserError(f"{self.path} exists and is not empty: choose another --out")
 
     def create(self, record: Mapping[str, Any], tokenizer: Path | None) -> None:

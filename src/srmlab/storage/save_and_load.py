@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from srmlab import data, pretrained
 from srmlab.data import Tokenizer
 from srmlab.errors import UserError
-from srmlab.files import sealed_folder
+from srmlab.files import occupied, sealed_folder
 from srmlab.models import LanguageModel, build, config_from_dict
 from srmlab.storage.run_directory import RunDirectory
 from srmlab.storage.weights import (
@@ -40,7 +40,7 @@ def save(model: LanguageModel, path: str | Path, tokenizer: Tokenizer | None = N
         kind = type(tokenizer).__name__
         raise UserError(f"the tokenizer is a {kind}, not one of srmlab.data; save the model without it")
     path = Path(path)
-    if path.is_file() or (path.is_dir() and any(path.iterdir())):
+    if occupied(path):
         raise UserError(f"{path} exists and is not overwritten: choose another folder, or delete it")
     try:
         with sealed_folder(path) as folder:

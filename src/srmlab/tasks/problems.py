@@ -30,6 +30,7 @@ import numpy as np
 
 from srmlab.data import ANSWER
 from srmlab.errors import UserError, nearest
+from srmlab.puzzles.maze import beside
 
 
 @dataclass(frozen=True)
@@ -146,17 +147,11 @@ def shortest_way(cells: str, side: int) -> int | None:
     while frontier:
         if cells.index("E") in frontier:
             return length
-        around = {place for cell in frontier for place in neighbours(cell, side)}
+        around = {place for cell in frontier for place in beside(side)[cell]}
         frontier = {place for place in around if cells[place] != "#"} - reached
         reached = reached | frontier
         length += 1
     return None
-
-
-def neighbours(cell: int, side: int) -> list[int]:
-    row, column = divmod(cell, side)
-    around = ((row - 1, column), (row + 1, column), (row, column - 1), (row, column + 1))
-    return [r * side + c for r, c in around if 0 <= r < side and 0 <= c < side]
 
 
 def in_rows(cells: str, side: int) -> str:

@@ -21,11 +21,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel, ModelConfig, build
+
+if TYPE_CHECKING:
+    from srmlab.training.config import TrainConfig
 
 FORM = re.compile(r"(grow|draw):([1-9]\d*)(?:/([1-9]\d*))?")
 CONSTANT, POISSON = "constant", "poisson"
@@ -75,6 +79,13 @@ class TrainingDepth:
         self.flops = cache(self._flops)
         if not self.constant:
             self.check()
+
+    @classmethod
+    def of(cls, training: TrainConfig, model: ModelConfig) -> TrainingDepth:
+        """That of a model's training as it is configured."""
+        context = training.context or model.context
+        schedule, steps = training.depth_schedule, training.steps
+        return cls(schedule, model, steps=steps, seed=training.seed, context=context)
 
     @property
     def constant(self) -> bool:

@@ -8,6 +8,7 @@ stopped even before that begins again from the same weights, or not at all.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from srmlab.data import TokenData, load_tokenizer
@@ -16,6 +17,7 @@ from srmlab.files import SUMS, sha256
 from srmlab.models import ModelConfig, build, config_from_dict
 from srmlab.puzzles import Puzzles
 from srmlab.storage.run_directory import RunDirectory
+from srmlab.storage.save_and_load import is_huggingface
 from srmlab.storage.weights import CheckpointError, model_tensors, read_json, verify_files, weights_folder
 from srmlab.training.distributed import World
 from srmlab.training.evaluation import check_vocabulary
@@ -26,6 +28,8 @@ def model_of(path: str | Path) -> ModelConfig:
     """The config of the model in a run, a checkpoint or an export. No weight is read."""
     path = Path(path)
     if (path / "config.json").is_file():
+        if is_huggingface(path):
+            return config_from_dict(json.loads((path / "config.json").read_text(encoding="utf-8"))["srm"])
         content = read_json(path / "config.json")
         if not isinstance(content.get("model"), dict):
             raise CheckpointError(f"{path / 'config.json'} is damaged: it describes no model")
@@ -39,6 +43,8 @@ def model_of(path: str | Path) -> ModelConfig:
 def find_weights(path: str | Path, model: ModelConfig, data: TokenData | Puzzles) -> InitialWeights:
     """The checked weights in a run (its last good checkpoint), a checkpoint or an export; they must fit."""
     path = Path(path)
+    if is_huggingface(path):
+        raise UserError(f"{path} is an export for Hugging Face tools: give the run, or an export of srmlab")
     source = model_of(path)
     folder = weights_folder(path)
     if folder == path:  # a run's checkpoint has been checked when it was chosen

@@ -15,7 +15,7 @@ import torch
 from srmlab.data import ANSWER, Batches, TokenData, evaluation_batches
 from srmlab.errors import UserError
 from srmlab.models import ModelConfig, build
-from srmlab.progress import Display, duration
+from srmlab.progress import Display, duration, si
 from srmlab.puzzles import PuzzleBatches, Puzzles
 from srmlab.training.config import TrainConfig
 from srmlab.training.depth import TrainingDepth
@@ -62,7 +62,7 @@ def check_plan(plan: RunConfig, data: Data, world: World) -> None:
     batches.windows(0, world.rank, world.size, 0, config.accumulate)
     if config.answers_only:
         check_answers(data, context, config)
-    TrainingDepth(config.depth_schedule, model, steps=config.steps, seed=config.seed, context=context)
+    TrainingDepth.of(config, model)
 
 
 def check_puzzles(plan: RunConfig, data: Puzzles, world: World) -> None:
@@ -144,13 +144,13 @@ class Plan:
 
     def lines(self) -> list[str]:
         memory = self.state_bytes + self.activation_bytes
-        gpus = [f"  {layout:<27}{size(peak)}" for layout, peak in self.gpu_bytes.items()]
+        gpus = [f"  {layout:<27}{si(peak)}" for layout, peak in self.gpu_bytes.items()]
         return [
             f"parameters   {self.parameters:,}",
             f"tokens       {self.tokens:,} ({self.tokens_per_step:,} a step, {self.epochs:.3g} epochs)",
             f"arithmetic   {self.flops:.3g} FLOP ({self.training_flops_per_token / 1e9:.3g} GFLOP a token)",
-            f"memory       {size(memory)} per device: {size(self.state_bytes)} weights, gradients and "
-            f"optimizer, up to {size(self.activation_bytes)} activations",
+            f"memory       {si(memory)} per device: {si(self.state_bytes)} weights, gradients and "
+            f"optimizer, up to {si(self.activation_bytes)} activations",
             f"time         {duration(self.seconds_at_peak)} at the {self.peak_flops / 1e9:,.0f} GFLOP/s of a "
             f"matrix product on {self.devices} × this; {duration(2 * self.seconds_at_peak)} at half that",
             *(["on GPUs      memory of each, an estimate", *gpus] if gpus else []),
@@ -169,10 +169,7 @@ def make_plan(run: RunConfig, data: Data, world: World) -> Plan:
         epochs = slots / config.segments / PuzzleBatches(data).epoch_examples
     else:
         context = config.context or run.model.context
-        depth = TrainingDepth(
-            config.depth_schedule, run.model, steps=config.steps, seed=config.seed, context=context
-        )
-        flops = round(depth.mean_flops())
+        flops = round(TrainingDepth.of(config, run.model).mean_flops())
         epochs = Batches(data.train, context, config.batch_size).epoch(config.steps)
     tokens = config.steps * config.batch_size * context
     parameters = model.num_parameters()
@@ -206,15 +203,3 @@ def gpu_bytes(run: RunConfig) -> dict[str, int]:
             found[str(layout)] = peak_bytes(run.model, run.training, layout)
             task.update(len(found))
     return found
-
-
-def size(count: float) -> str:
-    """
-    >>> size(2_500_000)
-    '2.5 MB'
-    """
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"

@@ -122,19 +122,26 @@ def open_boards(
             Notice,
             stacklevel=2,
         )
-    beside = path / BOARDS
-    if beside.is_file() and data is None:
-        family = find_kind(run.puzzles).family if run and run.puzzles else "sudoku"
-        puzzles = from_file(beside, family)
-    elif (folder := data or (run.data if run else None)) is not None:
-        puzzles = open_puzzles(folder, verify=verify)
-    else:
-        raise UserError(f"{path} does not say what it was trained on: give --data DIR")
+    puzzles = puzzles_of(path, run, data, verify=verify)
     if puzzles.vocab_size > model.config.vocab_size:
         raise UserError(
             f"{puzzles.path} has {puzzles.vocab_size} values, the model {model.config.vocab_size}"
         )
     return RunPuzzles(path, run, unrolled(model, count), model, puzzles, count)
+
+
+def puzzles_of(
+    path: Path, run: RunConfig | None, data: Path | None, file: Path | None = None, *, verify: bool = True
+) -> Puzzles:
+    """The puzzles of a file, of a folder, those that lie beside a model, or the run's."""
+    if file is None and data is None and (path / BOARDS).is_file():
+        file = path / BOARDS
+    if file is not None:
+        return from_file(file, find_kind(run.puzzles).family if run and run.puzzles else "sudoku")
+    folder = data or (run.data if run else None)
+    if folder is None:
+        raise UserError(f"{path} does not say what it was trained on: give --data DIR")
+    return open_puzzles(folder, verify=verify)
 
 
 def from_file(file: Path, family: str) -> Puzzles:

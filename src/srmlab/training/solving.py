@@ -20,7 +20,7 @@ import torch
 
 from srmlab.models import LanguageModel
 from srmlab.models.loss import IGNORE
-from srmlab.puzzles import Boards, Kind, PuzzleBatch, Puzzles, evaluation_puzzles, variant_of
+from srmlab.puzzles import Kind, PuzzleBatch, Puzzles, evaluation_puzzles, variant_of
 from srmlab.training.config import Halting
 from srmlab.training.segments import run_segments
 
@@ -139,17 +139,3 @@ def vote(
         label = first.labels[board]
         solved[board] = any(((answer == label) | (label == IGNORE)).all() for answer in tried)
     return solved
-
-
-# --- the user's own -----------------------------------------------------------------------------------------
-
-
-def in_batches(boards: Boards, batch_size: int, limit: int | None = None) -> Iterator[PuzzleBatch]:
-    """Boards that are not of a folder, all of the first puzzle."""
-    count = len(boards) if limit is None else min(limit, len(boards))
-    for start in range(0, count, batch_size):
-        rows = slice(start, min(start + batch_size, count))
-        inputs, labels = (
-            torch.from_numpy(np.array(x[rows], np.int64)) for x in (boards.inputs, boards.labels)
-        )
-        yield PuzzleBatch(inputs, labels, torch.zeros(len(inputs), dtype=torch.long))
