@@ -37,9 +37,9 @@ WITHOUT_TWINS = ("dynamics", "switches")  # switches measures twins of its own
 
 @dataclass
 class Command:
-    """Measure routing, alignment, drift, ablation, logit lens, attribution, interaction and depth on text the
-    model has not seen, and beside it on untrained twins; write the results, their figures and a summary. What
-    is there already is not measured again, and a stopped analysis is picked up.
+    """Measure routing, alignment, drift, ablation, logit lens, attribution, interaction and depth on
+    held-out text, and on untrained twins as the null; write the results, figures and a summary. Existing
+    results are kept, and a stopped analysis continues.
 
     Example:
         srmlab analyze runs/nano
@@ -56,7 +56,7 @@ class Command:
     path: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
     """A run (its last good checkpoint), a checkpoint or an export."""
     pretrained: bool = False
-    """Instead of a run: the trained model that comes with the package."""
+    """Use the model that ships with the package instead of a run."""
     only: tuple[str, ...] = ()
     """Which analyses; by default all but dynamics (the curves over a run's checkpoints), edges (the smallest
     circuit of streams), switches (why routing switches) and translations (what streams pass on); the last two
@@ -66,41 +66,41 @@ class Command:
     text: Path | None = None
     """Read this text file, as one document, instead of the validation tokens."""
     data: Path | None = None
-    """Folder of `srmlab prepare`; by default the run's."""
+    """Output folder of `srmlab prepare`; by default the run's."""
     out: Path | None = None
     """Where analysis/ and figures/ go; by default into the run, or beside a checkpoint or export."""
     null: int | None = None
-    """How many untrained twins (same config, other seeds) to measure on the same text; by default 3 for
+    """Number of untrained twins (same config, other seeds) to measure on the same text; by default 3 for
     models of up to 5M parameters, none for larger ones."""
     threshold: str = "0.10"
-    """An edge is in use above this weight; 2/S: twice what it has if all streams are read alike."""
+    """An edge is in use above this weight; 2/S is twice the uniform weight."""
     lens_tokens: int = 4096
     """How many positions the logit lens reads: it costs 2·S + 1 unembeddings for each, at every layer."""
     margin: float = 0.05
-    """Edges: by how many nats a circuit may raise the loss."""
+    """Edges: how many nats a circuit may add to the loss."""
     closed: Literal["zero", "mean"] = "zero"
-    """Edges: what a closed edge carries, nothing or its mean weight."""
+    """Edges: a closed edge carries nothing, or its mean weight."""
     exact: int = 128
-    """Edges: how many are closed one by one."""
+    """Edges: how many to close one by one."""
     edge_tokens: int = 4096
     """Edges: how many tokens to read; circuits are chosen on one half and tested on the other."""
     dictionary: Path | None = None
     """Switches, translations: a folder of `srmlab dictionary --layers every`; by default the run's newest."""
     segments: int | None = None
-    """Of a model of puzzles: how many segments to look at; by default as many as in training."""
+    """Puzzles: how many segments to analyse; by default as many as in training."""
     max_depth: int | None = None
     """How deep to run the model; by default twice as deep as trained."""
     batch_size: int = 8
-    """Windows at a time."""
+    """Windows per batch."""
     document_mask: bool = False
-    """Attention does not cross documents (always so if the run was trained so)."""
+    """Attention does not cross documents (always on if the run was trained that way)."""
     answers_only: bool = False
-    """Count only what follows "=" in a document (always so if the run was trained so)."""
+    """Count only what follows "=" in a document (always on if the run was trained that way)."""
     formats: tuple[str, ...] = FORMATS
-    """How figures are written."""
+    """File formats of the figures."""
     device: str = "auto"
     json: bool = False
-    """Print JSON, for a program to read."""
+    """Print JSON, for scripts."""
 
     def run(self) -> None:
         try:
@@ -191,7 +191,7 @@ class Command:
         self.segment_depth: int | None = None
         if not reads_puzzles(path):
             if self.segments is not None:
-                raise UserError("--segments is for a model of puzzles; leave it out")
+                raise UserError("--segments is for a puzzle model; leave it out")
             return open_text(
                 path,
                 data=self.data,
@@ -409,7 +409,7 @@ def saying_what_is_kept(store: Store, aloud: bool) -> Iterator[None]:
     except KeyboardInterrupt:
         if aloud:
             kept = ", ".join(store.known()) or "no complete analysis yet"
-            said = f"stopped; kept in {store.results}: {kept}; the same command goes on from here"
+            said = f"stopped; kept in {store.results}: {kept}; run the same command to continue"
             print(f"srmlab analyze: {said}", file=sys.stderr)
         raise
 

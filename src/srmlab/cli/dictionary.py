@@ -28,31 +28,31 @@ class Learning:
     path: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
     """A run (its last good checkpoint), a checkpoint or an export."""
     pretrained: bool = False
-    """Instead of a run: the trained model that comes with the package."""
+    """Use the model that ships with the package instead of a run."""
     features: int | None = None
-    """Features of each stream; by default 8 for each dimension."""
+    """Features per stream; by default 8 per dimension."""
     dead: Literal["replace", "auxiliary"] = "replace"
-    """Features that no longer fire: begin anew where most is unexplained, or learn what the others leave."""
+    """Dead features: re-initialise them on poorly explained states, or train them on the residual."""
     tokens: int = 500_000
-    """Tokens to learn from."""
+    """Tokens to train on."""
     lr: float = 2e-3
     seed: int = 0
-    """Of the first directions and of the order of the text."""
+    """Seed of the initial directions and of the data order."""
     eval_tokens: int = 16_384
     """Validation tokens to measure on."""
     batch_size: int = 8
-    """Windows at a time; bounds the memory."""
+    """Windows per batch; bounds memory."""
     document_mask: bool = False
-    """Attention does not cross documents (always so if the run was trained so)."""
+    """Attention does not cross documents (always on if the run was trained that way)."""
     answers_only: bool = False
-    """Losses are of what follows "=" in a document (always so if the run was trained so)."""
+    """Losses count only what follows "=" in a document (always on if the run was trained that way)."""
     data: Path | None = None
-    """Folder of `srmlab prepare`; by default the run's."""
+    """Output folder of `srmlab prepare`; by default the run's."""
     out: Path | None = None
     """Folder to write; must not exist."""
     device: str = "auto"
     json: bool = False
-    """Print JSON, for a program to read."""
+    """Print JSON, for scripts."""
 
     least: ClassVar[Mapping[str, int]] = {"batch_size": 1, "seed": 0}
 
@@ -106,9 +106,9 @@ class Learning:
 
 @dataclass(kw_only=True)
 class Command(Learning):
-    """Learn sparse dictionaries of the streams of a trained SRM on its training text, one for each stream;
-    measure on validation text what they explain and what the model loses by them; and write a page of their
-    features: where each fires, and which tokens it speaks for.
+    """Train a sparse autoencoder for each stream of an SRM on its training text; measure variance
+    explained and loss recovered on validation text; and write a page of features: where each fires, and
+    which tokens it promotes.
 
     Example:
         srmlab dictionary runs/nano
@@ -122,13 +122,13 @@ class Command(Learning):
     """The states after which layers: last (what the output reads, post-steps included), every (one dictionary
     for all depths), or numbers from 0."""
     k: int | None = None
-    """Features in use at once; by default an eighth of the dimensions."""
+    """Active features (L0); by default an eighth of the dimensions."""
     activation: Literal["topk", "batchtopk", "jumprelu"] = "topk"
     """The k largest of a state, or those above a threshold: k on average."""
     examples: int = 8
-    """Examples of each feature."""
+    """Examples per feature."""
     saelens: bool = False
-    """Also write a folder for every stream in SAELens' format."""
+    """Also write a folder per stream in SAELens' format."""
     out: Path | None = None
     """Folder to write; by default dictionaries/LAYERS-FEATURES-K in the run, or beside an export."""
 

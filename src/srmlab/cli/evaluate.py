@@ -12,9 +12,9 @@ import tyro
 
 @dataclass
 class Command:
-    """Loss, perplexity and bits per byte on the validation text, each with its standard error.
+    """Loss, perplexity and bits per byte on the validation text, with standard errors.
 
-    Beside them is what counting tokens (unigram) and pairs of tokens (bigram) would give.
+    Unigram and bigram count models are given as baselines.
 
     Example:
         srmlab evaluate runs/nano
@@ -25,21 +25,21 @@ class Command:
     path: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
     """A run (its last good checkpoint), a checkpoint or an export."""
     pretrained: bool = False
-    """Instead of a run: the trained model that comes with the package."""
+    """Use the model that ships with the package instead of a run."""
     data: Path | None = None
-    """Folder of `srmlab prepare`; by default the run's."""
+    """Output folder of `srmlab prepare`; by default the run's."""
     text: Path | None = None
     """Read this text file, as one document, instead of the validation tokens."""
     limit_tokens: int | None = None
-    """Stop after so many tokens; by default all of the validation text."""
+    """Stop after this many tokens; by default all of the validation text."""
     batch_size: int = 8
-    """Windows at a time."""
+    """Windows per batch."""
     context: int | None = None
-    """Tokens per window; by default what the run was trained on."""
+    """Tokens per window; by default as in training."""
     document_mask: bool = False
-    """Attention does not cross documents (always so if the run was trained so)."""
+    """Attention does not cross documents (always on if the run was trained that way)."""
     answers_only: bool = False
-    """Count only what follows "=" in a document (always so if the run was trained so)."""
+    """Count only what follows "=" in a document (always on if the run was trained that way)."""
     exit: float | None = None
     """Stop the recursion of a batch where the state changes by less than this share of it, such as 0.05;
     or where the model's own rule says so for all of its tokens, as Ouro's gate: 0.9."""
@@ -47,7 +47,7 @@ class Command:
     """Which of the model's rules --exit is for: change, gate …"""
     device: str = "auto"
     json: bool = False
-    """Print JSON, for a program to read."""
+    """Print JSON, for scripts."""
 
     def run(self) -> None:
         answer = self.evaluate()

@@ -25,11 +25,12 @@ FIELDS = ("clean", "corrupt", "answer", "other")
 
 @dataclass
 class Command:
-    """Put the state that a model has on a clean prompt into a corrupt one, part by part, and measure how much
-    of the difference in its prediction comes back; beside it the gradient's approximation, and the same with
-    the state of another corrupt prompt.
+    """Patch the states of a clean prompt into a corrupt one, part by part, and measure how much of the
+    difference in the prediction is restored; next to it attribution patching (the gradient's
+    approximation), and a null: the states of another corrupt prompt.
 
-    Many pairs come from a file, a JSON object a line: {"clean": …, "corrupt": …, "answer": …, "other": …}.
+    For many pairs, give a file with one JSON object per line: {"clean": …, "corrupt": …, "answer": …,
+    "other": …}.
 
     Example:
         srmlab patch --pretrained --clean "of the United" --corrupt "of the wanted" --out patched
@@ -40,11 +41,11 @@ class Command:
     path: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_OR_FOLDER")] = None
     """A run (its last good checkpoint), a checkpoint or an export."""
     pretrained: bool = False
-    """Instead of those: the trained model that comes with the package."""
+    """Use the model that ships with the package instead."""
     clean: str | None = None
-    """The prompt whose state is put in."""
+    """The prompt whose states are patched in."""
     corrupt: str | None = None
-    """The prompt that is changed; as many tokens as the clean one."""
+    """The prompt that is patched; as many tokens as the clean one."""
     answer: str | None = None
     """What follows the clean prompt (its first token counts); by default what the model finds most likely."""
     other: str | None = None
@@ -57,14 +58,15 @@ class Command:
     over: tuple[Literal["layer", "stream", "position"], ...] = ("layer", "stream", "position")
     """What is patched one by one; the rest is patched all at once."""
     into: Literal["corrupt", "clean"] = "corrupt"
-    """clean: the other way, corrupt states into the clean prompt."""
+    """clean: the reverse, corrupt states into the clean prompt."""
     paths: bool = False
-    """Instead of states: the message of one stream to another in one layer, all others held."""
+    """Patch paths instead of states: the message from one stream to another in one layer, all others
+    frozen."""
     out: Path | None = None
     """A new folder for the result and its figures; without it nothing is written."""
     device: str = "auto"
     json: bool = False
-    """Print JSON, for a program to read."""
+    """Print JSON, for scripts."""
 
     def run(self) -> None:
         from srmlab.progress import Display
@@ -123,9 +125,7 @@ class Command:
                 raise UserError("give --clean TEXT and --corrupt TEXT, or --pairs FILE")
             return [given]
         if given:
-            raise UserError(
-                f"--pairs and --{next(iter(given))} are two ways to say the same: give one of them"
-            )
+            raise UserError(f"--pairs and --{next(iter(given))} are alternatives: give one of them")
         return read_pairs(self.pairs)
 
     def metric_of(self, right: Tensor, wrong: Tensor, clean: Tensor) -> Callable[[Tensor], Tensor]:

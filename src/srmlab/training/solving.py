@@ -1,4 +1,4 @@
-"""What a model of puzzles solves: board by board, after every segment and where it would halt.
+"""What a puzzle model solves: board by board, after every segment and where it would halt.
 
     puzzles = open_puzzles("data/sudoku4")
     found   = solve(model, evaluation_puzzles(puzzles, 64), puzzles.kind, segments=16)
