@@ -29,7 +29,7 @@ class Command:
     runs: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="RUN RUN …")]]
     """Runs, checkpoints or exports; the others are compared with the first."""
     data: Path | None = None
-    """Folder of `srmlab prepare`; by default the first run's."""
+    """Output folder of `srmlab prepare`; by default the first run's."""
     text: Path | None = None
     """Read this text file, as one document, instead of the validation tokens."""
     limit_tokens: int = 65_536

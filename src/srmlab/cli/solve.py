@@ -60,7 +60,7 @@ class Command:
     show: bool = False
     """Puzzles: print the first boards, and what changes from segment to segment."""
     data: Path | None = None
-    """Folder of `srmlab prepare` that the model was trained on; by default the run's."""
+    """Output folder of `srmlab prepare` that the model was trained on; by default the run's."""
     document_mask: bool = False
     """The model was trained with attention within documents only (known for a run)."""
     seed: int = 1

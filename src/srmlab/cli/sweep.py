@@ -51,7 +51,7 @@ class Command:
     out: Path = Path("runs/sweeps")
     """Folder for the runs, and for the table: OUT/NAME-SCALE."""
     data: Path | None = None
-    """Folder of `srmlab prepare`; by default the State of the Union speeches (not at paper scale)."""
+    """Output folder of `srmlab prepare`; by default the State of the Union speeches (not at paper scale)."""
     results: Path | None = None
     """Write the table and the figure here, to RESULTS/NAME-SCALE, instead of with the runs."""
     workers: int = 0
