@@ -148,7 +148,7 @@ def run(name: str, arguments: list[str]) -> None:
 def overview() -> str:
     width = max(map(len, COMMANDS)) + 2
     lines = [
-        "srmlab: the Stream Recursion Model, and the instrument for looking inside it",
+        "srmlab: the Stream Recursion Model, and a toolkit for interpreting it",
         "",
         "usage: srmlab [--import FILE] COMMAND [options]",
         "",

@@ -174,7 +174,7 @@ class LanguageModel(Described[Config], Generic[Config]):
         """Logits [B, T, V], or with `targets` [B, T] their mean cross-entropy (−100 does not count).
 
         `documents` [B, T] gives each token's document; attention then stays inside documents.
-        `attention_mask` [B, T] is 0 at padding, which no token looks at and whose logits mean nothing; each
+        `attention_mask` [B, T] is 0 at padding, which no token attends to and whose logits mean nothing; each
         row is one unbroken run of tokens. A cache remembers it: the mask is always that of `tokens` alone.
         With `exit`, the recursion stops where the state changes by less than this share of it. With `depth`
         it is the pass of `at_depth(depth, gradient_depth)`. With `progress`, the share of training that is

@@ -72,7 +72,7 @@ def solve(
     depth: int | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Solving:
-    """All segments on all boards; `progress` is told how many boards are done."""
+    """All segments on all boards; `progress` is called with the number of boards done."""
     parts: list[Solving] = []
     done = 0
     with model.evaluating():
