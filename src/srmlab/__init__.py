@@ -1,11 +1,11 @@
-"""SRM: the reference implementation of the Stream Recursion Model, and the instrument for looking inside it.
+"""SRM: a reference implementation of the Stream Recursion Model, and a toolkit for interpreting it.
 
 >>> import srmlab, torch
 >>> model = srmlab.build(srmlab.preset("srm-nano"))
 >>> model(torch.zeros(1, 16, dtype=torch.long)).shape
 torch.Size([1, 16, 512])
 
-The names below and the rooms `analysis`, `data`, `dictionaries`, `figures`, `models`, `pretrained` and
+The names below and the subpackages `analysis`, `data`, `dictionaries`, `figures`, `models`, `pretrained` and
 `tasks` are imported on first use: torch takes seconds, which `srmlab --help` need not wait for.
 """
 

@@ -309,5 +309,5 @@ def test_ctrl_c_says_what_is_kept(trained, tmp_path, capsys):
         raise KeyboardInterrupt
     assert capsys.readouterr().err == (
         f"srmlab analyze: stopped; kept in {tmp_path / 'analysis'}: routing; "
-        "the same command goes on from here\n"
+        "run the same command to continue\n"
     )

@@ -76,7 +76,7 @@ def test_nothing_is_suggested_where_nothing_is_near():
         (["--steps"], "--steps needs a value; `srmlab train --help` shows the options"),
         (
             ["--steps", "1"],
-            "warmup = 20: must be between 0 and steps = 1; lower the warm-up, or train for more steps",
+            "warmup = 20: must be between 0 and steps = 1; set --warmup lower, or --steps higher",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""`srmlab solve` for a model of puzzles: what it counts, what it shows, what it refuses."""
+"""`srmlab solve` for a puzzle model: what it counts, what it shows, what it refuses."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_what_is_for_text_says_so(home, command, tmp_path, capsys):
         main([command, str(home / "run"), *more])
     err = capsys.readouterr().err
     assert ended.value.code == 2
-    assert "model of puzzles" in err
+    assert "puzzle model" in err
     assert err.count("\n") == 1
 
 

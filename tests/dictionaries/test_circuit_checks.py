@@ -168,7 +168,7 @@ def test_the_command_writes_a_graph(run, capsys, tmp_path):
         (("--prompt", "a", "--target", "ab"), "'ab' is 2 tokens"),
         (("--prompt", ""), "--prompt is empty"),
         (("--prompt", "a", "--feature", "9.Z"), "give LAYER.STEP.STREAM.FEATURE"),
-        (("--prompt", "a", "--feature", "0.A.0.1", "--target", "a"), "--feature goes without"),
+        (("--prompt", "a", "--feature", "0.A.0.1", "--target", "a"), "--feature cannot be combined with"),
         (("--prompt", "a", "--node-share", 2), "--node-share 2.0: give a share"),
         (("--prompt", "a", "--transcoders", "nowhere"), "no transcoders in nowhere"),
         (("--prompt", "a", "--nodes", 0), "nodes = 0: give 1 or more"),

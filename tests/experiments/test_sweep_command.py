@@ -115,7 +115,7 @@ def test_a_tuned_cell_finds_its_rate_before_it_gets_its_seeds(words, tmp_path, c
     monkeypatch.setitem(catalogue.EXPERIMENTS, "tuned", tuned)
     options = ("--out", tmp_path, "--data", words, "--seeds", 2, "--only", "none")
     assert sweep("tuned", *options, "--dry-run") == 0
-    assert "3 runs, the first of them, 3 of them left" in capsys.readouterr().out
+    assert "3 runs to begin with, 3 of them left; in all at least " in capsys.readouterr().out
     assert sweep("tuned", *options) == 0
     (found,) = json.loads((tmp_path / "tuned-mini" / "result.json").read_text())["cells"]
     assert [run["seed"] for run in found["runs"]] == [0, 1]
@@ -221,7 +221,7 @@ def test_the_list(capsys):
         (["tiny", "--steps", "0"], "--steps 0: must be at least 1"),
         (["tiny", "--data", "/nowhere"], "/nowhere"),
         (["tiny", "--data", "WORDS", "--only", "nothing"], "tiny has attention, none"),
-        (["show", "tiny", "--out", "/nowhere"], "nothing is done of it"),
+        (["show", "tiny", "--out", "/nowhere"], "no results in"),
     ],
 )
 def test_bad_input_is_one_line(arguments, complaint, words, capsys):

@@ -135,7 +135,7 @@ def test_a_dictionary_of_other_weights_is_passed_over_with_a_word_and_refused_if
     for words, fix in (
         ([str(tmp_path / "tiny"), "--dictionary", str(folder)], "learned on other weights"),
         ([str(tmp_path / "tiny"), "--dictionary", str(tmp_path)], "no dictionary in"),
-        (["--preset", "srm-nano", "--dictionary", str(folder)], "goes with a run"),
+        (["--preset", "srm-nano", "--dictionary", str(folder)], "needs a trained run"),
     ):
         with pytest.raises(SystemExit) as stop:
             main(["report", *words, "--out", str(tmp_path / "report.html")])

@@ -205,5 +205,5 @@ def test_documents_of_another_shape_are_refused():
 
 def test_documents_and_a_cache_are_refused_together():
     model = build(SRM_TINY)
-    with pytest.raises(ValueError, match="documents and cache do not go together"):
+    with pytest.raises(ValueError, match="documents and a cache cannot be combined"):
         model(some_tokens(2, T), documents=DOCUMENTS, cache=model.new_cache())

@@ -332,7 +332,7 @@ def test_top_k_and_top_p_together_keep_what_both_keep():
         ({"tokens": torch.zeros(3, dtype=torch.long)}, r"tokens of shape \(3,\): need \[batch, token\]"),
         ({"tokens": torch.zeros(1, 0, dtype=torch.long)}, "with at least one token"),
         ({"tokens": torch.zeros(0, 3, dtype=torch.long)}, "with at least one token"),
-        ({"tokens": torch.tensor([[1, 99]])}, "token ids of 1 to 99: this model knows those of 0 to 12"),
+        ({"tokens": torch.tensor([[1, 99]])}, "token ids of 1 to 99: this model's range is 0 to 12"),
         ({"tokens": torch.tensor([[1, -1]])}, "token ids of -1 to 1"),
         ({"temperature": float("nan")}, "temperature = nan"),
     ],

@@ -120,7 +120,7 @@ def test_generation_can_reuse_the_cache():
 def test_reuse_is_refused_where_it_is_not_defined():
     with pytest.raises(UserError, match="srm cannot reuse its last level's cache; leave it out"):
         small(SRM_TINY).new_cache(reuse=True)
-    with pytest.raises(UserError, match="exit and a cache with reuse do not go together"):
+    with pytest.raises(UserError, match="exit and a cache with reuse cannot be combined"):
         generate(small(OURO_TINY), some_tokens(), 2, exit=0.5, reuse_cache=True)
 
 

@@ -106,7 +106,7 @@ def test_evaluate_tells_the_loss_on_answers(folder, capsys):
         (["srm", "--data", "nowhere"], "is not prepared data"),
         (["gpt2", "--depth", "4"], "gpt2 cannot run at another depth"),
         (["export"], "does not say what it was trained on: give --data"),
-        (["export", "--data", "words"], "which is no task: give --task"),
+        (["export", "--data", "words"], "which is not a task: give --task"),
         (["export", "--data", "all", "--task", "hops"], "no problem is held out"),
         (["missing"], "does not exist"),
     ],

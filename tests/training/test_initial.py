@@ -116,10 +116,10 @@ def test_a_run_without_a_checkpoint_does_not_begin_again_from_others(source, oth
     stopped_before_its_first_checkpoint(source, other, run, monkeypatch)
     taken = source / "checkpoints/step-12"
     kept = Path(shutil.move(taken, tmp_path / "kept"))
-    with pytest.raises(UserError, match=r"step-12, whose weights the run was begun from, is gone: "):
+    with pytest.raises(UserError, match=r"step-12, whose weights the run started from, is gone: "):
         resume(run, show=False)
     srmlab.save(srmlab.build(MODEL), taken)
-    with pytest.raises(UserError, match=r"step-12, whose weights the run was begun from, has changed: "):
+    with pytest.raises(UserError, match=r"step-12, whose weights the run started from, has changed: "):
         resume(run, show=False)
     shutil.rmtree(taken)
     shutil.move(kept, taken)

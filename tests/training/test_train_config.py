@@ -21,7 +21,7 @@ from srmlab.training.config import changes_between, execution, identity
         ({"lr": float("nan")}, "lr = nan: must be a number"),
         (
             {"warmup": 20, "steps": 10},
-            "warmup = 20: must be between 0 and steps = 10; lower the warm-up, or train for more steps",
+            "warmup = 20: must be between 0 and steps = 10; set --warmup lower, or --steps higher",
         ),
         ({"schedule": "linear"}, "schedule = 'linear': must be 'constant' or 'cosine'"),
         ({"betas": [0.9]}, "betas = (0.9,): must be 2 values, each a number"),

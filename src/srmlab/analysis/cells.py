@@ -1,6 +1,6 @@
 """Cell by cell: when does each cell of a puzzle become right, and does it flip back?
 
-Of a model of puzzles, unrolled over its segments (`srmlab.training.run_puzzles`), the state after every layer
+Of a puzzle model, unrolled over its segments (`srmlab.training.run_puzzles`), the state after every layer
 is read out as if it were the last, and the likeliest value of every cell that was to be filled is compared
 with the answer. Over segments × layers:
 
@@ -132,13 +132,13 @@ class CellSums(LevelReader):
 
 
 def reads_puzzles(model: LanguageModel) -> bool:
-    """Whether it is a model of puzzles."""
+    """Whether it is a puzzle model."""
     return not model.config.causal
 
 
 def puzzles_of(model: LanguageModel, analysis: str) -> LanguageModel:
     if not reads_puzzles(model):
-        raise UserError(f"{analysis} is defined on a model of puzzles; this one reads text")
+        raise UserError(f"{analysis} is defined on a puzzle model; this one reads text")
     return model
 
 

@@ -1,6 +1,6 @@
 """Fixed points: does a solved board stay solved, does the state come to rest, and where do wrong answers end?
 
-A model of puzzles, unrolled over its segments, is run for twice as many as it was trained for. K is the
+A puzzle model, unrolled over its segments, is run for twice as many as it was trained for. K is the
 trained number, and k counts the ends of segments:
 
     change      ‖z_k − z_{k−1}‖ / ‖z_{k−1}‖ of the whole state of a cell, mean over cells

@@ -47,7 +47,7 @@ class Request:
     results: Mapping[str, Result]  # of earlier passes, by name
     threshold: float = 0.10
     lens_tokens: int | None = LENS_TOKENS
-    segment_depth: int | None = None  # of an unrolled model of puzzles: the levels of a segment
+    segment_depth: int | None = None  # of an unrolled puzzle model: the levels of a segment
 
 
 def any_model(model: LanguageModel) -> bool:  # noqa: ARG001

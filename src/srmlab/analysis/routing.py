@@ -138,7 +138,7 @@ class Routing(Result):
     def headline(self) -> str:
         first = ", ".join(f"S{s} {self.outgoing[s]:.0%}" for s in self.hubs[:3]) or "none"
         self_routing = f"self-routing {self.mean_self_routing:.0%}"
-        return f"hubs {first}; {self_routing}; layer to layer r = {self.mean_stability:.2f}"
+        return f"read most {first}; {self_routing}; layer to layer r = {self.mean_stability:.2f}"
 
     def summary(self) -> str:
         layers, heads = self.frequency.shape[:2]
@@ -150,7 +150,7 @@ class Routing(Result):
             f"Routing, weight > {self.threshold:g} ({self.evidence})",
             f"  {layers} layers × {heads} heads × {self.streams} streams; uniform 1/S = {self.uniform:.3f}",
             f"  edges in use: {self.text('in_use', '.1%')} of all",
-            "  hubs (outgoing frequency): " + named(self.hubs),
+            "  read most (outgoing frequency over mean + 1 s.d.): " + named(self.hubs),
             "  sinks (rarely read): " + named(self.sinks),
             f"  self-routing: mean {self.text('mean_self_routing', '.1%')}, above one half in "
             f"{self.text('mostly_self', 'd')} of {layers * heads * self.streams}",

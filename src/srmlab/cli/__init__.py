@@ -23,29 +23,29 @@ from srmlab.cli.options import parse
 from srmlab.errors import Notice, UserError, nearest
 
 COMMANDS = {  # name → one line for `srmlab --help`; the module is srmlab.cli.<name>
-    "demo": "the whole path once, small: text, training, analyses, a report",
-    "presets": "list the models by name: sizes, exact parameters, arithmetic",
-    "info": "describe one model in full: computation, parameters, sites",
-    "prepare": "turn text into token shards: a corpus by name, or your own files",
-    "train": "train a model on prepared tokens",
-    "resume": "continue a stopped run, as if it had never stopped",
-    "evaluate": "loss, perplexity and bits per byte on unseen text",
-    "compare": "runs of any architectures side by side, on the same tokens",
-    "solve": "problems solved, by difficulty and by depth",
-    "generate": "continue a prompt, and show the text as it is made",
-    "analyze": "look inside a model: routing, alignment, drift, ablation, lens",
-    "patch": "put states of one prompt into another: what carries what",
-    "dictionary": "learn sparse dictionaries of the streams; a page of features",
-    "transcoder": "learn transcoders of the step functions, one for all depths",
-    "circuit": "what a prediction is made of, feature by feature",
-    "sparsity": "features in use against what is lost, over several k and seeds",
-    "paper": "write the data files that the paper's own LaTeX figures read",
+    "demo": "the whole pipeline in small: text, training, analyses, a report",
+    "presets": "list the models by name: sizes, exact parameters, FLOP",
+    "info": "describe a model or run: computation, parameters, sites",
+    "prepare": "tokenize a corpus by name, or your own files; generate puzzles",
+    "train": "train a model on prepared tokens or puzzles",
+    "resume": "continue a stopped run, bitwise as if it had never stopped",
+    "evaluate": "loss, perplexity and bits per byte on held-out text",
+    "compare": "compare runs of any architecture on the same tokens",
+    "solve": "accuracy on tasks and puzzles, by difficulty and depth",
+    "generate": "continue a prompt, streaming the text",
+    "analyze": "measure routing, alignment, drift, ablation, logit lens and more",
+    "patch": "activation, attribution and path patching between prompts",
+    "dictionary": "train SAEs of the streams; write a page of features",
+    "transcoder": "train transcoders of the step functions, shared by all depths",
+    "circuit": "attribution graph of a prediction, feature by feature",
+    "sparsity": "SAE sparsity (L0) against loss recovered, over several k and seeds",
+    "paper": "write the data files that the paper's LaTeX figures read",
     "report": "write one self-contained HTML file about a run",
-    "explore": "look at the streams in a browser",
-    "sweep": "run the paper's experiments, or show what came out of them",
-    "fit": "fit how the loss falls with tokens and FLOP, and extrapolate it",
+    "explore": "explore a model in the browser",
+    "sweep": "run the paper's experiments, or show their results",
+    "fit": "fit and extrapolate loss against tokens and FLOP",
     "export": "write a model for Hugging Face tools, or for srmlab.load",
-    "bench": "time the models beside Hugging Face GPT-2 and the pseudocode",
+    "bench": "time the models against Hugging Face GPT-2 and the pseudocode",
     "completion": "print a completion script for bash, zsh or fish",
 }
 
@@ -79,7 +79,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
 def import_extensions(argv: list[str]) -> list[str]:
     """Import the files of `--import FILE`, before the command, and of SRMLAB_IMPORT; the rest of the line.
 
-    Such a file enters architectures, connections, analyses or tasks of one's own (docs/extending.md).
+    Such a file enters your own architectures, connections, analyses or tasks (docs/extending.md).
     """
     files = [file for file in os.environ.get("SRMLAB_IMPORT", "").split(os.pathsep) if file]
     while argv and argv[0] == "--import":
@@ -112,7 +112,7 @@ def import_file(path: Path) -> None:
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"--import {path} fails ({type(error).__name__}: {error}): mend the file") from error
+        raise UserError(f"--import {path} fails ({type(error).__name__}: {error}): fix the file") from error
 
 
 def show_warning(
@@ -148,7 +148,7 @@ def run(name: str, arguments: list[str]) -> None:
 def overview() -> str:
     width = max(map(len, COMMANDS)) + 2
     lines = [
-        "srmlab: the Stream Recursion Model, and the instrument for looking inside it",
+        "srmlab: the Stream Recursion Model, and a toolkit for interpreting it",
         "",
         "usage: srmlab [--import FILE] COMMAND [options]",
         "",

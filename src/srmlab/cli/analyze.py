@@ -34,9 +34,9 @@ WITHOUT_TWINS = ("dynamics", "switches")  # switches measures twins of its own
 
 @dataclass(kw_only=True)
 class Command(OfText):
-    """Measure routing, alignment, drift, ablation, logit lens, attribution, interaction and depth on text the
-    model has not seen, and beside it on untrained twins; write the results, their figures and a summary. What
-    is there already is not measured again, and a stopped analysis is picked up.
+    """Measure routing, alignment, drift, ablation, logit lens, attribution, interaction and depth on
+    held-out text, and on untrained twins as the null; write the results, figures and a summary. Existing
+    results are kept, and a stopped analysis continues.
 
     Example:
         srmlab analyze runs/nano
@@ -61,30 +61,30 @@ class Command(OfText):
     out: Path | None = None
     """Where analysis/ and figures/ go; by default into the run, or beside a checkpoint or export."""
     null: int | None = None
-    """How many untrained twins (same config, other seeds) to measure on the same text; by default 3 for
+    """Number of untrained twins (same config, other seeds) to measure on the same text; by default 3 for
     models of up to 5M parameters, none for larger ones."""
     threshold: str = "0.10"
-    """An edge is in use above this weight; 2/S: twice what it has if all streams are read alike."""
+    """An edge is in use above this weight; 2/S is twice the uniform weight."""
     lens_tokens: int = 4096
     """How many positions the logit lens reads: it costs 2·S + 1 unembeddings for each, at every layer."""
     margin: float = 0.05
-    """Edges: by how many nats a circuit may raise the loss."""
+    """Edges: how many nats a circuit may add to the loss."""
     closed: Literal["zero", "mean"] = "zero"
-    """Edges: what a closed edge carries, nothing or its mean weight."""
+    """Edges: a closed edge carries nothing, or its mean weight."""
     exact: int = 128
-    """Edges: how many are closed one by one."""
+    """Edges: how many to close one by one."""
     edge_tokens: int = 4096
     """Edges: how many tokens to read; circuits are chosen on one half and tested on the other."""
     dictionary: Path | None = None
     """Switches, translations: a folder of `srmlab dictionary --layers every`; by default the run's newest."""
     segments: int | None = None
-    """Of a model of puzzles: how many segments to look at; by default as many as in training."""
+    """Puzzles: how many segments to analyse; by default as many as in training."""
     max_depth: int | None = None
     """How deep to run the model; by default twice as deep as trained."""
     batch_size: int = 8
-    """Windows at a time."""
+    """Windows per batch."""
     formats: tuple[str, ...] = FORMATS
-    """How figures are written."""
+    """File formats of the figures."""
 
     def run(self) -> None:
         with writing(self.out):
@@ -153,7 +153,7 @@ class Command(OfText):
         self.segment_depth: int | None = None
         if not reads_puzzles(path):
             if self.segments is not None:
-                raise UserError("--segments is for a model of puzzles; leave it out")
+                raise UserError("--segments is for a puzzle model; leave it out")
             return self.open_text(text=self.text, longest=self.tokens, device=device)
         for name in ("text", "document_mask", "answers_only"):
             if getattr(self, name):
@@ -357,7 +357,7 @@ def saying_what_is_kept(store: Store, aloud: bool) -> Iterator[None]:
     except KeyboardInterrupt:
         if aloud:
             kept = ", ".join(store.known()) or "no complete analysis yet"
-            said = f"stopped; kept in {store.results}: {kept}; the same command goes on from here"
+            said = f"stopped; kept in {store.results}: {kept}; run the same command to continue"
             print(f"srmlab analyze: {said}", file=sys.stderr)
         raise
 

@@ -24,8 +24,7 @@ BENCHES = ("training_step", "attention", "decoding", "sites", "analyses", "explo
 
 @dataclass
 class Command:
-    """Time SRM side by side with Hugging Face GPT-2 and with the paper's pseudocode, as ratios within one
-    run.
+    """Time SRM against Hugging Face GPT-2 and the paper's pseudocode, as ratios within one run.
 
     Example:
         srmlab bench
@@ -35,9 +34,9 @@ class Command:
     benches: Annotated[tuple[str, ...], tyro.conf.Positional] = BENCHES
     """Which ones: training_step, attention, decoding, sites, analyses, explorer, exit, scaling."""
     rounds: int = 3
-    """How often the candidates take turns; medians are reported."""
+    """Rounds in which the candidates take turns; medians are reported."""
     threads: int = 2
-    """Threads of the CPU to use."""
+    """CPU threads to use."""
     base_tokens: int = 1024
     """How many tokens the analyses of srm-base read; 8192 takes an hour on two cores."""
     json: Path | None = None

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class Command:
-    """Write the attribution graph of a prediction: which features of which step, stream and token it comes
-    from, and which those come from, down to the tokens. Features are those of the run's newest transcoders
-    (`srmlab transcoder RUN`). The graph is checked: features are cut, and the real change of the target is
-    set beside the predicted one, and beside features at random.
+    """Write the attribution graph of a prediction: which features, at which step, stream and token,
+    produce it, and what produces those, down to the tokens. Features are those of the run's newest
+    transcoders (`srmlab transcoder RUN`). The graph is checked by ablating features and comparing the
+    actual change of the target with the predicted one, and with random features.
 
     Example:
         srmlab circuit runs/nano --prompt "The people of the United" --out graph.json
@@ -34,34 +34,34 @@ class Command:
     """
 
     prompt: str
-    """The text; the graph is of what comes after it."""
+    """The prompt; the graph is for the next token."""
     out: Path
     """The JSON file to write, in Neuronpedia's format; must not exist."""
     path: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
     """A run (its last good checkpoint), a checkpoint or an export."""
     pretrained: bool = False
-    """Instead of a run: the trained model that comes with the package."""
+    """Use the model that ships with the package instead of a run."""
     transcoders: Path | None = None
     """A folder of `srmlab transcoder`; by default the run's newest of MLPs."""
     target: str | None = None
-    """The token whose logit it is, as text; by default the most likely one."""
+    """The target token, as text; by default the most likely one."""
     against: str | None = None
-    """Another token: the graph is of the difference of the two logits."""
+    """Another token: explain the difference of the two logits."""
     feature: str | None = None
-    """LAYER.STEP.STREAM.FEATURE, active at the last token, instead of a logit."""
+    """LAYER.STEP.STREAM.FEATURE, active at the last token: explain it instead of a logit."""
     nodes: int = 384
-    """Features whose own edges are found, the most influential first."""
+    """Number of features to expand, the most influential first."""
     node_share: float = 0.8
-    """Of all influence, how much the nodes that are written have."""
+    """Share of all influence that the kept nodes must have."""
     edge_share: float = 0.98
-    """Of theirs, how much the edges that are written have."""
+    """Share of their influence that the kept edges must have."""
     check: bool = True
-    """Cut features, and report what really changes."""
+    """Ablate features and report the actual change."""
     view: Path | None = None
     """Also write the graph as a view for `srmlab explore RUN --view FILE`: a JavaScript file."""
     device: str = "auto"
     json: bool = False
-    """Print the scores as JSON, for a program to read."""
+    """Print the scores as JSON, for scripts."""
 
     def run(self) -> None:
         answer = self.trace()
@@ -113,7 +113,7 @@ class Command:
             if file is not None and not file.parent.is_dir():
                 raise UserError(f"{option} {file}: there is no folder {file.parent}; make it first")
         if self.feature is not None and (self.target is not None or self.against is not None):
-            raise UserError("--feature goes without --target and --against: give one of them")
+            raise UserError("--feature cannot be combined with --target and --against")
         for name in ("node_share", "edge_share"):
             if not 0 < getattr(self, name) <= 1:
                 option = name.replace("_", "-")

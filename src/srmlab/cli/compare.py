@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass
 class Command:
-    """Two or more runs side by side: parameters, arithmetic, depth, loss on the same tokens with its
-    interval, the difference to the first, window by window, and how alike the states of tokens are.
+    """Compare two or more runs: parameters, FLOP, depth, loss on the same tokens with its interval, the
+    paired difference from the first run, and how similar the states of different tokens are.
 
     Example:
         srmlab compare runs/srm runs/ouro runs/huginn
@@ -28,20 +28,20 @@ class Command:
     """
 
     runs: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="RUN RUN …")]]
-    """Runs, checkpoints or exports; the first is what the others are compared with."""
+    """Runs, checkpoints or exports; the others are compared with the first."""
     data: Path | None = None
-    """Folder of `srmlab prepare`; by default the first run's."""
+    """Output folder of `srmlab prepare`; by default the first run's."""
     text: Path | None = None
     """Read this text file, as one document, instead of the validation tokens."""
     limit_tokens: int = 65_536
-    """Stop after so many tokens."""
+    """Stop after this many tokens."""
     batch_size: int = 8
-    """Windows at a time."""
+    """Windows per batch."""
     context: int | None = None
-    """Tokens per window; by default the shortest that one of the runs was trained on."""
+    """Tokens per window; by default the shortest of the runs' training contexts."""
     device: str = "auto"
     json: bool = False
-    """Print JSON, for a program to read."""
+    """Print JSON, for scripts."""
 
     def run(self) -> None:
         from srmlab.analysis.comparison import compare
@@ -71,7 +71,7 @@ class Command:
             return
         print(table(rows))
         print()
-        print(f"{read}; ± is a 95 % interval over windows, and says nothing of other seeds.")
+        print(f"{read}; ± is a 95 % interval over windows, and does not cover training seeds.")
         print("difference: to the first, on the same windows; collapse: cosine between the states of")
         print("different tokens where they are read out, 1 where all are the same.")
 

@@ -27,7 +27,7 @@ class Stage:
 
 @dataclass
 class Command:
-    """Train a small SRM on real text, look inside it, and write a report: a few minutes on two cores.
+    """Train a small SRM on real text, analyse it, and write a report: a few minutes on two cores.
 
     Example:
         srmlab demo
@@ -35,11 +35,11 @@ class Command:
     """
 
     out: Path = Path("runs/demo")
-    """Where it all goes: OUT/data and OUT/run."""
+    """Output folder: OUT/data and OUT/run."""
     steps: int | None = None
     """Training steps; by default those of the srm-nano recipe."""
     tokens: int = 8192
-    """How much text the analyses read."""
+    """How many tokens the analyses read."""
 
     def run(self) -> None:
         from srmlab.cli import run

@@ -24,18 +24,18 @@ class Learning(OfText):
     """What every command that learns from a run's text can be told."""
 
     features: int | None = None
-    """Features of each stream; by default 8 for each dimension."""
+    """Features per stream; by default 8 per dimension."""
     dead: Literal["replace", "auxiliary"] = "replace"
-    """Features that no longer fire: begin anew where most is unexplained, or learn what the others leave."""
+    """Dead features: re-initialise them on poorly explained states, or train them on the residual."""
     tokens: int = 500_000
-    """Tokens to learn from."""
+    """Tokens to train on."""
     lr: float = 2e-3
     seed: int = 0
-    """Of the first directions and of the order of the text."""
+    """Seed of the initial directions and of the data order."""
     eval_tokens: int = 16_384
     """Validation tokens to measure on."""
     batch_size: int = 8
-    """Windows at a time; bounds the memory."""
+    """Windows per batch; bounds memory."""
     out: Path | None = None
     """Folder to write; must not exist."""
 
@@ -74,9 +74,9 @@ class Learning(OfText):
 
 @dataclass(kw_only=True)
 class Command(Learning):
-    """Learn sparse dictionaries of the streams of a trained SRM on its training text, one for each stream;
-    measure on validation text what they explain and what the model loses by them; and write a page of their
-    features: where each fires, and which tokens it speaks for.
+    """Train a sparse autoencoder for each stream of an SRM on its training text; measure variance
+    explained and loss recovered on validation text; and write a page of features: where each fires, and
+    which tokens it promotes.
 
     Example:
         srmlab dictionary runs/nano
@@ -90,13 +90,13 @@ class Command(Learning):
     """The states after which layers: last (what the output reads, post-steps included), every (one dictionary
     for all depths), or numbers from 0."""
     k: int | None = None
-    """Features in use at once; by default an eighth of the dimensions."""
+    """Active features (L0); by default an eighth of the dimensions."""
     activation: Literal["topk", "batchtopk", "jumprelu"] = "topk"
     """The k largest of a state, or those above a threshold: k on average."""
     examples: int = 8
-    """Examples of each feature."""
+    """Examples per feature."""
     saelens: bool = False
-    """Also write a folder for every stream in SAELens' format."""
+    """Also write a folder per stream in SAELens' format."""
     out: Path | None = None
     """Folder to write; by default dictionaries/LAYERS-FEATURES-K in the run, or beside an export."""
 

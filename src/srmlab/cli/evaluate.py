@@ -12,9 +12,9 @@ from srmlab.cli.shared import OfText
 
 @dataclass(kw_only=True)
 class Command(OfText):
-    """Loss, perplexity and bits per byte on the validation text, each with its standard error.
+    """Loss, perplexity and bits per byte on the validation text, with standard errors.
 
-    Beside them is what counting tokens (unigram) and pairs of tokens (bigram) would give.
+    Unigram and bigram count models are given as baselines.
 
     Example:
         srmlab evaluate runs/nano
@@ -25,11 +25,11 @@ class Command(OfText):
     text: Path | None = None
     """Read this text file, as one document, instead of the validation tokens."""
     limit_tokens: int | None = None
-    """Stop after so many tokens; by default all of the validation text."""
+    """Stop after this many tokens; by default all of the validation text."""
     batch_size: int = 8
-    """Windows at a time."""
+    """Windows per batch."""
     context: int | None = None
-    """Tokens per window; by default what the run was trained on."""
+    """Tokens per window; by default as in training."""
     exit: float | None = None
     """Stop the recursion of a batch where the state changes by less than this share of it, such as 0.05;
     or where the model's own rule says so for all of its tokens, as Ouro's gate: 0.9."""

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Command:
-    """Look at the streams of a model think, in your browser. Everything runs here; nothing is asked of any
-    other machine.
+    """Explore a model in the browser. Everything runs on this machine; no request goes to any other.
 
     Example:
         srmlab explore --pretrained
@@ -39,21 +38,21 @@ class Command:
     run_path: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
     """A run, a checkpoint or an export; or a folder of runs."""
     preset: str | None = None
-    """Instead of a run: an untrained model by name."""
+    """Use an untrained preset instead of a run."""
     pretrained: bool = False
-    """Instead of a run: the trained model that comes with the package."""
+    """Use the model that ships with the package instead of a run."""
     segments: int | None = None
-    """Of a run on puzzles: how many segments to look at; by default as many as in training."""
+    """Puzzles: how many segments to show; by default as many as in training."""
     dictionary: Path | None = None
-    """A folder of `srmlab dictionary`; by default the run's newest one."""
+    """Output folder of `srmlab dictionary`; by default the run's newest."""
     view: Annotated[tuple[Path, ...], tyro.conf.UseAppendAction] = ()
-    """A JavaScript file with a view of your own; several times for several."""
+    """A JavaScript file with your own view; repeat for several."""
     port: int = 8765
-    """0 takes any free one."""
+    """0 picks any free port."""
     host: str = "127.0.0.1"
-    """The address to listen on. Anything but loopback lets others in: there is no password."""
+    """The address to listen on. Anything but loopback gives others access: there is no password."""
     browser: bool = True
-    """Open the page."""
+    """Open the page in a browser."""
 
     def run(self) -> None:
         from srmlab.explorer.frontend import register_view
@@ -69,9 +68,9 @@ class Command:
         try:
             several = runs_below(run) if run is not None else {}
             if several and self.dictionary is not None:
-                raise UserError("--dictionary goes with one run: give the run")
+                raise UserError("--dictionary needs a run: give one")
             if several and self.segments is not None:
-                raise UserError("--segments goes with one run: give the run")
+                raise UserError("--segments needs a run: give one")
             if several:
                 serve(f"{len(several)} runs", listener, self.host, self.browser, partial(Runs, several))
             else:
@@ -95,9 +94,9 @@ def opened(
     from srmlab.explorer.opening import open_preset, open_run, use_threads
 
     if run is None and dictionary is not None:
-        raise UserError("--dictionary goes with a run: an untrained preset has none")
+        raise UserError("--dictionary needs a trained run: a preset has no dictionary")
     if run is None and segments is not None:
-        raise UserError("--segments goes with a run on puzzles: leave it out")
+        raise UserError("--segments is for puzzle runs: leave it out")
     session = open_run(run, dictionary, segments) if run is not None else open_preset(preset or "")
     use_threads(session.model)
     return session

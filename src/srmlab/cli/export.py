@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Command:
-    """Write the model of a run as a folder that Hugging Face opens, or as a plain folder of ours.
+    """Export the model of a run for Hugging Face, or as a plain folder for srmlab.load.
 
     Example:
         srmlab export runs/nano --to hf --out exports/nano-hf
@@ -27,15 +27,15 @@ class Command:
     """
 
     out: Path
-    """The folder to write; must not exist."""
+    """The folder to write; must not exist yet."""
     source: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_OR_FOLDER")] = None
     """A run, a checkpoint, or an earlier export of either kind."""
     pretrained: bool = False
-    """Instead of those: the trained model that comes with the package."""
+    """Use the model that ships with the package instead."""
     to: Literal["hf", "safetensors"] = "hf"
     """hf: for `AutoModelForCausalLM` and `AutoTokenizer`. safetensors: for `srmlab.load`."""
     tokenizer: str | None = None
-    """gpt2, byte or a saved tokenizer's folder, where the source has none of its own."""
+    """gpt2, byte or a saved tokenizer's folder, if the source has none."""
 
     def run(self) -> None:
         from srmlab.training.run_text import chosen

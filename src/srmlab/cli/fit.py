@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass
 class Command:
-    """Fit a power law with an offset to the training loss of each run, against tokens and against FLOP, with
-    intervals by bootstrap, and extrapolate it. It says how far that can be trusted.
+    """Fit a power law with an offset to the training loss of each run, against tokens and against FLOP,
+    with bootstrap intervals, and extrapolate it, saying how far that can be trusted.
 
     Example:
         srmlab fit runs/nano
@@ -28,11 +28,11 @@ class Command:
     runs: tyro.conf.Positional[Annotated[tuple[Path, ...], tyro.conf.arg(metavar="RUN…")]]
     """Runs of `srmlab train` or `srmlab sweep`."""
     tokens: float = 300e9
-    """Where to extrapolate to; the paper has 300B tokens."""
+    """Extrapolate to this many tokens; the paper's figure is 300B."""
     out: Path | None = None
-    """Also draw it, to OUT.png and OUT.svg."""
+    """Also plot it, to OUT.png and OUT.svg."""
     json: bool = False
-    """Print JSON, for a program to read."""
+    """Print JSON, for scripts."""
 
     def run(self) -> None:
         from srmlab.experiments.fit import fit_curve, read_curve

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class Command:
-    """Continue a prompt, and show the text as it is made.
+    """Continue a prompt, streaming the text.
 
-    A preset has fresh weights and writes noise. Where there is no tokenizer, token ids are written instead.
+    A preset has random weights and writes noise. Without a tokenizer, token ids are printed instead.
 
     Example:
         srmlab generate --pretrained --prompt "My fellow citizens"
@@ -41,34 +41,34 @@ class Command:
     )
     """A run, a checkpoint, an export, or a preset by name."""
     pretrained: bool = False
-    """Instead of those: the trained model that comes with the package."""
+    """Use the model that ships with the package instead."""
     prompt: str = ""
-    """The text to continue; empty starts a document."""
+    """The text to continue; if empty, start a document."""
     tokens: Annotated[tuple[int, ...], tyro.conf.arg(metavar="ID")] = ()
     """The prompt as token ids, instead of --prompt."""
     max_new_tokens: int = 64
-    """How many tokens to write at most; an end-of-text stops before."""
+    """Maximum number of tokens; stops earlier at an end-of-text."""
     temperature: float = 0.8
-    """0 always takes the most likely token."""
+    """0 is greedy decoding."""
     top_k: int | None = None
-    """Choose among the k most likely tokens only."""
+    """Sample from the k most likely tokens only."""
     top_p: float | None = None
-    """Choose among the most likely tokens that together have this probability."""
+    """Sample from the most likely tokens with this total probability."""
     seed: int | None = None
-    """The same seed writes the same text; without it each call differs."""
+    """The same seed gives the same text; without it each call differs."""
     overflow: Literal["refuse", "slide"] = "refuse"
-    """Past the model's context: refuse, or forget the first half and go on."""
+    """Past the model's context: stop with an error, or drop the first half and go on."""
     exit: float | None = None
     """Stop the recursion of a token where its state changes by less than this share of it, such as 0.05; or
     by the model's own rule, as Ouro's gate: 0.9."""
     exit_by: str | None = None
     """Which of the model's rules --exit is for: change, gate …"""
     reuse_cache: bool = False
-    """Keep keys and values of a looped model's last loop only."""
+    """Cache keys and values of a looped model's last loop only."""
     tokenizer: str | None = None
-    """gpt2, byte or a saved tokenizer's folder, where the model has none of its own."""
+    """gpt2, byte or a saved tokenizer's folder, if the model has none."""
     json: bool = False
-    """Print JSON at the end, for a program to read."""
+    """Print JSON at the end, for scripts."""
 
     def run(self) -> None:
         import torch
@@ -83,7 +83,7 @@ class Command:
         fresh = not path.exists()
         model, tokenizer = build_preset(str(path)) if fresh else open_folder(path)
         if not model.config.causal:
-            raise UserError(f"{path} is a model of puzzles and writes no text: use `srmlab solve`")
+            raise UserError(f"{path} is a puzzle model and writes no text: use `srmlab solve`")
         if self.tokenizer is not None:
             tokenizer = make_tokenizer(self.tokenizer)
         prompt = self.prompt_tokens(model, byte_tokenizer() if fresh and tokenizer is None else tokenizer)
@@ -130,7 +130,7 @@ class Command:
 
     def prompt_tokens(self, model: LanguageModel, tokenizer: Tokenizer | None) -> list[int]:
         if self.tokens and self.prompt:
-            raise UserError("--prompt and --tokens are two ways to say the same: give one of them")
+            raise UserError("--prompt and --tokens are alternatives: give one of them")
         if self.tokens:
             prompt = list(self.tokens)
         elif tokenizer is not None:

@@ -31,8 +31,8 @@ WIDTH = 80  # columns of everything printed here
 
 @dataclass
 class Command:
-    """Describe one model in full: computation, config, parameters part by part, arithmetic, memory, sites.
-    Of a run, a checkpoint or an export, first: how far it was trained, on what, its losses, what it holds.
+    """Describe a model: computation, config, parameters by part, FLOP, memory, sites. For a run,
+    checkpoint or export, first its training: steps, data, losses, contents.
 
     Example:
         srmlab info srm-base
@@ -45,11 +45,11 @@ class Command:
     name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = None
     """A preset (`srmlab presets --sweep` lists them), or a run, a checkpoint or an export."""
     pretrained: bool = False
-    """Instead of NAME: the trained model that comes with the package."""
+    """Use the model that ships with the package instead."""
     set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FIELD=VALUE")] = ()
     """Change fields of the config."""
     json: bool = False
-    """Print JSON, for a program to read."""
+    """Print JSON, for scripts."""
 
     def run(self) -> None:
         if self.name is None and not self.pretrained:

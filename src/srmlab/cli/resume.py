@@ -15,8 +15,8 @@ from srmlab.training.config import Execution
 class Command:
     """Continue a stopped run from its last good checkpoint, to the same result as if it had never stopped.
 
-    What decides the result is fixed by the run. How it is computed may change: every option below has the
-    run's value unless given.
+    Everything that affects the result is fixed by the run. How it is computed may change: the options
+    below default to the run's values.
 
     Example:
         srmlab resume runs/nano
@@ -25,7 +25,7 @@ class Command:
     """
 
     run_directory: Annotated[Path, tyro.conf.Positional]
-    """The --out of an `srmlab train`."""
+    """The --out folder of an `srmlab train`."""
     data: Path | None = None
     """Where the data is now, if it has moved."""
     execution: tyro.conf.OmitArgPrefixes[Execution] = field(default_factory=Execution)

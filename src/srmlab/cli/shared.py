@@ -25,10 +25,10 @@ class OfModel:
     path: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
     """A run (its last good checkpoint), a checkpoint or an export."""
     pretrained: bool = False
-    """Instead of a run: the trained model that comes with the package."""
+    """Use the model that ships with the package instead of a run."""
     device: str = "auto"
     json: bool = False
-    """Print JSON, for a program to read."""
+    """Print JSON, for scripts."""
 
     def subject(self) -> Path:
         """Where the model is."""
@@ -42,11 +42,11 @@ class OfText(OfModel):
     """A command about a model and its text."""
 
     data: Path | None = None
-    """Folder of `srmlab prepare`; by default the run's."""
+    """Output folder of `srmlab prepare`; by default the run's."""
     document_mask: bool = False
-    """Attention does not cross documents (always so if the run was trained so)."""
+    """Attention does not cross documents (always on if the run was trained that way)."""
     answers_only: bool = False
-    """Count only what follows "=" in a document (always so if the run was trained so)."""
+    """Count only what follows "=" in a document (always on if the run was trained that way)."""
 
     def open_text(self, **options: Any) -> RunText:
         """The model with its text; `options` are those of `srmlab.training.run_text.open_text`."""

@@ -20,14 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class Command(OfModel):
-    """Count the problems of a task, or the puzzles, that a model solves: the whole answer is right.
+    """Measure accuracy on a task or on puzzles: a problem counts if the whole answer is right.
 
-    The problems are new: they lie on the validation side of the data's split, so the model was trained on
-    none of them. Recurrent models are also run at other depths than they were trained at, on the same
-    weights. In brackets is the 95 % interval (Wilson's).
+    The problems are held out: they are on the validation side of the data's split. Recurrent models are
+    also run at other depths than in training, with the same weights. Brackets are 95 % Wilson intervals.
 
-    A model of puzzles is tried on the test puzzles of its data, or on a file of your own, and its answers
-    are counted after every segment. --show prints boards with what each segment changed.
+    A puzzle model is run on the test puzzles of its data, or on your own file, and scored after every
+    segment. --show prints boards with what each segment changed.
 
     Example:
         srmlab prepare task:hops --out data/hops --tokenizer byte
@@ -42,27 +41,27 @@ class Command(OfModel):
     task: str | None = None
     """A task by name; by default the one the model was trained on."""
     difficulty: tuple[int, ...] = ()
-    """What to try; by default the difficulties of the data, or else the task's usual ones."""
+    """Difficulties to test; by default those of the data, or else the task's default ones."""
     depth: tuple[int, ...] = ()
     """Layers (HRM: high cycles) to run; by default powers of two up to twice the trained depth."""
     problems: int = 200
-    """How many of every difficulty; of puzzles, how many in all."""
+    """How many per difficulty; for puzzles, how many in all."""
     segments: int | None = None
-    """Of puzzles: segments to run; by default as many as in training."""
+    """Puzzles: segments to run; by default as many as in training."""
     votes: int = 1
-    """Of puzzles: symmetries of each to answer and take the most frequent answer (of ARC, the two)."""
+    """Puzzles: take the most frequent answer over this many symmetries of each (for ARC, the top two)."""
     file: Path | None = None
-    """Of puzzles: a file of your own, one a line or a table with question and answer."""
+    """Puzzles: your own file, one per line, or .csv with question and answer."""
     show: bool = False
-    """Of puzzles: print the first boards, and what changes from segment to segment."""
+    """Puzzles: print the first boards, and what changes from segment to segment."""
     data: Path | None = None
-    """Folder of `srmlab prepare` that the model was trained on; by default the run's."""
+    """Output folder of `srmlab prepare` that the model was trained on; by default the run's."""
     document_mask: bool = False
-    """The model was trained with attention within documents only (a run says so itself)."""
+    """The model was trained with attention within documents only (known for a run)."""
     seed: int = 1
     """Seed of the problems."""
     batch_size: int = 64
-    """Problems at a time."""
+    """Problems per batch."""
 
     def run(self) -> None:
         from srmlab.training.initial import model_of
@@ -157,7 +156,7 @@ class Command(OfModel):
         corpus = TaskCorpus.parse(manifest.source) if manifest.source.startswith(PREFIX) else None
         task = self.task or (corpus.task if corpus else None)
         if task is None:
-            raise UserError(f"the model was trained on {manifest.source}, which is no task: give --task")
+            raise UserError(f"the model was trained on {manifest.source}, which is not a task: give --task")
         low, high = find_task(task).usual
         usual = corpus.difficulties if corpus and corpus.task == task else range(low, high + 1)
         return task, sorted(set(self.difficulty or usual))

@@ -1,4 +1,4 @@
-"""`srmlab solve RUN` for a model of puzzles: boards solved, by difficulty, by segment and by depth."""
+"""`srmlab solve RUN` for a puzzle model: boards solved, by difficulty, by segment and by depth."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ATTEMPTS = {"arc": 2}  # answers that count, by family; elsewhere one
 
 @dataclass(frozen=True)
 class Subject:
-    """A model of puzzles with the boards it is tried on."""
+    """A puzzle model with the boards it is tried on."""
 
     path: Path
     model: LanguageModel

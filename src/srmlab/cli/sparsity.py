@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class Command(Learning):
-    """Learn dictionaries, or transcoders, at several sparsities and with several seeds, and draw how many
-    features are in use (L0) against the variance they explain and the loss the model keeps when all streams
-    are replaced.
+    """Train SAEs or transcoders at several sparsities and seeds, and plot active features (L0) against
+    variance explained and loss recovered with all streams replaced.
 
     Example:
         srmlab sparsity runs/nano --k 1 2 4 8 --seeds 2
@@ -28,16 +27,16 @@ class Command(Learning):
     """
 
     k: tuple[int, ...] = (1, 2, 4, 8)
-    """Features in use at once."""
+    """Active features (L0)."""
     seeds: int = 2
-    """How often each is learned, with seeds from --seed on."""
+    """Seeds per setting, counting from --seed."""
     activations: tuple[Literal["topk", "batchtopk", "jumprelu"], ...] = ("topk", "batchtopk", "jumprelu")
     of: Literal["states", "mlp", "attention", "step"] = "states"
-    """Dictionaries of states, or transcoders of a part of every step."""
+    """SAEs of states, or transcoders of a part of every step."""
     layers: tuple[str, ...] = ("last",)
     """Of states: the states after which layers: last, every, or numbers from 0."""
     tokens: int = 200_000
-    """Tokens to learn each from."""
+    """Tokens to train each on."""
     eval_tokens: int = 8_192
     """Validation tokens to measure on."""
     out: Path | None = None

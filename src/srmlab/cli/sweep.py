@@ -25,11 +25,11 @@ MINI_SOURCE, MINI_TOKENIZER = "sotu", "bpe:512"
 
 @dataclass
 class Command:
-    """Run an experiment: every cell with every seed, then one table, one figure and a verdict in words. At
-    mini and small scale every cell first searches its own best learning rate.
+    """Run an experiment: every cell with every seed, then a table, a figure and verdicts. At mini and
+    small scale every cell is first tuned to its best learning rate.
 
-    `srmlab sweep list` names the experiments; `srmlab sweep show NAME` shows what is done so far. Finished
-    runs are never repeated: after a stop the same command continues, and with more --seeds it adds to them.
+    `srmlab sweep list` lists the experiments; `srmlab sweep show NAME` shows the results so far. Finished
+    runs are never repeated: if stopped, the same command continues, and more --seeds add to them.
 
     Example:
         srmlab sweep list
@@ -41,31 +41,31 @@ class Command:
     """
 
     what: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="list | NAME | show NAME")]]
-    """An experiment, or a word about them."""
+    """An experiment, or `list`, or `show` and an experiment."""
     scale: Literal["mini", "small", "paper"] = "mini"
-    """mini: minutes a run on one core. small: 70 times that. paper: the paper's sizes, for GPUs."""
+    """mini: minutes per run on one core. small: 70 times that. paper: the paper's sizes, for GPUs."""
     seeds: int = 0
     """Runs of each cell; by default 3 at mini and small and 1 at paper scale."""
     only: tuple[str, ...] = ()
-    """Only the cells of these names; --dry-run lists them."""
+    """Only these cells; --dry-run lists them."""
     out: Path = Path("runs/sweeps")
-    """Where runs go, and the table: OUT/NAME-SCALE."""
+    """Folder for the runs, and for the table: OUT/NAME-SCALE."""
     data: Path | None = None
-    """Folder of `srmlab prepare`; if not given, the State of the Union speeches (not at paper scale)."""
+    """Output folder of `srmlab prepare`; by default the State of the Union speeches (not at paper scale)."""
     results: Path | None = None
-    """Write the table and the figure here, to RESULTS/NAME-SCALE, rather than beside the runs."""
+    """Write the table and the figure here, to RESULTS/NAME-SCALE, instead of with the runs."""
     workers: int = 0
-    """Runs at a time on this machine; by default one for every GPU or core."""
+    """Parallel runs on this machine; by default one per GPU or core."""
     on: Literal["machine", "slurm", "submitit-local"] = "machine"
-    """Where the runs are made: here, or as a SLURM array (submitit-local tries that without a cluster)."""
+    """Where to run: this machine, or a SLURM array (submitit-local tests that without a cluster)."""
     slurm: tuple[str, ...] = ()
     """KEY=VALUE of submitit, such as gpus_per_node=1 timeout_min=600 slurm_partition=gpu."""
     steps: int | None = None
-    """A rehearsal: so many steps instead of the recipe's."""
+    """Rehearse with this many steps instead of the recipe's."""
     dry_run: bool = False
-    """List the runs and their cost, and make none."""
+    """List the runs and their cost, and run none."""
     json: bool = False
-    """Print the result as JSON, for a program to read."""
+    """Print the result as JSON, for scripts."""
 
     def run(self) -> None:
         from srmlab.experiments import experiment
@@ -139,7 +139,7 @@ class Command:
 
     def finish(self, outcome: Outcome, jobs: list[Job]) -> None:
         if outcome.signal:
-            print("stopped and saved; the same command goes on", file=sys.stderr)
+            print("stopped and saved; run the same command to continue", file=sys.stderr)
             sys.exit(128 + outcome.signal)
         if outcome.failed:
             number, reason = next(iter(outcome.failed.items()))
@@ -224,13 +224,13 @@ class Command:
             print(json.dumps(answer, indent=2))
             return
         for cell, cost in zip(cells, flops, strict=True):
-            rates = ", and 2 more rates or more" if cell.tuned else ""
+            rates = ", plus 2 or more other learning rates" if cell.tuned else ""
             print(
                 f"{cell.name:<32}{cell.training.steps:>7} steps  {cost:.2e} FLOP  × {self.seeds} seeds{rates}"
             )
-        first = ", the first of them" if any(cell.tuned for cell in cells) else ""
-        print(f"{len(jobs)} runs{first}, {left} of them left: {total:.2e} FLOP in all,")
-        print(f"{duration(total / peak)} at this machine's {peak / 1e9:,.0f} GFLOP/s, or more")
+        first, least = (" to begin with", "at least ") if any(cell.tuned for cell in cells) else ("", "")
+        print(f"{len(jobs)} runs{first}, {left} of them left; in all {least}{total:.2e} FLOP,")
+        print(f"{duration(total / peak)} at this machine's {peak / 1e9:,.0f} GFLOP/s")
 
     # --- showing ------------------------------------------------------------------------------------------
 
@@ -250,8 +250,8 @@ class Command:
                 self.print_result(experiment, SweepResult.load(folder), folder)
                 return
         raise UserError(
-            f"nothing is done of it in {self.out}: `srmlab sweep {experiment.name}` begins, "
-            "or name the folder of results with --results"
+            f"no results in {self.out}: `srmlab sweep {experiment.name}` runs it, "
+            "or give a folder of results with --results"
         )
 
     def collect(self, experiment: Experiment, cells: list[Cell], data: Data) -> SweepResult:

@@ -25,14 +25,14 @@ TOML_KEYS = (*TOML_TEXTS, *TOML_TABLES)
 
 @dataclass
 class Command:
-    """Train a model on prepared tokens or puzzles. All about it ends up in the folder --out.
+    """Train a model on prepared tokens or puzzles. Everything is written to the folder --out.
 
     Every field of the model (--model.FIELD) and of the training is an option; `srmlab train PRESET --help`
-    shows them with the preset's values. A TOML file can set them too: the command line goes before the
-    file, and the file before the preset.
+    shows them with the preset's values. A TOML file can set them too: the command line overrides the file,
+    and the file overrides the preset.
 
-    With --init-from the weights of another run are the start, the optimizer and its schedule start afresh,
-    and the model is that run's: a preset is not needed.
+    --init-from starts from the weights of another run, with a fresh optimizer and schedule. The model is
+    that run's: no preset is needed.
 
     Example:
         srmlab train srm-nano --data data/sotu --out runs/nano --steps 600
@@ -54,19 +54,19 @@ class Command:
     preset: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="PRESET")]
     """A model by name; `srmlab presets` lists them. Not needed with --init-from."""
     data: Path
-    """Folder of `srmlab prepare`."""
+    """Output folder of `srmlab prepare`."""
     out: Path
-    """The run's folder; must not exist."""
+    """The run's folder; must not exist yet."""
     init_from: Path | None = None
-    """Begin with the weights of this run (its last good checkpoint), checkpoint or export."""
+    """Start from the weights of this run (its last good checkpoint), checkpoint or export."""
     config: Path | None = None
     """A TOML file with preset, init_from, data, out, [model] and [training]."""
     resume: bool = False
-    """Go on if --out is a run already; for jobs that are restarted by torchrun or a batch system."""
+    """Continue if --out is already a run; for jobs restarted by torchrun or a batch system."""
     dry_run: bool = False
-    """Print parameters, tokens, arithmetic, memory and time, and touch nothing."""
+    """Print parameters, tokens, FLOP, memory and time, and write nothing."""
     json: bool = False
-    """With --dry-run: print JSON, for a program to read."""
+    """With --dry-run: print JSON, for scripts."""
     model: ModelConfig = field(default_factory=lambda: srmlab.preset("srm-med"))
     training: tyro.conf.OmitArgPrefixes[TrainConfig] = field(default_factory=TrainConfig)
     first: tyro.conf.Suppress[str | None] = None  # the preset that `model` and `training` were made from

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class Command(Learning):
-    """Learn transcoders of a trained SRM on its training text: for every step function and stream one, from
-    what the step reads to what its MLP writes, for all layers and calls at once. Measure on validation text
-    what they explain, and what the model loses when one and when all run in the place of the MLPs through the
-    whole recursion, beside nulls: features shuffled, and directions at random.
+    """Train transcoders of an SRM on its training text: one per step function and stream, from what the
+    step reads to what its MLP writes, shared by all layers and calls. Measure on validation text the
+    variance explained, and the loss recovered when one or all of them replace the MLPs throughout the
+    recursion, next to nulls: shuffled features and random directions.
 
     Example:
         srmlab transcoder runs/nano
@@ -32,25 +32,25 @@ class Command(Learning):
     """
 
     of: Literal["mlp", "attention", "step"] = "mlp"
-    """What they write: the MLP's contribution, attention's, or the whole step's result."""
+    """What they approximate: the MLP's output, attention's, or the whole step's."""
     k: int | None = None
-    """Features in use at once; by default an eighth of the dimensions."""
+    """Active features (L0); by default an eighth of the dimensions."""
     activation: Literal["topk", "batchtopk", "jumprelu"] = "topk"
     """The k largest, or those above a threshold: k on average."""
     skip: bool = False
-    """With a linear map beside the features."""
+    """Add a linear skip connection."""
     reach: int = 1
-    """Levels that a feature writes into, its own included: 1, or up to the depth."""
+    """Layers that a feature writes into, including its own: 1, or up to the depth."""
     per_depth: bool = False
-    """One for each call instead of one for all depths, to compare."""
+    """A separate one for each call instead of one for all depths, for comparison."""
     tokens: int = 200_000
-    """Tokens to learn from; every one is read at all depths."""
+    """Tokens to train on; each is used at all depths."""
     batch_size: int = 2
-    """Windows at a time; bounds the memory."""
+    """Windows per batch; bounds memory."""
     each: bool = True
-    """Also measure every step function and stream alone; costs two passes for each."""
+    """Also measure every step function and stream alone, at two passes each."""
     twin: bool = False
-    """Also learn on an untrained model of the same shape: what is there without training."""
+    """Also train on an untrained twin, as a null."""
     saelens: bool = False
     """Also write SAELens' files."""
     circuit_tracer: bool = False

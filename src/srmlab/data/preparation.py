@@ -130,7 +130,7 @@ def prepare(
         reason = error.strerror or str(error)
         raise DataError(
             f"cannot write {error.filename or partial} ({reason}): make room or choose another folder, "
-            "then run the same command again; it goes on where it stopped"
+            "then run the same command again; it continues where it stopped"
         ) from None
     return read_manifest(out)
 
@@ -368,7 +368,9 @@ def _skip(documents: Iterator[Document], start: _Position, partial: Path) -> Non
             break
         fingerprint = extend_fingerprint(fingerprint, text_digest(document.utf8()))
     if fingerprint.hex() != start.fingerprint:
-        raise DataError(f"the source has changed since {partial} was begun: delete {partial} and start again")
+        raise DataError(
+            f"the source has changed since {partial} was started: delete {partial} and start again"
+        )
 
 
 def _check_splits(position: _Position, val_fraction: float, partial: Path) -> None:
@@ -449,7 +451,7 @@ def _read_progress(partial: Path, settings: dict) -> dict | None:
     )
     if changed:
         raise DataError(
-            f"{partial} was begun with other settings ({changed}): use those, or delete {partial}"
+            f"{partial} was started with other settings ({changed}): use those, or delete {partial}"
         )
     return saved
 

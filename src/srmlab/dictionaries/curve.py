@@ -77,7 +77,9 @@ class Curve(Result):
 
     def summary(self) -> str:
         count = self.active.shape[1]
-        lines = [f"Sparsity of dictionaries of {self.of} ({count} seeds each; {self.evidence})"]
+        lines = [
+            f"Sparsity of dictionaries of {self.of} ({count} seed{'s' * (count > 1)} each; {self.evidence})"
+        ]
         for e, (activation, k) in enumerate(zip(self.activations, self.ks, strict=True)):
             active, explained, recovered, dead = (
                 plus_minus(float(getattr(self, name)[e].mean()), float(self.spread(name)[e]), form)

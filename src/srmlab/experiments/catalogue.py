@@ -319,7 +319,7 @@ EXPERIMENTS = {
     for made in (
         Experiment(
             name="language-models",
-            question="How good is SRM beside transformers and HRM?",
+            question="How does SRM compare with transformers and HRM?",
             claim="SRM is on par with GPT-2, also at half the parameters, and far better than HRM; larger "
             "SRMs are better.",
             cells=language_models,
@@ -365,21 +365,21 @@ EXPERIMENTS = {
         ),
         Experiment(
             name="hrm-x",
-            question="Is HRM's gap its connection, or that its high net never sees the tokens?",
+            question="Is HRM behind because of its connection, or because H never sees the tokens?",
             claim="",
             cells=hrm_x,
             verdict=judge_hrm_x,
         ),
         Experiment(
             name="update-norms",
-            question="Where must the norm of the update stand?",
+            question="Where should the norm of the update be?",
             claim="The model is sensitive to the norms of its update.",
             cells=update_norms,
             verdict=judge_update_norms,
         ),
         Experiment(
             name="test-depth",
-            question="Can a trained model be run for more or fewer layers than it was trained for?",
+            question="Can a trained model be run for more or fewer layers than in training?",
             claim="",
             cells=backprop_depth,
             verdict=judge_test_depth,

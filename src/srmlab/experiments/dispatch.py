@@ -115,7 +115,7 @@ def on_a_cluster(plan: Path, cluster: str, options: dict[str, Any], wait: bool) 
     if wait:
         for job in submitted:
             if job.result() != 0:
-                raise UserError(f"job {job.job_id} was stopped: the same command goes on")
+                raise UserError(f"job {job.job_id} was stopped: run the same command to continue")
     return [job.job_id for job in submitted]
 
 

@@ -102,7 +102,7 @@ def cheapest(result: SweepResult, name: str) -> str:
 
 FAMILY = Experiment(
     name="family",
-    question="How good is SRM beside the other models that reuse their weights, and what do they cost?",
+    question="How does SRM compare with other models that reuse their weights, and at what cost?",
     claim="",
     cells=cells,
     verdict=judge,

@@ -138,7 +138,7 @@ def judge(result: SweepResult) -> Findings:
 EXPERIMENTS = [
     Experiment(
         name=name,
-        question="On puzzles, do more streams pay if their connection is learned?",
+        question="On puzzles, do more streams help if their connection is learned?",
         claim="",
         cells=partial(cells, kind),
         verdict=judge,

@@ -60,7 +60,7 @@ def judge(result: SweepResult) -> Findings:
 
 EXPERIMENT = Experiment(
     name="training-depth",
-    question="At how much less arithmetic is the loss of eight layers, gradient through four, to be had?",
+    question="How much less compute reaches the loss of eight layers with gradient through four?",
     claim="",
     cells=cells,
     verdict=judge,

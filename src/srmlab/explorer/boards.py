@@ -107,7 +107,7 @@ class Board:
 
 
 def open_board_run(path: str | Path, segments: int | None = None) -> Session:
-    """A run on puzzles, a checkpoint or an export of one."""
+    """A puzzle run, a checkpoint or an export of one."""
     from srmlab.explorer.opening import checkpoint_folders, saved_results
 
     path = Path(path)

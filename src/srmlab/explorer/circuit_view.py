@@ -1,7 +1,7 @@
 """An attribution graph as a view of the explorer: `srmlab circuit … --view circuit.js`, then
 `srmlab explore RUN --view circuit.js` (or `srmlab report`).
 
-The file is the drawing with the graph inside, so it can be kept and sent like any view of one's own.
+The file is the drawing with the graph inside, so it can be kept and sent like any other view.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def open_preset(name: str) -> Session:
 def open_run(path: str | Path, dictionary: str | Path | None = None, segments: int | None = None) -> Session:
     """A run (its last checkpoint, and the others to compare with), a checkpoint, or an export. `dictionary`
     is a folder of `srmlab dictionary`; by default the newest one of these weights. `segments` is how many of
-    a run on puzzles are looked at, by default as many as in training."""
+    a puzzle run are looked at, by default as many as in training."""
     path = Path(path)
     if reads_puzzles(path):
         from srmlab.explorer.boards import open_board_run
@@ -70,7 +70,7 @@ def open_run(path: str | Path, dictionary: str | Path | None = None, segments: i
             raise UserError(f"{path} reads puzzles, and dictionaries are of text: leave --dictionary out")
         return open_board_run(path, segments)
     if segments is not None:
-        raise UserError(f"--segments is for a run on puzzles, and {path} reads text: leave it out")
+        raise UserError(f"--segments is for a puzzle run, and {path} reads text: leave it out")
     model = load(path)
     tokenizer = _tokenizer(path)
     evaluation = evaluation_text(path, model)

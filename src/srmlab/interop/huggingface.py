@@ -236,7 +236,7 @@ class SRMModel(PreTrainedModel):
         if given is None and not use_cache:
             return None
         if self.training and self.is_gradient_checkpointing:
-            raise UserError("a cache and gradient checkpointing do not go together; pass use_cache=False")
+            raise UserError("a cache and gradient checkpointing cannot be combined; pass use_cache=False")
         if given is None:
             return SRMCache(self.model)
         if not isinstance(given, SRMCache):
@@ -402,7 +402,7 @@ class SRMForCausalLM(SRMModel, GenerationMixin):
 def export(model: LanguageModel, directory: str | Path, tokenizer: Tokenizer | None = None) -> None:
     """Write a folder that `AutoModelForCausalLM` and `AutoTokenizer` open."""
     if not model.config.causal:
-        raise UserError("a model of puzzles is no causal language model: export it with --to safetensors")
+        raise UserError("a puzzle model is not a causal language model: export it with --to safetensors")
     theirs = SRMForCausalLM.wrap(model)
     if tokenizer is not None:
         if tokenizer.vocab_size > model.config.vocab_size:

@@ -241,11 +241,13 @@ class DecodingCache:
     def begin(self, exit: bool) -> None:
         """Before a pass: a cache is read with early exit from its first token to its last, or never."""
         if exit and self.reuse:
-            raise UserError("exit and a cache with reuse do not go together; leave one of them out")
+            raise UserError("exit and a cache with reuse cannot be combined; leave one of them out")
         if self.length == 0 and exit:
             self.settled = self.settled or Settled(self.capacity)
         elif exit != (self.settled is not None):
-            raise UserError("exit has changed since this cache was begun; start another: model.new_cache()")
+            raise UserError(
+                "exit has changed since this cache was created; create another: model.new_cache()"
+            )
 
     def __iter__(self) -> Iterator[KeyValues]:
         return iter(self.slots)

@@ -56,7 +56,7 @@ class ModelConfig:
     tied: bool = True  # the unembedding is the embedding's matrix
     init_seed: int = 0  # weights (and z_0) are a function of the config alone
 
-    # a model of puzzles: see `puzzle`
+    # a puzzle model: see `puzzle`
     causal: bool = field(default=True, metadata=LATER)  # False: attention in both directions, for puzzles
     puzzle_positions: int = field(default=0, metadata=LATER)  # before the board, for what puzzle it is
     puzzle_ids: int = field(default=1, metadata=LATER)  # puzzles with an embedding of their own

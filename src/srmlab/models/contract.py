@@ -272,7 +272,7 @@ class Described(WithText, Generic[Config]):
 
     # --- puzzles -------------------------------------------------------------------------------------------
 
-    puzzle: PuzzleParts | None  # what a model of puzzles has beside its architecture
+    puzzle: PuzzleParts | None  # what a puzzle model has beside its architecture
 
     @property
     def initial_state(self) -> Tensor:

@@ -122,7 +122,7 @@ def check_sampling(
         raise UserError(f"tokens of shape {tuple(tokens.shape)}: need [batch, token] with at least one token")
     low, high = (int(bound) for bound in tokens.aminmax())
     if low < 0 or high >= vocab_size:
-        raise UserError(f"token ids of {low} to {high}: this model knows those of 0 to {vocab_size - 1}")
+        raise UserError(f"token ids of {low} to {high}: this model's range is 0 to {vocab_size - 1}")
     if max_new_tokens < 0:
         raise UserError(f"max_new_tokens = {max_new_tokens}: must be 0 or more")
     if not temperature >= 0:  # NaN too

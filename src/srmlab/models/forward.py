@@ -11,7 +11,7 @@ paper's formulas take and one more argument:
     here.rotary, here.mask, here.past()  what attention over tokens needs
     here.embed(table, tokens)            the embeddings of the input, whatever is put before the tokens
 
-A model of puzzles also finds the state to begin from in `here.state` and leaves the last one there.
+A puzzle model also finds the state to begin from in `here.state` and leaves the last one there.
 
 Padding. With a mask of real tokens no token looks at padding, and positions count from the first real token.
 Rotary positions may count columns: attention sees only their differences.

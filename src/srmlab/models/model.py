@@ -122,7 +122,7 @@ class LanguageModel(Described[Config], Generic[Config]):
         return self.read_puzzle(tokens, here)[0]
 
     def read_puzzle(self, tokens: Tensor, here: Pass) -> tuple[Tensor, Tensor]:
-        """Of a model of puzzles: the cells' embeddings [B, T, E], and q [B, 2]."""
+        """Of a puzzle model: the cells' embeddings [B, T, E], and q [B, 2]."""
         assert self.puzzle is not None
         hidden = self.hidden(tokens, here)
         return hidden[:, self.config.puzzle_positions :], here("q", self.puzzle(hidden))
@@ -144,7 +144,7 @@ class LanguageModel(Described[Config], Generic[Config]):
         `at_depth(depth)`.
         """
         if self.puzzle is None:
-            raise UserError("segments are for a model of puzzles: one with causal = False")
+            raise UserError("segments are for a puzzle model: one with causal = False")
         self.check_tokens(tokens)
         tap = self.tap()
         config = None if depth is None else self.config.at_depth(depth)
@@ -174,7 +174,7 @@ class LanguageModel(Described[Config], Generic[Config]):
         """Logits [B, T, V], or with `targets` [B, T] their mean cross-entropy (−100 does not count).
 
         `documents` [B, T] gives each token's document; attention then stays inside documents.
-        `attention_mask` [B, T] is 0 at padding, which no token looks at and whose logits mean nothing; each
+        `attention_mask` [B, T] is 0 at padding, which no token attends to and whose logits mean nothing; each
         row is one unbroken run of tokens. A cache remembers it: the mask is always that of `tokens` alone.
         With `exit`, the recursion stops where the state changes by less than this share of it. With `depth`
         it is the pass of `at_depth(depth, gradient_depth)`. With `progress`, the share of training that is
@@ -234,7 +234,7 @@ class LanguageModel(Described[Config], Generic[Config]):
             raise UserError(f"{self.config.architecture} cannot reuse its last level's cache; leave it out")
         context = self.config.context
         if self.puzzle is not None:
-            raise UserError("a model of puzzles reads whole boards and generates nothing; use `srmlab solve`")
+            raise UserError("a puzzle model reads whole boards and generates nothing; use `srmlab solve`")
         if capacity is not None and not 1 <= capacity <= context:
             raise UserError(f"capacity = {capacity}: must be between 1 and the context of {context}")
         return DecodingCache(context if capacity is None else capacity, reuse)
@@ -302,7 +302,7 @@ class LanguageModel(Described[Config], Generic[Config]):
                 )
         if cache is not None:
             if documents is not None:
-                raise UserError("documents and cache do not go together; decode one document at a time")
+                raise UserError("documents and a cache cannot be combined; decode one document at a time")
             cache.room_for(tokens.shape[1])
         elif tokens.shape[1] > self.config.context - self.config.puzzle_positions:
             before = f" after {self.config.puzzle_positions}" if self.config.puzzle_positions else ""

@@ -46,7 +46,7 @@ class Segment:
 
 
 class PuzzleParts(nn.Module):
-    """What a model of puzzles has beside its architecture."""
+    """What a puzzle model has beside its architecture."""
 
     rows: Tensor  # [puzzle, N, E]
 

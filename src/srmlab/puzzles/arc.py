@@ -3,9 +3,9 @@
     arc:FOLDER   FOLDER/training/*.json and FOLDER/evaluation/*.json, or tasks directly in FOLDER,
                  or the pairs of files NAME_challenges.json and NAME_solutions.json
 
-As for HRM and TRM, a model is told which task it has by an identifier, and learns what that means from the
-task's examples. So the examples of every task are for training; what is tested is the last step of the tasks
-in `evaluation` (or of all tasks, where there is no such folder). A task of `training` gives all its pairs.
+As for HRM and TRM, a model is given the task as an identifier, and learns what that means from the task's
+examples. So the examples of every task are for training; the test set is the test pairs of the tasks in
+`evaluation` (or of all tasks, where there is no such folder). A task of `training` gives all its pairs.
 
 A variant of a task is the task turned and recoloured; each has an identifier of its own. Variant 0 is the
 task as it is.

@@ -98,7 +98,7 @@ def is_puzzle_source(source: str) -> bool:
 
 
 def prepare_puzzles(config: PuzzleConfig, report: Report = lambda _: None) -> Puzzles:
-    """Make a folder of puzzles at `config.out`; `report` is told how many there are."""
+    """Make a folder of puzzles at `config.out`; `report` is called with the number so far."""
     refuse_existing(config.out)
     found = collect(config, report)
     if config.copies:

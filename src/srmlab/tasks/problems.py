@@ -174,7 +174,7 @@ TASKS: dict[str, Task] = {
 
 
 def register(name: str, task: Task) -> None:
-    """Make a task of one's own known, to `srmlab prepare task:NAME` and `srmlab solve`."""
+    """Register your own task, for `srmlab prepare task:NAME` and `srmlab solve`."""
     if not name.isidentifier():
         raise UserError(f"a task called {name!r}: use letters, digits and underscores")
     if name in TASKS:

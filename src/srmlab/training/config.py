@@ -47,7 +47,7 @@ class Computation:
     context: int | None = count(None)
     """Tokens per sequence; the model's context if not given."""
     seed: int = bounded(0, lambda seed: 0 <= seed < 2**63, "must be 0 or more")
-    """Of the order of the data and of dropout."""
+    """Seed of the data order and of dropout."""
     document_mask: bool = False
     """Attention does not cross the boundary between two documents."""
     answers_only: bool = False
@@ -55,7 +55,7 @@ class Computation:
 
     # the optimizer
     optimizer: OptimizerName = "adam-atan2"
-    """HRM's Adam-atan2, the other published form of it, or AdamW."""
+    """HRM's Adam-atan2, its other published form, or AdamW."""
     lr: float = bounded(1e-3, lambda lr: lr > 0, "must be positive")
     """Peak learning rate."""
     warmup: int = 200
@@ -63,17 +63,17 @@ class Computation:
     schedule: Schedule = "constant"
     """After the warm-up."""
     lr_end: float = bounded(0.1, _is_share, _SHARE)
-    """Where a cosine ends, as a share of lr."""
+    """Final learning rate of the cosine schedule, as a fraction of lr."""
     weight_decay: float = bounded(0.1, lambda decay: decay >= 0, "must be 0 or more")
-    """Decoupled: weights shrink by lr · weight_decay a step."""
+    """Decoupled: weights shrink by lr · weight_decay per step."""
     betas: tuple[float, float] = bounded(
         (0.9, 0.95), lambda betas: all(0 <= beta < 1 for beta in betas), "both must be in [0, 1)"
     )
-    """Decay of the optimizer's two running means."""
+    """Decay of the optimizer's two moving averages."""
     clip: float | None = bounded(
         None, lambda clip: clip > 0, "must be positive; leave it out for no clipping"
     )
-    """Largest gradient norm; none by default."""
+    """Maximum gradient norm; no clipping by default."""
     depth_schedule: str = bounded(
         CONSTANT, is_schedule, 'must be "constant", "poisson", or such as "grow:2", "draw:2" or "draw:2/1"'
     )
@@ -84,52 +84,54 @@ class Computation:
 
     # puzzles (srmlab.training.segments)
     segments: int = count(16, **LATER)
-    """Of puzzles: segments of one puzzle, at most; each is a step."""
+    """Puzzles: maximum segments per puzzle; each is a step."""
     halting: Halting = dataclasses.field(default="hrm", metadata=LATER)
-    """Of puzzles: halt when q_halt > q_continue (hrm), when q_halt > 0 (trm), or after all segments."""
+    """Puzzles: halt when q_halt > q_continue (hrm), when q_halt > 0 (trm), or after all segments."""
     exploration: float = bounded(0.1, _is_share, _SHARE, **LATER)
-    """Of puzzles: how often a least number of segments is drawn."""
+    """Puzzles: how often a minimum number of segments is drawn."""
     likelihood: Literal["stablemax", "softmax"] = dataclasses.field(default="stablemax", metadata=LATER)
-    """Of puzzles: what turns the logits of a cell into probabilities, in the loss."""
+    """Puzzles: how the loss turns a cell's logits into probabilities."""
     cells: Literal["all", "unknown"] = dataclasses.field(default="all", metadata=LATER)
-    """Of puzzles: the cells that count in the loss."""
+    """Puzzles: the cells that count in the loss."""
     ema: float = bounded(0.0, lambda ema: 0 <= ema < 1, "must be in [0, 1); 0 is none", **LATER)
-    """Of puzzles: decay of a running mean of the weights, which is then the model; 0: none."""
+    """Puzzles: decay of a moving average of the weights, which is then the saved model; 0: none."""
     puzzle_lr: float = bounded(1e-2, lambda lr: lr >= 0, "must be 0 or more", **LATER)
-    """Of puzzles: peak rate of the puzzle embeddings, which move by the sign of their gradient."""
+    """Puzzles: peak learning rate of the puzzle embeddings, which are updated by the sign of their
+    gradient."""
     augment: bool = dataclasses.field(default=True, metadata=LATER)
-    """Of puzzles: each is changed by a symmetry of its kind, another every time."""
+    """Puzzles: apply a random symmetry to each example."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """How, where and how often; any of it may change when a run is resumed."""
+    """How the run is executed; any of it may change on resume."""
 
     # looking and keeping
     eval_every: int = count(250)
     """Steps between validation losses."""
     eval_tokens: int = count(1_000_000)
-    """Validation tokens, at most."""
+    """Maximum number of validation tokens."""
     eval_windows: EvalWindows = "first"
-    """Where these are: at the head of the validation text, or spread evenly over it."""
+    """Taken from the beginning of the validation text, or spread evenly over it."""
     checkpoint_every: int = count(250)
-    """Steps between checkpoints; at most this much is ever lost."""
+    """Steps between checkpoints; a crash loses at most this many."""
     keep_checkpoints: int = count(2)
-    """How many of the latest are kept."""
+    """How many of the latest to keep."""
     log_every: int = count(10)
-    """Steps between lines where there is no terminal, and between points in TensorBoard and W&B."""
+    """Steps between log lines off a terminal, and between points in TensorBoard and W&B."""
     tensorboard: bool = False
     """Also write TensorBoard events, to RUN/tensorboard."""
     wandb: str | None = None
     """Also log to this Weights & Biases project."""
     on_nonfinite: OnNonfinite = "stop"
-    """At NaN or Inf: stop, skip the batch, or go back to the last checkpoint and on with later batches."""
+    """At NaN or Inf: stop, skip the batch, or rewind to the last checkpoint and continue with later
+    batches."""
 
     # the machine
     device: str = "auto"
-    """cpu, cuda, cuda:1; auto takes a GPU if there is one."""
+    """cpu, cuda, cuda:1; auto uses a GPU if there is one."""
     strategy: Strategy = "auto"
-    """With several processes: copies of the model (ddp) or shards of it (fsdp); auto is ddp."""
+    """With several processes: replicate (ddp) or shard (fsdp) the model; auto is ddp."""
     accumulate: int = count(1)
     """Micro-batches per step and device: less memory, the same gradient."""
     compile: bool = False
@@ -137,7 +139,7 @@ class Execution:
     activation_checkpointing: bool = False
     """Recompute each step function in the backward pass: less memory, more arithmetic."""
     peak_flops: float | None = bounded(None, lambda flops: flops > 0, "must be positive")
-    """FLOP/s of one device at its best, for the utilisation; measured by a matrix product if not given."""
+    """Peak FLOP/s of one device, for utilisation; by default measured with a matrix product."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +152,7 @@ class TrainConfig(Execution, Computation):
             0 <= self.warmup <= self.steps,
             "warmup",
             self.warmup,
-            f"must be between 0 and steps = {self.steps}; lower the warm-up, or train for more steps",
+            f"must be between 0 and steps = {self.steps}; set --warmup lower, or --steps higher",
         )
         require(
             self.batch_size % self.accumulate == 0,

@@ -89,10 +89,10 @@ def refuse_changed(weights: InitialWeights) -> None:
     path = weights.path
     fix = "bring it back, or start a new run (this one has no checkpoint yet)"
     if not path.is_dir():
-        raise UserError(f"{path}, whose weights the run was begun from, is gone: {fix}")
+        raise UserError(f"{path}, whose weights the run started from, is gone: {fix}")
     verify_files(path)
     if sha256(path / SUMS) != weights.sha256:
-        raise UserError(f"{path}, whose weights the run was begun from, has changed: {fix}")
+        raise UserError(f"{path}, whose weights the run started from, has changed: {fix}")
 
 
 def begin(

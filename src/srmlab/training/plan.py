@@ -66,7 +66,7 @@ def check_plan(plan: RunConfig, data: Data, world: World) -> None:
 
 
 def check_puzzles(plan: RunConfig, data: Puzzles, world: World) -> None:
-    """What a run on puzzles needs."""
+    """What a puzzle run needs."""
     config, model = plan.training, plan.model
     if model.causal:
         raise UserError(
@@ -86,7 +86,7 @@ def check_puzzles(plan: RunConfig, data: Puzzles, world: World) -> None:
 
 
 def check_board(model: ModelConfig, data: Puzzles) -> None:
-    """A model of puzzles must have the values, the positions and the embeddings that the data needs."""
+    """A puzzle model must have the values, the positions and the embeddings that the data needs."""
     kind, needed = data.kind, data.kind.cells + model.puzzle_positions
     if model.vocab_size < kind.vocab_size:
         raise UserError(

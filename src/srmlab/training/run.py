@@ -98,7 +98,7 @@ class RunConfig:
         refuse_changes("the model", self.model.to_dict(), other.model.to_dict(), fix)
         refuse_changes("the training config", identity(self.training), identity(other.training), fix)
         if self.data_fingerprint != other.data_fingerprint:
-            raise UserError(f"the data has changed ({other.data} is not what the run was begun on): {fix}")
+            raise UserError(f"the data has changed ({other.data} is not what the run started on): {fix}")
         if self.init_from != other.init_from:
             was, given = (start.path if start else "none" for start in (self.init_from, other.init_from))
             raise UserError(f"init_from has changed ({was} → {given}): {fix}")

@@ -158,13 +158,13 @@ def unrolled(model: LanguageModel, segments: int) -> LanguageModel:
     if segments < 1:
         raise UserError(f"{segments} segments: give 1 or more")
     if model.config.puzzle_positions and len(model.points) > model.depth:
-        raise UserError("post-steps and positions before the board do not go together here; leave one out")
+        raise UserError("post-steps and puzzle positions cannot be combined here; leave one out")
     if segments == 1:
         return model
     if not goes_on(model):
         raise UserError(
-            f"a segment of this {model.config.architecture} is not more of the same {model.level_name}, so "
-            "that several cannot be read as one pass; look at one: --segments 1"
+            f"a segment of this {model.config.architecture} does not repeat the same {model.level_name}, "
+            "so several cannot be unrolled into one pass; use --segments 1"
         )
     return model.at_depth(segments * model.depth)
 

@@ -98,9 +98,7 @@ def open_text(
     path = Path(path)
     model = load(path, device=device_of(device))
     if not model.config.causal:
-        raise UserError(
-            f"{path} is a model of puzzles and reads no text: use `srmlab solve` or `srmlab explore`"
-        )
+        raise UserError(f"{path} is a puzzle model and reads no text: use `srmlab solve` or `srmlab explore`")
     run = run_config(path)
     trained = run.training if run else None
     context = context or (trained.context if trained else None) or model.config.context

@@ -1,4 +1,4 @@
-"""What a model of puzzles solves: board by board, after every segment and where it would halt.
+"""What a puzzle model solves: board by board, after every segment and where it would halt.
 
     puzzles = open_puzzles("data/sudoku4")
     found   = solve(model, evaluation_puzzles(puzzles, 64), puzzles.kind, segments=16)
@@ -72,7 +72,7 @@ def solve(
     depth: int | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Solving:
-    """All segments on all boards; `progress` is told how many boards are done."""
+    """All segments on all boards; `progress` is called with the number of boards done."""
     parts: list[Solving] = []
     done = 0
     with model.evaluating():
