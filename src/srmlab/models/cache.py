@@ -136,11 +136,9 @@ class Settled:
         if level < len(self.complete):
             return slots(self.complete[level], self.capacity)
         new = self.take(len(rows) * T, rows.device).view(-1, T)
-        self.places[level:, rows, self.length - T : self.length] = new  # the deeper ones, until computed
-        read = None
-        if self.length > T:
-            whose = slice(None) if len(rows) == self.places.shape[1] else rows
-            read = self.places[level, whose, : self.length].flatten().long()
+        whose = slice(None) if len(rows) == self.places.shape[1] else rows  # a view where there can be one
+        self.places[level:, whose, self.length - T : self.length] = new  # the deeper ones, until computed
+        read = self.places[level, whose, : self.length].flatten() if self.length > T else None
         return (SettledCall(self, call, len(rows), read) for call in itertools.count())
 
     def settle(self, level: int) -> None:

@@ -9,6 +9,10 @@ gradients written out by hand.
 device, a transform of `torch.func`) the callers use torch's own functions, and the numbers are the same up to
 rounding.
 
+What is left to win is little: in srm-nano's training step the matmuls alone take two thirds of what the whole
+step takes with torch's own functions (`srmlab bench attention`, torch's own ÷ its matmuls: 1.52), so it
+would take faster or fewer matmuls to make it 1.6 times as fast.
+
 Each function here has one differentiable definition in plain torch beside its hand-written gradient; a second
 derivative goes through the plain one.
 
