@@ -43,6 +43,14 @@ def test_an_option_of_another_tool_or_a_slip_names_ours_in_full(capsys, typed, m
     assert said == f"srmlab train: Unrecognized options: {typed}; did you mean '{meant}'?"
 
 
+@pytest.mark.parametrize(
+    ("command", "typed", "meant"), [("export", "--output", "--out"), ("generate", "--start", "--prompt")]
+)
+def test_what_is_missing_under_our_name_is_found_under_another(capsys, command, typed, meant):
+    said = refused(capsys, command, "--pretrained", "srm-nano", typed, "x")
+    assert said == f"srmlab {command}: Unrecognized options: {typed}; did you mean '{meant}'?"
+
+
 def test_every_name_that_is_suggested_is_an_option_of_some_command():
     import importlib
 

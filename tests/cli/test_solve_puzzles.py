@@ -53,6 +53,25 @@ def answers(home: Path) -> Solving:
     return solve(srmlab.load(home / "run"), evaluation_puzzles(puzzles, 5), puzzles.kind, segments=3)
 
 
+def test_arc_tasks_are_trained_on_and_solved_in_two_attempts(tmp_path, capsys):
+    grid = [[[c, 1, 2], [3, c, 4]] for c in range(4)]
+    for number, side in enumerate(("training", "evaluation")):
+        pairs = [{"input": g, "output": g[::-1]} for g in grid[2 * number : 2 * number + 2]]
+        (tmp_path / "arc" / side).mkdir(parents=True)
+        (tmp_path / "arc" / side / f"{number}a.json").write_text(
+            json.dumps({"train": pairs[:1], "test": pairs[1:]})
+        )
+    puzzles = prepare_puzzles(PuzzleConfig(f"arc:{tmp_path}/arc", tmp_path / "data", variants=2))
+    model = MODEL.replace(vocab_size=12, context=901, puzzle_ids=puzzles.num_identifiers)
+    config = TrainConfig(steps=1, batch_size=2, warmup=0, segments=1, peak_flops=1e11, device="cpu")
+    train(config, model, tmp_path / "data", tmp_path / "run", show=False)
+    answer = json.loads(run(tmp_path / "run", "--votes", 2, "--json", capsys=capsys))
+    assert (answer["kind"], answer["boards"], answer["votes"]["attempts"]) == ("arc", 1, 2)
+    shown = run(tmp_path / "run", "--show", capsys=capsys)
+    assert "answer's cells" in shown
+    assert "3 1 2 |\n3 3 4 |" in shown
+
+
 def test_what_is_counted_is_what_the_last_segment_answers(home, capsys):
     found = answers(home)
     answer = json.loads(run(home / "run", "--json", "--batch-size", 7, capsys=capsys))

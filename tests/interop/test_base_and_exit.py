@@ -12,7 +12,7 @@ from transformers import AutoModel, AutoModelForCausalLM, StaticCache
 import srmlab
 from srmlab.errors import UserError
 from srmlab.interop.huggingface import SRMForCausalLM, SRMModel, export, lora_targets, quietly
-from srmlab.models import Exit, GPT2Config, HRMConfig
+from srmlab.models import Exit, GPT2Config, HRMConfig, MoRConfig
 from subjects import SMALL
 
 TOKENS = torch.randint(97, (2, 9), generator=torch.Generator().manual_seed(0))
@@ -23,6 +23,11 @@ CONFIGS = {
     ),
     "gpt2": GPT2Config(vocab_size=97, context=32, dim=16, blocks=2, heads=2, mlp_dim=24, tied=False),
 }
+
+MOR = MoRConfig(
+    vocab_size=97, context=32, dim=16, heads=2, kv_heads=0, head_dim=8, mlp_dim=24, core=2, recursions=3,
+    choice="token", keys="shared",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -124,3 +129,21 @@ def test_all_linear_of_peft_does_not_see_the_streams_matrices():
         n.split(".lora_")[0].rsplit(".", 1)[1] for n, p in adapted.named_parameters() if p.requires_grad
     }
     assert reached == {"to_streams", "from_streams"}
+
+
+def test_an_adapter_is_used_where_keys_are_shared():
+    peft = pytest.importorskip("peft")
+    model = SRMForCausalLM.wrap(srmlab.build(MOR)).eval()
+    adapted = peft.get_peft_model(model, peft.LoraConfig(r=2, init_lora_weights=False, **lora_targets(model)))
+    with torch.no_grad():
+        after = adapted(TOKENS).logits
+        torch.testing.assert_close(adapted.merge_and_unload()(TOKENS).logits, after, rtol=0, atol=1e-4)
+
+
+def test_an_adapter_that_would_not_be_read_is_refused():
+    peft = pytest.importorskip("peft")
+    model = SRMForCausalLM.wrap(srmlab.build(SMALL.replace(tied=False)))
+    config = peft.LoraConfig(r=2, target_modules=["to_streams", "unembedding"])
+    adapted = peft.get_peft_model(model, config)
+    with pytest.raises(UserError, match=r"an adapter on .*unembedding would not be read: leave it out"):
+        adapted(TOKENS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import json
 import sys
@@ -15,7 +16,17 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 import srmlab
 from srmlab.errors import UserError
 from srmlab.interop.huggingface import SRMCache, SRMForCausalLM, SRMHFConfig, SRMModel
-from srmlab.models import GPT2Config, HRMConfig, LanguageModel, ModelConfig, SRMConfig
+from srmlab.models import (
+    GPT2Config,
+    HRMConfig,
+    HuginnConfig,
+    HyperConfig,
+    LanguageModel,
+    ModelConfig,
+    MoRConfig,
+    OuroConfig,
+    SRMConfig,
+)
 
 VOCAB, CONTEXT = 61, 48
 SIZES = {"vocab_size": VOCAB, "context": CONTEXT}
@@ -35,6 +46,7 @@ SRM_SMALL = SRMConfig(
 HRM_SMALL = HRMConfig(
     **SIZES, dim=16, heads=2, head_dim=8, mlp_dim=24, low_blocks=2, high_blocks=2, low_cycles=2, high_cycles=2
 )
+BLOCKS = {**SIZES, "dim": 16, "heads": 2, "head_dim": 8, "mlp_dim": 24}
 CONFIGS: dict[str, ModelConfig] = {
     "srm": SRM_SMALL,
     "srm untied": SRM_SMALL.replace(tied=False, init_seed=1),
@@ -44,10 +56,16 @@ CONFIGS: dict[str, ModelConfig] = {
     "trm untied": HRM_SMALL.replace(shared_net=True, tied=False),
     "gpt2": GPT2Config(**SIZES, dim=16, blocks=2, heads=2, mlp_dim=24, dropout=0.1),
     "gpt2 untied": GPT2Config(**SIZES, dim=16, blocks=2, heads=2, mlp_dim=24, tied=False),
+    "ouro": OuroConfig(**BLOCKS, blocks=2, loops=2),
+    "hyper": HyperConfig(**BLOCKS, blocks=2, streams=3),
+    "huginn": HuginnConfig(**BLOCKS, prelude=1, core=2, coda=1, steps=3, gradient_depth=2),
+    "mor": MoRConfig(**BLOCKS, kv_heads=1, core=2, recursions=3),
+    "mor by token": MoRConfig(**BLOCKS, kv_heads=0, core=2, recursions=3, choice="token", keys="shared"),
 }
+ARCHITECTURES = ("srm", "hrm", "gpt2", "ouro", "hyper", "huginn", "mor")
 every_model = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
 each_architecture = pytest.mark.parametrize(
-    "config", [CONFIGS[name] for name in ("srm", "hrm", "gpt2")], ids=("srm", "hrm", "gpt2")
+    "config", [CONFIGS[name] for name in ARCHITECTURES], ids=ARCHITECTURES
 )
 LENGTHS = (9, 4, 9, 6)  # of the rows of a ragged batch
 
@@ -176,13 +194,13 @@ def test_the_loss_and_its_gradient_are_ours(ours, theirs, tokens):
     labels = tokens.clone()
     labels[0, 3:5] = -100
     theirs(tokens, labels=labels).loss.backward()
-    gradients = [parameter.grad.clone() for parameter in ours.parameters()]
+    gradients = {name: weight.grad for name, weight in ours.named_parameters()}
     ours.zero_grad()
     loss = ours(tokens[:, :-1], labels[:, 1:])
     loss.backward()
     torch.testing.assert_close(theirs(tokens, labels=labels).loss, loss)
-    for gradient, parameter in zip(gradients, ours.parameters(), strict=True):
-        torch.testing.assert_close(gradient, parameter.grad, atol=1e-6, rtol=1e-4)
+    for name, weight in ours.named_parameters():
+        torch.testing.assert_close(gradients[name], weight.grad, atol=1e-6, rtol=1e-4)
 
 
 @each_architecture
@@ -249,6 +267,9 @@ def test_the_loss_of_a_padded_batch_counts_what_real_tokens_predict(ours, theirs
     )
     loss = theirs(filled, attention_mask=mask, labels=labels).loss
     torch.testing.assert_close(loss, total / (sum(LENGTHS) - len(LENGTHS)))
+    labelled = (labels[:, 1:] != -100).sum()  # as Trainer counts them
+    handed = theirs(filled, attention_mask=mask, labels=labels, num_items_in_batch=labelled).loss
+    torch.testing.assert_close(handed, loss)
 
 
 @each_architecture
@@ -317,7 +338,9 @@ def test_another_table_of_embeddings_is_used_and_stays_tied(config, theirs, toke
     assert new.weight.grad is not None
 
 
-@pytest.mark.parametrize("config", [SRM_SMALL, HRM_SMALL, CONFIGS["gpt2"].replace(dropout=0.0)])
+@pytest.mark.parametrize(
+    "config", [SRM_SMALL, HRM_SMALL, CONFIGS["gpt2"].replace(dropout=0.0), CONFIGS["mor by token"]]
+)
 def test_gradient_checkpointing_computes_again_and_gets_the_same_gradient(ours, theirs, tokens, monkeypatch):
     filled, mask = padded(tokens, "left")
     calls = []
@@ -396,7 +419,7 @@ def test_beam_search_is_the_same_with_and_without_the_cache(theirs, tokens):
     assert not torch.equal(cached, greedy)  # else the beams were never reordered
 
 
-@each_architecture
+@pytest.mark.parametrize("config", [CONFIGS[name] for name in ("srm", "hrm", "gpt2")])
 def test_text_ends_at_the_end_token_as_ours_does(ours, theirs, tokens):
     plain = srmlab.generate(ours, tokens, 12, temperature=0)
     end = int(plain[0, tokens.shape[1] + 3])
@@ -412,6 +435,21 @@ def test_a_cache_of_the_users_own_serves_two_calls(ours, theirs, tokens):
     first = theirs.generate(tokens, max_new_tokens=5, do_sample=False, past_key_values=cache)
     second = theirs.generate(first, max_new_tokens=5, do_sample=False, past_key_values=cache)
     assert torch.equal(second, srmlab.generate(ours, tokens, 10, temperature=0))
+
+
+@every_model
+@torch.no_grad()
+def test_rows_of_a_cache_are_chosen_and_repeated(theirs, tokens):
+    filled, mask = padded(tokens, "left")
+    first = theirs(filled[:, :-1], attention_mask=mask[:, :-1], use_cache=True).past_key_values
+    whole = theirs(filled, attention_mask=mask).logits[:, -1]
+    chosen, several = torch.tensor([2, 0, 0, 3, 1]), copy.deepcopy(first)
+    first.batch_select_indices(chosen)
+    several.batch_repeat_interleave(2)
+    for cache, rows in ((first, chosen), (several, torch.arange(4).repeat_interleave(2))):
+        assert cache.batch_size == len(rows)
+        logits = theirs(filled[rows, -1:], past_key_values=cache).logits[:, -1]
+        torch.testing.assert_close(logits, whole[rows], atol=1e-5, rtol=1e-5)
 
 
 # What cannot work

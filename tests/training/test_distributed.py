@@ -66,6 +66,17 @@ def test_two_processes_have_the_losses_of_one(runs, name, reference):
         assert values[0] == pytest.approx(values[1], abs=1e-6 if "loss" in key else 1e-4)
 
 
+def test_puzzles_that_were_stopped_in_two_processes_go_on_to_the_bit(runs):
+    assert loss_log(runs / "stopped-puzzles") == loss_log(runs / "puzzles")
+    assert state(runs / "stopped-puzzles") == state(runs / "puzzles")
+
+
+def test_puzzles_are_not_sharded_and_every_process_says_what_to_use(runs):
+    told = {(runs / f"refused-{rank}").read_text() for rank in (0, 1)}
+    assert told == {'strategy = "fsdp": puzzles are trained by copies of the model; use ddp'}
+    assert not (runs / "sharded-puzzles").exists()
+
+
 def test_the_shards_of_a_run_can_be_the_start_of_another(runs, data, tmp_path):
     train(small_config(steps=3), None, data, tmp_path / "tuned", init_from=runs / "fsdp", show=False)
     start, shards = (srmlab.load(path) for path in (tmp_path / "tuned/checkpoints/step-0", runs / "fsdp"))

@@ -2,9 +2,9 @@
 
 FOLDER then holds the runs `ddp`, `fsdp`, `random` (DDP, random order), `drawn-ddp` and
 `drawn-fsdp` (a depth drawn for every step), `answers` and `answers-fsdp` (loss on
-the answers of FOLDER/sums), `puzzles` (DDP, of FOLDER/sudokus), `tuned-ddp` and `tuned-fsdp` (begun with the
-weights of FOLDER/single) and `chain`, which must exist, begun by one process, and is continued here with DDP
-and then with FSDP2, each stopped by a signal to one process.
+the answers of FOLDER/sums), `puzzles` and `stopped-puzzles` (DDP, of FOLDER/sudokus), `tuned-ddp` and
+`tuned-fsdp` (begun with the weights of FOLDER/single) and `chain`, which must exist, begun by one process
+and continued here with DDP and then with FSDP2, each stopped by a signal to one process.
 """
 
 import os
@@ -15,6 +15,7 @@ from pathlib import Path
 import torch.distributed as dist
 from small_runs import MODEL, PUZZLES, RANDOM_ORDER, small_config
 
+from srmlab.errors import UserError
 from srmlab.training import resume, train
 from srmlab.training.loop import Trainer
 
@@ -52,6 +53,16 @@ def main() -> None:
         train(config, MODEL, folder / "sums", folder / name, show=False)
     puzzles = small_config(strategy="ddp", accumulate=2, segments=3, ema=0.9)
     train(puzzles, PUZZLES, folder / "sudokus", folder / "puzzles", show=False)
+    undo = stop_at(7)  # in the midst of a puzzle's segments
+    stopped = train(puzzles, PUZZLES, folder / "sudokus", folder / "stopped-puzzles", show=False)
+    assert (stopped.step, stopped.exit_code) == (7, 143), stopped
+    undo()
+    resume(folder / "stopped-puzzles", show=False)
+    try:
+        sharded = small_config(strategy="fsdp", segments=3)
+        train(sharded, PUZZLES, folder / "sudokus", folder / "sharded-puzzles", show=False)
+    except UserError as refusal:
+        (folder / f"refused-{dist.get_rank()}").write_text(str(refusal))
     for strategy in ("ddp", "fsdp"):
         config, out = small_config(strategy=strategy), folder / f"tuned-{strategy}"
         train(config, None, data, out, init_from=folder / "single", show=False)

@@ -44,9 +44,11 @@ OTHER_NAMES = {  # ours → what people type who come from other tools
     "model.token-heads": "n-heads n-head num-heads num-attention-heads heads",
     "null": "nulls twins untrained",
     "out": "output-dir out-dir output save-dir outdir o",
+    "prompt": "start input text prefix",
     "schedule": "lr-schedule scheduler lr-scheduler lr-scheduler-type",
     "seed": "random-seed rng-seed",
     "steps": "max-steps max-iters num-steps n-steps iters iterations total-steps train-steps",
+    "to": "format type",
     "tokens": "max-tokens num-tokens n-tokens eval-tokens",
     "val-fraction": "val-split test-size validation-split",
     "wandb": "wandb-project report-to",
@@ -63,7 +65,7 @@ def parse(kind: type, prog: str, arguments: list[str], defaults: Any = None) -> 
     import tyro
 
     def refuse(event: Any) -> None:
-        if message := complaint(event, lambda: option_names(kind, prog, defaults)):
+        if message := complaint(event, lambda: option_names(kind, prog, defaults), arguments):
             raise UserError(message)
 
     events = getattr(tyro, "_errors", None)
@@ -79,11 +81,16 @@ def parse(kind: type, prog: str, arguments: list[str], defaults: Any = None) -> 
         )
 
 
-def complaint(event: Any, known: Any) -> str | None:
+def complaint(event: Any, known: Any, arguments: Sequence[str] = ()) -> str | None:
     """What a parse error of tyro's comes to; None for one that is not known here."""
     see_help = f"; `{event.prog} --help` shows the options"
     match type(event).__name__:
         case "MissingArgs":
+            names = known()
+            for option in (typed.partition("=")[0] for typed in arguments if re.match("--[A-Za-z]", typed)):
+                hint = "" if option.replace("_", "-") in names else suggestion(option, names)
+                if hint:  # perhaps what is missing, under another name
+                    return f"Unrecognized options: {option}{hint}"
             return ", ".join(_name(each.arg) for each in event.missing_arguments) + f" missing{see_help}"
         case "UnrecognizedArgs":
             options = [token.partition("=")[0] for token in event.tokens if re.match("--?[A-Za-z]", token)]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from srmlab.cli.solve import Command
 
 SHOWN = 3  # boards that --show prints
+RATED_BY = {"sudoku": "search nodes", "maze": "way", "arc": "answer's cells"}
 ATTEMPTS = {"arc": 2}  # answers that count, by family; elsewhere one
 
 
@@ -133,7 +134,7 @@ def about(subject: Subject, found: Solving, limit: int) -> dict[str, Any]:
 
 
 def by_difficulty(found: Solving, ratings: np.ndarray, halts: np.ndarray) -> list[dict[str, Any]]:
-    """By the search nodes of our solver (of a maze, the length of its way), in groups of about equal size."""
+    """By what puzzles of the kind are rated by, in groups of about equal size."""
     edges = np.unique(np.quantile(ratings, [0, 0.25, 0.5, 0.75, 1], method="nearest"))
     groups = [(low, high) for low, high in zip(edges, [*(edges[1:] - 1)[:-1], edges[-1]], strict=False)]
     rows = []
@@ -174,7 +175,7 @@ def mean_share(shares: np.ndarray) -> dict[str, float]:
 
 def lines(answer: dict[str, Any]) -> list[str]:
     """Tables for a terminal."""
-    difficulty = "way" if answer["kind"].startswith("maze") else "search nodes"
+    difficulty = RATED_BY[answer["kind"].partition(":")[0]]
     table = [f"{difficulty:<18}{'boards':>8}{'solved':>24}{'cells right':>24}{'segments used':>16}"]
     for row in answer["by_difficulty"]:
         name = f"{row['from']} – {row['to']}" if row["to"] > row["from"] else str(row["from"])

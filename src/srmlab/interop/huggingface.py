@@ -64,6 +64,7 @@ from srmlab.interop.reading import (
     hidden_states,
     real_tokens,
     replace_module,
+    share_counted,
     without_padding,
 )
 
@@ -155,6 +156,8 @@ class SRMModel(PreTrainedModel):
         self.model = build(config.ours, device=torch.get_default_device()) if model is None else model
         if twice := self.model.weights_with_two_names:  # the files hold them once
             self._tied_weights_keys = {rf"model\.{a}": rf"model\.{b}" for a, b in twice.items()}
+        head = self.get_output_embeddings()
+        self._head = next((name for name, module in self.named_modules() if module is head), None)
         self.post_init()
 
     @classmethod
@@ -192,6 +195,10 @@ class SRMModel(PreTrainedModel):
         exit: float | Exit | None = None,
     ) -> Read:
         """What `read` of our model gives, once what transformers hands over is checked."""
+        if self._head is not None and hasattr(self.get_submodule(self._head), "base_layer"):
+            raise UserError(
+                f"an adapter on {self._head} would not be read: leave it out, or use modules_to_save"
+            )
         tokens = self._tokens(input_ids, inputs_embeds)
         cache = self._cache(past_key_values, use_cache)
         past = None if cache is None else cache.past
@@ -351,9 +358,12 @@ class SRMForCausalLM(SRMModel, GenerationMixin):
         logits, real = found.value[:, None] if last_only else found.value, found.real
         loss = None
         if labels is not None:  # of all tokens, whatever is kept
+            counted = labels if real is None else without_padding(labels, real)
+            if num_items_in_batch is not None:  # of labels, also of those that padding predicts
+                num_items_in_batch = num_items_in_batch * share_counted(counted, labels)
             loss = self.loss_function(
                 logits=logits,
-                labels=labels if real is None else without_padding(labels, real),
+                labels=counted,
                 vocab_size=self.config.ours.vocab_size,
                 num_items_in_batch=num_items_in_batch,
             )

@@ -20,7 +20,6 @@ class SRMCache(Cache):
 
     def __init__(self, model: LanguageModel, capacity: int | None = None) -> None:
         super().__init__(layers=[])
-        self.model, self.capacity = model, capacity
         self.past = model.new_cache(capacity)
         self.rows = -1  # until something has been read
 
@@ -34,14 +33,17 @@ class SRMCache(Cache):
     def batch_size(self) -> int:
         return self.rows
 
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Row r goes on from what row indices[r] has read."""
+        if self.rows > 0:
+            self.past.select(indices, self.rows)
+            self.rows = len(indices)
+
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Row r goes on from what row beam_idx[r] has read."""
-        for slot in self.past:
-            if slot.keys is not None and slot.values is not None:
-                slot.keys = _select_rows(slot.keys, beam_idx)
-                slot.values = _select_rows(slot.values, beam_idx)
-        if self.past.real is not None:
-            self.past.real = self.past.real[beam_idx.to(self.past.real.device)]
+        self.batch_select_indices(beam_idx)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        self.batch_select_indices(torch.arange(max(self.rows, 0)).repeat_interleave(repeats))
 
     @property
     def is_croppable(self) -> bool:
@@ -51,12 +53,7 @@ class SRMCache(Cache):
         raise UserError("this cache cannot take tokens back: generate without assistant and prompt lookup")
 
     def reset(self) -> None:
-        self.past, self.rows = self.model.new_cache(self.capacity), -1
-
-
-def _select_rows(x: Tensor, source: Tensor) -> Tensor:
-    """x [N, …] with N = streams × batch: every stream's rows, taken in the order of `source` [batch]."""
-    return x.unflatten(0, (-1, len(source))).index_select(1, source.to(x.device)).flatten(0, 1)
+        self.past, self.rows = DecodingCache(self.past.capacity, self.past.reuse), -1
 
 
 def real_tokens(mask: Tensor, tokens: Tensor, past: DecodingCache | None) -> Tensor:
@@ -140,6 +137,12 @@ def without_padding(labels: Tensor, real: Tensor) -> Tensor:
     """Labels [B, T] where a real token comes before them; −100, which does not count, where padding does."""
     predicted = nn.functional.pad(real, (1, -1), value=True)[:, -labels.shape[1] :].to(labels.device)
     return labels.masked_fill(~predicted, -100)
+
+
+def share_counted(counted: Tensor, given: Tensor) -> Tensor:
+    """How many of the labels [B, T] that were given count: a share, never 0."""
+    kept, all = ((labels[:, 1:] != -100).sum().clamp_min(1) for labels in (counted, given))
+    return kept / all
 
 
 def check_positions(given: Tensor, real: Tensor | None, tokens: Tensor, past: DecodingCache | None) -> None:

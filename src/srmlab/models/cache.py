@@ -270,6 +270,20 @@ class DecodingCache:
         self.real = torch.cat((before, now), dim=1)
         return self.real
 
+    def select(self, rows: Tensor, of: int) -> None:
+        """Go on from these `rows`, of the `of` that were read; one may come several times."""
+        if self.settled is not None:
+            raise UserError("rows read with early exit cannot be put in another order; leave out exit")
+        for slot in self:
+            if slot.keys is not None and slot.values is not None:
+                slot.keys, slot.values = (
+                    kept.unflatten(0, (-1, of)).index_select(1, rows.to(kept.device)).flatten(0, 1)
+                    for kept in (slot.keys, slot.values)  # [streams × of, H, capacity, K]
+                )
+        self.kept = {level: kept[rows.to(kept.device)] for level, kept in self.kept.items()}
+        if self.real is not None:
+            self.real = self.real[rows.to(self.real.device)]
+
     def room_for(self, tokens: int) -> None:
         if self.length + tokens > self.capacity:
             raise UserError(

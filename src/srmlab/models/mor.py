@@ -26,6 +26,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from itertools import repeat
 from typing import ClassVar, Literal
 
 import torch
@@ -139,8 +140,7 @@ class RecursionBlock(Block):
     def attention(self, h: Tensor, here: Pass) -> Tensor:
         if here.lent is None:
             return super().attention(h, here)
-        weight = self.qkv.weight[: self.attn_out.in_features]  # of the queries
-        q = F.linear(self.norm(h), weight).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        q = self.queries(self.norm(h)).unflatten(-1, (self.heads, -1)).transpose(1, 2)
         assert here.rotary is not None
         q, (k, v) = rotate(q, *here.rotary), here.lent
         watched, mask = here.wants(*SITES), here.mask
@@ -156,6 +156,12 @@ class RecursionBlock(Block):
             out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         added = self.attn_out(out.transpose(1, 2).flatten(2))
         return self.norm(added) if self.norms == "around" else added
+
+    def queries(self, h: Tensor) -> Tensor:
+        """Those rows of `qkv` alone; what another tool has put in its place (an adapter) is called whole."""
+        if type(self.qkv) is nn.Linear:
+            return F.linear(h, self.qkv.weight[: self.widths[0]])
+        return self.qkv(h)[..., : self.widths[0]]
 
 
 @dataclass
@@ -257,10 +263,11 @@ class MoR(BlockModel[MoRConfig]):
     def blocks(
         self, h: Tensor, inside: Pass, slots: Iterator[Past] | None, lent: Sequence[Kept] | None
     ) -> Tensor:
-        inside.slots = slots
         for b, block in enumerate(self.core_blocks):
-            inside.lent = None if lent is None else lent[b].values
-            h = inside.call(f"blocks.{b}", block, h)
+            own = copy(inside)  # a block that is computed again in the backward pass finds what it found
+            own.lent = None if lent is None else lent[b].values
+            own.slots = None if slots is None else repeat(next(slots)) if lent is None else slots
+            h = own.call(f"blocks.{b}", block, h)
         return h
 
     def keeping(self, r: int, slots: Iterator[Past] | None, lent: list[Kept]) -> Iterator[Past] | None:

@@ -64,7 +64,7 @@ class Kind:
         return np.ones(inputs.shape, bool) if self.blank is None else inputs == self.blank
 
     def drawing(self, board: Sequence[int] | np.ndarray) -> str:
-        """A board [cells] as lines of text; a sudoku with its boxes."""
+        """A board [cells] as lines of text; a sudoku with its boxes, ARC without what is outside."""
         grid = np.asarray(board).reshape(self.rows, self.columns)
         lines = []
         high, wide = self.box or (self.rows, self.columns)
@@ -75,7 +75,7 @@ class Kind:
             if (row + 1) % high == 0 and row + 1 < self.rows:
                 width = 2 * wide - 1
                 lines.append("-+-".join("-" * width for _ in parts))
-        return "\n".join(lines)
+        return "\n".join(lines).rstrip("\n")
 
     def line(self, board: Sequence[int] | np.ndarray) -> str:
         """A board [cells] as one line of symbols."""

@@ -126,9 +126,9 @@ def collect(config: PuzzleConfig, report: Report) -> Collected:
         check_sides(sides, config)
         return Collected(wanted.kind, sides, wanted.source)
     if not config.place.exists():
-        raise DataError(
-            f"{config.source}: no such file or folder; to make puzzles, write sudoku:6x6 or maze:9"
-        )
+        arc, made = "give a folder of ARC's JSON tasks", "to make puzzles, write sudoku:6x6 or maze:9"
+        fix = arc if config.family == "arc" else made
+        raise DataError(f"{config.source}: no such file or folder; {fix}")
     if config.family == "arc":
         variants = config.variants or 1
         sides, names, dropped = read_arc(config.place, variants)
