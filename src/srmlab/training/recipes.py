@@ -58,14 +58,14 @@ def hyper() -> TrainConfig:
 
 
 def huginn() -> TrainConfig:
-    """As Huginn: AdamW, a constant rate, hardly any decay, clipped; depth drawn for every step."""
-    adam = paper(lr=4e-4, warmup=4096).replace(optimizer="adamw", clip=1.0, weight_decay=1e-4)
+    """As Huginn: AdamW, a constant low rate, hardly any decay, clipped; depth drawn for every step."""
+    adam = paper(lr=4e-5, warmup=4096).replace(optimizer="adamw", clip=1.0, weight_decay=1e-4)
     return adam.replace(depth_schedule="poisson")
 
 
 def mor() -> TrainConfig:
-    """As Mixture-of-Recursions: AdamW at 3e-3 after a warm-up, clipped."""
-    return paper(lr=3e-3, warmup=500).replace(optimizer="adamw", clip=1.0)
+    """As Mixture-of-Recursions: AdamW at 3e-3 after a short warm-up, clipped. Its decay at the end is not."""
+    return paper(lr=3e-3, warmup=86).replace(optimizer="adamw", clip=1.0)
 
 
 def sweep() -> TrainConfig:
