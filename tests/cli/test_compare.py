@@ -85,6 +85,9 @@ def test_the_folder_of_a_sweep_stands_for_its_runs(runs, tmp_path, capsys):
     named = json.loads(capsys.readouterr().out)
     assert [model["name"] for model in answer["models"]] == ["srm", "ouro"]
     assert [m["loss"] for m in answer["models"]] == [m["loss"] for m in named["models"]]
+    (tmp_path / "runs").rename(tmp_path / "elsewhere")
+    assert call(tmp_path / "family-mini") == 2
+    assert "is not beside its runs" in capsys.readouterr().err
 
 
 def test_a_run_differs_from_itself_by_nothing(runs, tmp_path, capsys):

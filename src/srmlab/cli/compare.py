@@ -50,7 +50,7 @@ class Command:
     """Print JSON, for a program to read."""
 
     def run(self) -> None:
-        from srmlab.analysis.comparison import compare
+        from srmlab.analysis.comparison import LOOK, compare
         from srmlab.progress import Display
 
         if self.null is not None and self.null < 0:
@@ -82,6 +82,8 @@ class Command:
         print(f"{read}; ± is a 95 % interval over windows, and says nothing of other seeds.")
         print("difference: to the first, on the same windows.")
         print()
+        looked = sum(len(batch.tokens) for batch in batches[:LOOK])
+        print(f"Inside, on the first {looked} windows:")
         print(inside_tables(rows))
 
     def open(self) -> dict[str, RunText]:
@@ -119,7 +121,10 @@ def named_runs(given: str) -> dict[str, str]:
         trained = Cell(name=cell.name, model=model, training=training)
         for run in cell.runs:
             name = cell.name if len(cell.runs) == 1 else f"{cell.name}, seed {run.seed}"
-            runs[name] = str(trained.run_folder(folder.parent, run.seed))
+            path = trained.run_folder(folder.parent, run.seed)
+            if not path.is_dir():
+                raise UserError(f"{given} is not beside its runs (no {path}): name the runs themselves")
+            runs[name] = str(path)
     return runs
 
 
