@@ -9,8 +9,13 @@ import pytest
 
 import srmlab
 from srmlab.cli import main
+from srmlab.experiments import Cell, SweepResult
+from srmlab.experiments.rates import Search
+from srmlab.experiments.results import Run
+from srmlab.experiments.runs import cell_result
 from srmlab.models import OuroConfig
 from srmlab.training import TrainConfig, train
+from srmlab.training.run import RunConfig
 from subjects import OF_BYTES, trained_run
 
 OURO = OuroConfig(vocab_size=257, context=12, dim=8, heads=2, head_dim=4, mlp_dim=12, blocks=1, loops=2)
@@ -46,8 +51,43 @@ def test_the_table_has_a_line_a_run_and_json_the_same_numbers(runs, capsys):
     assert first["difference"] is None
     gap = second["loss"]["mean"] - first["loss"]["mean"]
     assert second["difference"]["mean"] == pytest.approx(gap)
-    assert -1 <= second["collapse"] <= 1
+    assert -1 <= second["inside"]["collapse"]["value"] <= 1
+    assert len(second["inside"]["collapse"]["twins"]) == 3
     assert "windows of 12 tokens" in answer["read"]  # the shorter of the two contexts
+
+
+def test_what_is_inside_is_shown_where_it_is_defined(runs, capsys):
+    assert call(*runs, "--null", "2") == 0
+    shown = capsys.readouterr().out
+    srm, ouro = shown.split("at twice the depth")[1].splitlines()[1:3]
+    assert srm.split()[0] == "run"
+    assert ouro.split()[:1] + ouro.split()[3:4] == ["ouro", "–"]  # collapse and its twins, and no streams
+    assert "loops 1" in shown.split("What exit gates know")[1]
+    assert call(*runs, "--null", "-1") == 2
+    assert "--null -1: must be 0 or more" in capsys.readouterr().err
+
+
+def test_the_folder_of_a_sweep_stands_for_its_runs(runs, tmp_path, capsys):
+    cells = []
+    for path in runs:
+        saved = RunConfig.read(path)
+        cell = Cell(name=saved.model.architecture, model=saved.model, training=saved.training)
+        folder = cell.run_folder(tmp_path, 0)
+        folder.parent.mkdir(parents=True)
+        folder.symlink_to(path)
+        cells.append(cell_result(cell, Search({}), [Run(0, 1.0, 1.0, 1.0, [])]))
+    (tmp_path / "family-mini").mkdir()
+    result = SweepResult("family", "mini", 2, {}, {}, cells).to_dict()
+    (tmp_path / "family-mini/result.json").write_text(json.dumps(result))
+    assert call(tmp_path / "family-mini", "--null", "0", "--json") == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert call(*runs, "--null", "0", "--json") == 0
+    named = json.loads(capsys.readouterr().out)
+    assert [model["name"] for model in answer["models"]] == ["srm", "ouro"]
+    assert [m["loss"] for m in answer["models"]] == [m["loss"] for m in named["models"]]
+    (tmp_path / "runs").rename(tmp_path / "elsewhere")
+    assert call(tmp_path / "family-mini") == 2
+    assert "is not beside its runs" in capsys.readouterr().err
 
 
 def test_a_run_differs_from_itself_by_nothing(runs, tmp_path, capsys):

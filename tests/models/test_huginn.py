@@ -6,7 +6,8 @@ import pytest
 import torch
 from small_models import HUGINN_TINY, small, some_tokens
 
-from srmlab.models import Exit
+from srmlab.models import Exit, build
+from srmlab.models.huginn import huginn_nano
 
 DEEP = HUGINN_TINY.replace(steps=6)
 
@@ -20,6 +21,23 @@ def test_training_starts_every_token_elsewhere_and_evaluation_all_in_one_place()
     assert not torch.equal(first[0, 0], first[0, 1])
     wide = model.first_state(torch.zeros(64, 64, DEEP.dim))
     assert wide.std() == pytest.approx((2 / 5) ** 0.5, rel=0.02)
+
+
+@torch.no_grad()
+def test_weights_begin_at_the_published_scale():
+    """Std sqrt(2 / 5·dim) wherever something is read, whatever its width; what is added is smaller by the
+    root of how often.
+    """
+    config = huginn_nano().replace(mlp_dim=512)
+    model, std = build(config), (2 / (5 * config.dim)) ** 0.5 * 0.88  # of a normal cut at two deviations
+    depth = config.prelude + config.coda + config.core * config.steps
+    for block in model.core_blocks:
+        for linear in (block.qkv, block.mlp_up):
+            assert float(linear.weight.std()) == pytest.approx(std, rel=0.03)
+        for linear in (block.attn_out, block.mlp_down):
+            assert float(linear.weight.std()) == pytest.approx(std / (2 * depth) ** 0.5, rel=0.03)
+    assert float(model.adapter.weight.std()) == pytest.approx(std, rel=0.03)
+    assert float(model.embedding.weight.std()) == pytest.approx(std, rel=0.03)
 
 
 def test_the_draws_are_those_of_the_seed():

@@ -38,9 +38,12 @@ def test_a_token_that_has_left_does_not_come_back(name):
 def test_capacity_is_a_share_of_all_tokens_chosen_among_those_still_there():
     scores = torch.tensor([[5.0, 1.0, 4.0, 2.0, 3.0, 0.0]])
     there = torch.tensor([[False, True, True, True, True, True]])
-    assert top(scores, there, 2 / 6).tolist() == [[False, False, True, False, True, False]]
-    assert top(scores, torch.ones_like(there), 1.0).all()
-    assert top(scores, there, 1.0).tolist() == there.tolist()
+    assert top(scores, there, 2).tolist() == [[False, False, True, False, True, False]]
+    assert top(scores, torch.ones_like(there), 6).all()
+    assert top(scores, there, 6).tolist() == there.tolist()
+    three = MOR_TINY.replace(recursions=3)
+    assert [three.capacity(r, 8) for r in range(3)] == [8, 5, 2]  # rounded down
+    assert three.capacity(2, 1) == 1
 
 
 def test_training_keeps_its_capacity_and_evaluation_does_not_look_at_later_tokens():

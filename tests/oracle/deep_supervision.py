@@ -25,7 +25,7 @@ class Slot:
     example: int = -1  # of its puzzle in the endless sequence
     board: list[int] = field(default_factory=list)
     answer: list[int] = field(default_factory=list)  # −100 where it does not count
-    before: Tensor = field(default_factory=lambda: torch.zeros(0))  # [N, D] the puzzle's embedding, a leaf
+    before: Tensor = field(default_factory=lambda: torch.zeros(0))  # [1, D] the puzzle's embedding, a leaf
     z_low: Tensor = field(default_factory=lambda: torch.zeros(0))  # [positions, D]
     z_high: Tensor = field(default_factory=lambda: torch.zeros(0))
     segments: int = 0
@@ -46,6 +46,7 @@ def block(w: Weights, name: str, c: HRMConfig, h: Tensor) -> Tensor:
             for d in range(c.dim)
         ]
         mixed = torch.stack(columns, dim=1)
+        h = rms_norm((h + mixed).T, c.norm_eps).T  # over the positions, too
     else:
         H, K = c.heads, c.head_dim
         q, k, v = (h @ part.T for part in w[f"{name}.qkv.weight"].view(3, H * K, c.dim))
@@ -55,7 +56,7 @@ def block(w: Weights, name: str, c: HRMConfig, h: Tensor) -> Tensor:
             turned = [rope(x[None, :, at], c.rope_theta)[0] for x in (q, k)]
             heads.append(softmax(turned[0] @ turned[1].T / math.sqrt(K)) @ v[:, at])  # nothing is masked
         mixed = torch.cat(heads, dim=1) @ w[f"{name}.attn_out.weight"].T
-    h = rms_norm(h + mixed, c.norm_eps)
+        h = rms_norm(h + mixed, c.norm_eps)
     act = gelu if c.mlp == "gelu" else swiglu
     return rms_norm(h + act(h @ w[f"{name}.mlp_up.weight"].T) @ w[f"{name}.mlp_down.weight"].T, c.norm_eps)
 
@@ -69,7 +70,8 @@ def net(w: Weights, which: str, c: HRMConfig, h: Tensor) -> Tensor:
 def forward(w: Weights, c: HRMConfig, slot: Slot) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Logits [cells, V], q [2], and both states, from the slot's."""
     cells = torch.stack([w["embedding.weight"][value] for value in slot.board])
-    x = torch.cat([slot.before, cells]) * math.sqrt(c.dim)
+    empty = torch.zeros(c.puzzle_positions - len(slot.before), c.dim, dtype=cells.dtype)
+    x = torch.cat([slot.before, empty, cells]) * math.sqrt(c.dim)
     z_low, z_high = slot.z_low, slot.z_high
     for h in range(c.high_cycles):
         for l in range(c.low_cycles):
@@ -108,7 +110,7 @@ def segment(
         if slot.halted:
             slot.example = slot.number if slot.example < 0 else slot.example + len(slots)
             slot.board, slot.answer, slot.before = examples(slot.example)
-            positions = len(slot.before) + len(slot.board)
+            positions = c.puzzle_positions + len(slot.board)
             slot.z_low = torch.stack([w["low0"]] * positions)
             slot.z_high = torch.stack([w["high0"]] * positions)
             slot.segments = 0

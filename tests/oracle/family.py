@@ -129,7 +129,7 @@ def ouro_gate_loss(weights: Weights, config: OuroConfig, tokens: Tensor, targets
         go_on = 1 / (1 + torch.exp(-50.0 * (gain - config.gain)))
         stop = ouro_gate(states[t], weights)
         wrong = -(go_on * torch.log(1 - stop) + (1 - go_on) * torch.log(stop))
-        total = total + wrong[counted].mean() / (config.loops - 1)
+        total = total + wrong[counted].mean() / config.loops
     return total
 
 
@@ -248,7 +248,7 @@ def mor_row(
             router = {i: x @ weights[f"routers.{r}.weight"][0] for i, x in h.items()}
             if best:
                 ranked = sorted(there, key=lambda i, router=router: -router[i].item())
-                there = set(ranked[: max(1, round(len(h) * (R - r) / R))])
+                there = set(ranked[: max(1, len(h) * (R - r) // R)])
             else:
                 there = {i for i in there if router[i] > 0}
             logits.append(router)
@@ -292,5 +292,5 @@ def mor_loss(weights: Weights, config: MoRConfig, tokens: Tensor, targets: Tenso
             for i in (kept[r - 1] if r else range(T))
             for p in [1 / (1 + torch.exp(-logits[r][i]))]
         ]
-        router = router + torch.stack(wrong).mean() / R
+        router = router + torch.stack(wrong).mean()
     return loss + config.router_loss * router

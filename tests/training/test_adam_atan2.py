@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from srmlab.models import HyperConfig, TransformerConfig, build
 from srmlab.training import AdamAtan2, TrainConfig
 from srmlab.training.optimizer import build_optimizer
+
+SIZES = {"vocab_size": 11, "context": 6, "dim": 8, "heads": 2, "head_dim": 4, "mlp_dim": 8}
+TRANSFORMER, HYPER = TransformerConfig(**SIZES, blocks=1), HyperConfig(**SIZES, blocks=1, streams=2)
 
 
 def reference(form: str, weight, grads, lr, beta1, beta2, decay):
@@ -84,18 +88,35 @@ def test_a_parameter_without_gradient_waits_and_its_count_too():
 
 def test_adamw_with_its_state_made_early_is_torchs_adamw():
     torch.manual_seed(0)
-    models = [torch.nn.Linear(4, 3) for _ in range(2)]
-    models[1].load_state_dict(models[0].state_dict())
+    models = [build(TRANSFORMER) for _ in range(2)]
     config = TrainConfig(optimizer="adamw", lr=0.01, weight_decay=0.1)
     ours = build_optimizer(config, models[0])
     theirs = torch.optim.AdamW(models[1].parameters(), 0.01, (0.9, 0.95), weight_decay=0.1)
     for _ in range(5):
-        inputs = torch.randn(8, 4)
+        tokens = torch.randint(0, 11, (4, 6))
         for model, optimizer in zip(models, (ours, theirs), strict=True):
             optimizer.zero_grad()
-            model(inputs).square().sum().backward()
+            model(tokens, tokens).backward()
             optimizer.step()
     assert all(a.equal(b) for a, b in zip(models[0].parameters(), models[1].parameters(), strict=True))
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adam-atan2"])
+def test_the_weights_that_do_not_decay_are_those_the_model_names(optimizer):
+    """A hyper-connection starts as the residual stream; decay would take that away, not a complexity."""
+    config = TrainConfig(optimizer=optimizer, lr=0.1, weight_decay=0.5)
+    model = build(HYPER)
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    build_optimizer(config, model).step()
+    kept = {name for name, value in model.named_parameters() if value.equal(before[name])}
+    static = {name for name in before if name.endswith((".read", ".mix", ".write"))}
+    still_zero = {name for name, value in before.items() if not value.any()}
+    assert static
+    assert kept - still_zero == static
+    decayed = before["embedding.weight"] * 0.95
+    torch.testing.assert_close(dict(model.named_parameters())["embedding.weight"], decayed)
 
 
 def test_nonsense_is_refused():

@@ -214,13 +214,14 @@ def capture(
     checkpoint: str | Path | None = None,
     every: int = 16,
     progress: Callable[[int], None] | None = None,
+    bootstrap: bool = True,
 ) -> list[Any]:
     """Run the model over the batches once; the accumulators' results, in their order.
 
     A batch is tokens [B, T], a pair of tokens and targets, or a `srmlab.data.Batch`; if that has documents,
     attention stays within them, for a model that was trained so. With `checkpoint` the sums are saved there
     every `every` batches and taken up again when model, settings and text are the same. `progress` is called
-    with the number of batches done.
+    with the number of batches done. Without `bootstrap` derived numbers have no standard error.
     """
     all_sums = [EvidenceSums(), *accumulators]
     rank, world = _process()
@@ -243,7 +244,8 @@ def capture(
         _save(saved, identity, read, all_sums)
     share_sums(all_sums)
     evidence = all_sums[0].result(Evidence(0, 0, ""))
-    return [finished(accumulator, evidence) for accumulator in accumulators]
+    finish = finished if bootstrap else (lambda accumulator, evidence: accumulator.result(evidence))
+    return [finish(accumulator, evidence) for accumulator in accumulators]
 
 
 def finished(accumulator: Accumulator, evidence: Evidence) -> Any:

@@ -1,5 +1,5 @@
-"""Runs of any architectures side by side, on the same tokens: what they cost, how good they are, how alike
-the states of their tokens have become.
+"""Runs of any architectures side by side, on the same tokens: what they cost, how good they are, and what is
+inside, beside untrained twins.
 
 Losses are taken window by window on one text, so that the difference of two models is paired: what makes a
 window hard for one makes it hard for the other. Intervals are Student's at 95 %, over windows; they say
@@ -8,7 +8,6 @@ nothing of other seeds (`srmlab sweep` does).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -16,22 +15,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from srmlab.analysis.student import student
-from srmlab.analysis.token_similarity import token_similarity
+from srmlab.analysis.inside import Inside, inside
+from srmlab.analysis.null import SMALL, TWINS
+from srmlab.analysis.student import Interval, interval
 from srmlab.data import Batch
 from srmlab.models import LanguageModel
 from srmlab.models.loss import token_losses
 
-COLLAPSE_BATCHES = 2  # of the text, for the similarity of tokens
-
-
-@dataclass(frozen=True)
-class Interval:
-    mean: float
-    half: float  # half the width of the 95 % interval; NaN for one window
-
-    def __str__(self) -> str:
-        return f"{self.mean:.4f} ± {self.half:.4f}"
+LOOK = 2  # batches of the text, for what is inside
 
 
 @dataclass(frozen=True)
@@ -46,17 +37,10 @@ class Compared:
     streams: int
     loss: Interval  # nats per token
     difference: Interval | None  # its loss less the first one's, on the same windows; None of the first
-    collapse: float  # cosine between states of different tokens where they are read out
+    inside: Inside
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
-
-
-def interval(values: np.ndarray) -> Interval:
-    """The mean and its interval over windows."""
-    n = len(values)
-    half = student(n - 1) * float(values.std(ddof=1)) / math.sqrt(n) if n > 1 else math.nan
-    return Interval(float(values.mean()), half)
 
 
 @torch.no_grad()
@@ -78,12 +62,17 @@ def compare(
     batches: Sequence[Batch],
     training_flops: dict[str, float | None] | None = None,
     progress: Callable[[], None] = lambda: None,
+    twins: int | None = None,
 ) -> list[Compared]:
-    """One row a model, in their order; differences are to the first."""
+    """One row a model, in their order; differences are to the first. So many untrained twins stand beside
+    what is inside; by default 3, and none of a large model. `progress` is called after every batch, and once
+    more a model.
+    """
     losses = {name: window_losses(model, batches, progress) for name, model in models.items()}
     first, rows = next(iter(losses)), []
     for name, model in models.items():
         context = batches[0].tokens.shape[1]
+        null = twins if twins is not None else TWINS if model.num_parameters() <= SMALL else 0
         rows.append(
             Compared(
                 name=name,
@@ -96,7 +85,8 @@ def compare(
                 streams=len(model.streams),
                 loss=interval(losses[name]),
                 difference=None if name == first else interval(losses[name] - losses[first]),
-                collapse=token_similarity(model, batches[:COLLAPSE_BATCHES]).last,
+                inside=inside(model, batches[:LOOK], null),
             )
         )
+        progress()
     return rows

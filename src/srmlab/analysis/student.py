@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 
 LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Interval:
+    mean: float
+    half: float  # half the width of the 95 % interval; NaN for one value
+
+    def __str__(self) -> str:
+        return f"{self.mean:.4f} ± {self.half:.4f}"
+
+
+def interval(values: np.ndarray) -> Interval:
+    """The mean and its interval."""
+    n = len(values)
+    half = student(n - 1) * float(values.std(ddof=1)) / math.sqrt(n) if n > 1 else math.nan
+    return Interval(float(values.mean()), half)
 
 
 @cache

@@ -14,21 +14,26 @@ from srmlab.errors import UserError
 
 if TYPE_CHECKING:
     from srmlab.analysis.comparison import Compared
+    from srmlab.analysis.null import Beside
     from srmlab.training.run_text import RunText
 
 
 @dataclass
 class Command:
-    """Compare two or more runs: parameters, FLOP, depth, loss on the same tokens with its interval, the
-    paired difference from the first run, and how similar the states of different tokens are.
+    """Compare two or more runs: parameters, FLOP, depth, loss on the same tokens with its interval, and the
+    paired difference from the first run. Then what is inside, next to untrained twins: collapse of tokens,
+    similarity of streams, drift, whether the state comes to rest, the loss read out after every level, and
+    what an exit gate knows.
 
     Example:
         srmlab compare runs/srm runs/ouro runs/huginn
-        srmlab compare runs/srm runs/hrm --json
+        srmlab compare runs/sweeps/family-mini
+        srmlab compare runs/srm runs/hrm --null 10 --json
     """
 
     runs: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="RUN RUN …")]]
-    """Runs, checkpoints or exports; the others are compared with the first."""
+    """Runs, checkpoints or exports; the others are compared with the first. The result folder of a sweep
+    stands for all of its runs."""
     data: Path | None = None
     """Output folder of `srmlab prepare`; by default the first run's."""
     text: Path | None = None
@@ -39,21 +44,25 @@ class Command:
     """Windows per batch."""
     context: int | None = None
     """Tokens per window; by default the shortest of the runs' training contexts."""
+    null: int | None = None
+    """Untrained twins of every run; by default 3, and none for models of more than 5 million parameters."""
     device: str = "auto"
     json: bool = False
     """Print JSON, for scripts."""
 
     def run(self) -> None:
-        from srmlab.analysis.comparison import compare
+        from srmlab.analysis.comparison import LOOK, compare
         from srmlab.progress import Display
 
+        if self.null is not None and self.null < 0:
+            raise UserError(f"--null {self.null}: must be 0 or more")
         texts = self.open()
         first = next(iter(texts.values()))
         batches = list(first.batches(self.batch_size, self.limit_tokens))
         if not batches:
             raise UserError(f"{first.source} is shorter than one window of {first.context}: give --context")
         with Display(show=not self.json) as display:
-            task = display.task("comparing", len(texts) * len(batches), "batches")
+            task = display.task("comparing", len(texts) * (len(batches) + 1), "passes")
             done = 0
 
             def step() -> None:
@@ -63,7 +72,7 @@ class Command:
 
             models = {name: text.model for name, text in texts.items()}
             flops = {name: training_flops(text) for name, text in texts.items()}
-            rows = compare(models, batches, flops, step)
+            rows = compare(models, batches, flops, step, self.null)
         windows = sum(len(batch.tokens) for batch in batches)
         read = f"{windows} windows of {first.context} tokens of {first.source}"
         if self.json:
@@ -72,26 +81,52 @@ class Command:
         print(table(rows))
         print()
         print(f"{read}; ± is a 95 % interval over windows, and does not cover training seeds.")
-        print("difference: to the first, on the same windows; collapse: cosine between the states of")
-        print("different tokens where they are read out, 1 where all are the same.")
+        print("difference: to the first, on the same windows.")
+        print()
+        looked = sum(len(batch.tokens) for batch in batches[:LOOK])
+        print(f"Inside, on the first {looked} windows:")
+        print(inside_tables(rows))
 
     def open(self) -> dict[str, RunText]:
-        """Every run, at a context that all of them have; the first one's text is read by all."""
+        """Every run by its name, at a context that all of them have; the first one's text is read by all."""
         from srmlab.training.run_text import open_text
 
-        if len(self.runs) < 2:
+        runs = {name: path for given in self.runs for name, path in named_runs(given).items()}
+        if len(runs) < 2 and len(set(self.runs)) == len(self.runs):
             raise UserError("give two runs or more: srmlab compare runs/srm runs/ouro")
-        if len(set(self.runs)) < len(self.runs):
+        if len(set(runs.values())) < len(runs) or len(set(self.runs)) < len(self.runs):
             raise UserError("a run is named twice: give each once")
-        found = [open_text(run, data=self.data, text=self.text, device=self.device) for run in self.runs]
+        found = [open_text(run, data=self.data, text=self.text, device=self.device) for run in runs.values()]
         context = self.context or min(text.context for text in found)
-        for run, text in zip(self.runs, found, strict=True):
+        for run, text in zip(runs, found, strict=True):
             if text.tokenizer.fingerprint != found[0].tokenizer.fingerprint:
-                first = self.runs[0]
+                first = next(iter(runs))
                 raise UserError(f"{run} has another tokenizer than {first}: compare runs of the same tokens")
             if not 1 <= context <= text.model.config.context:
                 raise UserError(f"--context {context}: that of {run} is {text.model.config.context}")
-        return {run: replace(text, context=context) for run, text in zip(self.runs, found, strict=True)}
+        return {run: replace(text, context=context) for run, text in zip(runs, found, strict=True)}
+
+
+def named_runs(given: str) -> dict[str, str]:
+    """A run by its own name; those of a sweep by cell and seed."""
+    from srmlab.experiments import Cell, SweepResult
+    from srmlab.models import config_from_dict
+    from srmlab.training import TrainConfig
+
+    folder = Path(given)
+    if not (folder / "result.json").is_file():
+        return {given: given}
+    result, runs = SweepResult.load(folder), {}
+    for cell in result.cells:
+        model, training = config_from_dict(cell.model), TrainConfig.from_dict(cell.training)
+        trained = Cell(name=cell.name, model=model, training=training)
+        for run in cell.runs:
+            name = cell.name if len(cell.runs) == 1 else f"{cell.name}, seed {run.seed}"
+            path = trained.run_folder(folder.parent, run.seed)
+            if not path.is_dir():
+                raise UserError(f"{given} is not beside its runs (no {path}): name the runs themselves")
+            runs[name] = str(path)
+    return runs
 
 
 def training_flops(text: RunText) -> float | None:
@@ -106,16 +141,14 @@ def training_flops(text: RunText) -> float | None:
 
 def table(rows: list[Compared]) -> str:
     """One line a model, of 100 columns or fewer where names are short."""
-    heads = ["", "parameters", "FLOP/token", "training FLOP", "depth", "S", "loss", "difference", "collapse"]
-    lines = [heads]
+    lines = [["", "parameters", "FLOP/token", "training FLOP", "depth", "S", "loss", "difference"]]
     for row in rows:
-        name = Path(row.name).name if len({Path(r.name).name for r in rows}) == len(rows) else row.name
         difference = (
             "" if row.difference is None else f"{row.difference.mean:+.4f} ± {row.difference.half:.4f}"
         )
         lines.append(
             [
-                name,
+                short(row, rows),
                 f"{row.parameters:,}",
                 f"{row.forward_flops:.3g}",
                 "–" if row.training_flops is None else f"{row.training_flops:.3g}",
@@ -123,7 +156,62 @@ def table(rows: list[Compared]) -> str:
                 str(row.streams),
                 str(row.loss),
                 difference,
-                f"{row.collapse:.2f}",
             ]
         )
     return aligned(lines)
+
+
+def inside_tables(rows: list[Compared]) -> str:
+    """What is inside: numbers beside twins, losses by level, gates."""
+    lines = [["", "collapse", "streams alike", "drift", "change", "at twice the depth: change", "loss"]]
+    for row in rows:
+        found = row.inside
+        twice = ["–", "–"]
+        if len(found.losses) > found.depth:
+            twice = [f"{found.changes[-1]:.3f}", f"{found.losses[-1] - found.losses[found.depth - 1]:+.3f}"]
+        numbers = [beside(one) for one in (found.collapse, found.streams, found.drift, found.change)]
+        lines.append([short(row, rows), *numbers, *twice])
+    parts = [
+        aligned(lines),
+        "In brackets the mean of untrained twins; *: beyond where one more of them would lie. collapse:",
+        "cosine between the states of different tokens where they are read out; streams alike: between those",
+        "of a token's streams; drift: cosine distance of what the last two levels contribute; change: of the",
+        "state by the last level, relative to its length; loss: at twice the depth, less that as trained.",
+        "",
+        "Loss if it stopped after each level:",
+        aligned([[short(row, rows), *losses(row)] for row in rows]),
+    ]
+    gates = [
+        [short(row, rows), f"{row.unit} {gate.level}", f"{gate.gain.mean:+.3f}"]
+        + [f"{one.mean:+.2f} ± {one.half:.2f}" for one in (gate.knows, gate.shuffled, gate.entropy)]
+        for row in rows
+        for gate in row.inside.gates
+    ]
+    if gates:
+        parts += [
+            "",
+            "What exit gates know: does a gate go on where the levels to come gain more? Rank correlation",
+            "over the tokens of a window; with the gates shuffled; of the prediction's own entropy instead.",
+            aligned([["", "after", "nats to gain", "gate", "shuffled", "entropy"], *gates]),
+        ]
+    return "\n".join(parts)
+
+
+def beside(one: Beside | None) -> str:
+    if one is None:
+        return "–"
+    if not one.twins:
+        return f"{one.value:.3f}"
+    return f"{one.value:.3f}{'*' if one.beyond else ''} ({sum(one.twins) / len(one.twins):.3f})"
+
+
+def losses(row: Compared) -> list[str]:
+    """At most eight of those up to the trained depth."""
+    depth = row.inside.depth
+    shown = sorted({round(1 + i * (depth - 1) / 7) for i in range(8)})
+    return [f"{level}: {row.inside.losses[level - 1]:.3f}" for level in shown] + [""] * (8 - len(shown))
+
+
+def short(row: Compared, rows: list[Compared]) -> str:
+    """A run's name without its folder, where that tells them apart."""
+    return Path(row.name).name if len({Path(r.name).name for r in rows}) == len(rows) else row.name

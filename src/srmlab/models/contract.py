@@ -300,6 +300,10 @@ class Described(WithText, Generic[Config]):
         """Random generators that training draws from: part of the training state."""
         return {}
 
+    def decays(self, name: str) -> bool:  # noqa: ARG002
+        """Whether weight decay shrinks the weight of that name."""
+        return True
+
     @property
     def uses_all_weights(self) -> bool:
         """Whether every training step has a gradient for every weight."""

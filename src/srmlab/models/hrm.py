@@ -289,11 +289,12 @@ class Block(nn.Module):
         self.norm = RMSNorm(config.norm_eps)
 
     def forward(self, h: Tensor, here: Pass) -> Tensor:
-        if self.over_positions:
+        if self.over_positions:  # and so is its norm
             mixed = self.token_down(swiglu(self.token_up(h.mT))).mT  # [B, D, T] → [B, T, D]
+            h = self.norm((h + here("attn", mixed)).mT).mT
         else:
             mixed = self.attn_out(causal_attention(self.qkv(h), self.heads, here))
-        h = self.norm(h + here("attn", mixed))
+            h = self.norm(h + here("attn", mixed))
         hidden = here("neurons.post", self.act(here("neurons.pre", self.mlp_up(h))))
         h = self.norm(h + here("mlp", self.mlp_down(hidden)))
         return here("out", h)

@@ -36,7 +36,7 @@ from srmlab.models.fields import require
 from srmlab.models.forward import Pass, gradient
 from srmlab.models.registry import register
 
-START = math.sqrt(2 / 5)  # the standard deviation of s_0
+START = math.sqrt(2 / 5)  # the standard deviation of s_0, and of the embeddings as they are read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +52,7 @@ class HuginnConfig(BlockConfig):
     head_dim: int = 96
     mlp_dim: int = 17920
     norms: Norms = "sum"
+    norm_eps: float = 1e-6
     rope_theta: float = 50_000.0
     prelude: int = 2  # blocks
     core: int = 4
@@ -302,7 +303,17 @@ class Huginn(BlockModel[HuginnConfig]):
 
     @torch.no_grad()
     def initialize(self) -> None:
+        """Std sqrt(2 / 5·dim) whatever is read, and of what is added, divided by the root of how often."""
         super().initialize()
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                module.weight.mul_(math.sqrt(module.in_features / self.config.dim))
+        for block in self.modules():
+            if isinstance(block, Block):
+                for linear in (block.attn_out, block.mlp_down):
+                    linear.weight.div_(math.sqrt(self.additions))
+        for parameter in self.parameters():
+            parameter.mul_(START)
         self.start_generator.manual_seed(self.config.start_seed)
         generator = torch.Generator(device=self.start.device).manual_seed(self.config.init_seed + 1)
         nn.init.trunc_normal_(self.start, std=START, a=-3 * START, b=3 * START, generator=generator)

@@ -217,6 +217,10 @@ class Hyper(BlockModel[HyperConfig]):
             H = inside.call(f"blocks.{b}", block, H)
         return H
 
+    def decays(self, name: str) -> bool:
+        """Not what a connection is without the token: it starts as the residual stream, not at zero."""
+        return name.rpartition(".")[2] not in ("read", "mix", "write")
+
     # --- what it says of itself ----------------------------------------------------------------------------
 
     @property

@@ -139,7 +139,7 @@ class LanguageModel(Described[Config], Generic[Config]):
     ) -> Segment:
         """One segment on boards [B, T]; `state` is what the last one left, None before the first.
 
-        `puzzles` [B] says which puzzle each is, or `before` [B, N, E] what is put before it; `fresh` [B]
+        `puzzles` [B] says which puzzle each is, or `before` [B, 1, E] what is put before it; `fresh` [B]
         marks the boards whose first segment this is, where others have begun. With `depth` it is that of
         `at_depth(depth)`.
         """
@@ -151,7 +151,9 @@ class LanguageModel(Described[Config], Generic[Config]):
         if config is not None and tap is not SILENT:
             raise UserError("hooks need every site, and another depth has others; hook model.at_depth(…)")
         here = Pass(tap, config=config, causal=False)
-        here.before = self.puzzle.before(len(tokens), puzzles) if before is None else before
+        here.before = (
+            self.puzzle.before(len(tokens), puzzles) if before is None else self.puzzle.padded(before)
+        )
         here.fresh = (
             torch.full((len(tokens),), state is None, device=tokens.device) if fresh is None else fresh
         )

@@ -80,6 +80,10 @@ class MoRConfig(BlockConfig):
         """Of the tokens, those in each recursion: in training with expert-choice, or in balance."""
         return [(self.recursions - r) / self.recursions for r in range(self.recursions)]
 
+    def capacity(self, r: int, tokens: int) -> int:
+        """How many of a row's tokens training keeps in recursion r."""
+        return max(1, tokens * (self.recursions - r) // self.recursions)
+
     @property
     def sizes(self) -> Sizes:
         return Sizes(
@@ -214,14 +218,15 @@ class MoR(BlockModel[MoRConfig]):
     def by_expert(self, h: Tensor, here: Pass, routing: Routing, best: bool) -> Tensor:
         there = torch.ones(h.shape[:2], dtype=torch.bool, device=h.device)
         lent: list[Kept] = []
-        for r, share in enumerate(self.config.shares):
+        for r in range(self.config.recursions):
             inside = here.at(f"recursions.{r}")
             logits = inside("router", self.routers[r](h))
-            keep = top(logits.squeeze(-1), there, share) if best else there & (logits.squeeze(-1) > 0)
+            scores = logits.squeeze(-1)
+            keep = top(scores, there, self.config.capacity(r, h.shape[1])) if best else there & (scores > 0)
             gate = inside("gate", GATE * torch.sigmoid(logits) * keep[..., None])
             h = inside("out", h + gate * self.core(r, h, keep, here, lent))
             routing.kept.append(keep)
-            routing.logits.append(logits.squeeze(-1))
+            routing.logits.append(scores)
             there = keep
         return h
 
@@ -346,7 +351,7 @@ class MoR(BlockModel[MoRConfig]):
                 / among.sum()
                 for x, kept, among in zip(routing.logits, routing.kept, there, strict=True)
             ]
-            router = torch.stack(wrong).mean()
+            router = torch.stack(wrong).sum()
             found |= {"loss": loss + c.router_loss * router, "router": router.detach()}
         else:
             (logits,) = routing.logits
@@ -416,9 +421,8 @@ class MoR(BlockModel[MoRConfig]):
         return 2 * (2 + self.config.recursions * self.config.core)
 
 
-def top(scores: Tensor, there: Tensor, share: float) -> Tensor:
-    """[B, T] Which tokens have the best scores: a share of all, chosen among those that are there."""
-    k = max(1, round(scores.shape[1] * share))
+def top(scores: Tensor, there: Tensor, k: int) -> Tensor:
+    """[B, T] Which k tokens have the best scores, of those that are there."""
     best = scores.masked_fill(~there, -math.inf).topk(k, dim=1).indices
     return torch.zeros_like(there).scatter(1, best, True) & there
 

@@ -9,9 +9,10 @@
 `config.causal = False` makes any architecture that has an `initial_state` such a model. Attention then goes
 in both directions, and to the architecture are added
 
-    rows     an embedding for every puzzle, zero at the start, put before the board as `puzzle_positions`
-             positions. ARC has thousands of puzzles; all sudokus are one. Not a parameter: a training step
-             touches the rows of its batch alone, by the sign of their gradient.
+    rows     an embedding for every puzzle, zero at the start, put before the board as the first of
+             `puzzle_positions` positions; the others are zero. ARC has thousands of puzzles; all sudokus are
+             one. Not a parameter: a training step touches the rows of its batch alone, by the sign of their
+             gradient.
     q        two numbers read at position 0: would it be better to halt, or to continue? Weight 0 and bias −5
              at the start.
 
@@ -48,11 +49,12 @@ class Segment:
 class PuzzleParts(nn.Module):
     """What a puzzle model has beside its architecture."""
 
-    rows: Tensor  # [puzzle, N, E]
+    rows: Tensor  # [puzzle, 1, E]; [puzzle, 0, E] if nothing is put before a board
 
     def __init__(self, config: ModelConfig, width: int) -> None:
         super().__init__()
-        self.register_buffer("rows", torch.zeros(config.puzzle_ids, config.puzzle_positions, width))
+        self.positions = config.puzzle_positions
+        self.register_buffer("rows", torch.zeros(config.puzzle_ids, min(1, self.positions), width))
         self.weight = nn.Parameter(torch.zeros(2, width))
         self.bias = nn.Parameter(torch.zeros(2))
 
@@ -64,7 +66,11 @@ class PuzzleParts(nn.Module):
 
     def before(self, boards: int, puzzles: Tensor | None = None) -> Tensor:
         """[B, N, E] What is put before each board; without `puzzles` [B] it is that of the first puzzle."""
-        return self.rows[:1].expand(boards, -1, -1) if puzzles is None else self.rows[puzzles]
+        return self.padded(self.rows[:1].expand(boards, -1, -1) if puzzles is None else self.rows[puzzles])
+
+    def padded(self, rows: Tensor) -> Tensor:
+        """[B, N, E] Rows [B, 1, E] at the first position, and nothing at the others."""
+        return F.pad(rows, (0, 0, 0, self.positions - rows.shape[1]))
 
     def forward(self, hidden: Tensor) -> Tensor:
         """The Q head, on position 0 of [B, N + T, E]."""

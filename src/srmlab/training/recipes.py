@@ -73,12 +73,12 @@ RECIPES = {
     "trm": HRM,
     "sr2": HRM,
     "gpt2": paper(warmup=0),
-    # as Huginn: hardly any decay, depth drawn for every step
-    "huginn": paper(lr=4e-4, warmup=4096, weight_decay=1e-4, depth_schedule="poisson", **ADAM),
+    # as Huginn: a low rate, hardly any decay, depth drawn for every step
+    "huginn": paper(lr=4e-5, warmup=4096, weight_decay=1e-4, depth_schedule="poisson", **ADAM),
     "huginn-nano": BASELINE_NANO.replace(depth_schedule="poisson"),
     "hyper": HYPER,
     "hyper-static": HYPER,
-    "mor": paper(lr=3e-3, warmup=500, **ADAM),  # as Mixture-of-Recursions
+    "mor": paper(lr=3e-3, warmup=86, **ADAM),  # as Mixture-of-Recursions, without its decay at the end
     "ouro": OURO,
     "ouro-2.6b": OURO,
     # 20,000 passes over 1000 puzzles, each as often as it takes segments

@@ -155,7 +155,7 @@ class DeepSupervision(Objective):
         self.boards: PuzzleBatch | None = None  # of the slots, once they are known
         self.next: Slots = self.slots  # after the step that is being taken
         self.found: list[Judgement] = []  # of that step
-        self.before = torch.zeros(0)  # [b, N, E] what is before the boards in that step, with its gradient
+        self.before = torch.zeros(0)  # [b, 1, E] the rows before the boards in that step, with their gradient
         called = SegmentCall(model)
         self.call = distribute(model, world, called, uses_all=config.halting != "fixed")
         self.average: dict[str, Tensor] = {}

@@ -1,0 +1,196 @@
+"""What is inside a model, in a few numbers that any architecture has, beside the same of untrained twins.
+
+    collapse   cosine between the states of different tokens where they are read out
+    streams    cosine between the states of different streams of a token there; of several streams only
+    drift      cosine distance between what the last two levels contribute; where every token is in all levels
+    change     by how much the last level changes the state, relative to its length
+    losses     nats, if the model stopped after each level: the logit lens by level. Of a recurrent model up
+               to twice its depth, where `changes` tell whether it comes to rest
+    gates      what an exit gate knows, after each level but the last
+
+    >>> import srmlab, torch
+    >>> from srmlab.data import Batch
+    >>> model = srmlab.build(srmlab.preset("ouro-nano", blocks=1, vocab_size=64))
+    >>> tokens = torch.arange(32).view(2, 16)
+    >>> found = inside(model, [Batch(tokens, tokens.roll(-1, 1))], twins=2)
+    >>> len(found.losses), len(found.gates), found.streams                  # 4 loops, run for 8
+    (8, 3, None)
+
+An exit gate is asked of held-out tokens: within every window, does it go on where there is more to gain? That
+is the rank correlation, over the window's tokens, of 1 − λ with the loss here less that at the last level.
+Beside it: the same with the gates of the window's tokens shuffled, and the correlation of the prediction's
+own entropy, for which no gate has to be trained. A gate that is alike for all tokens has 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from srmlab.analysis.capture import capture
+from srmlab.analysis.depth import deepened
+from srmlab.analysis.drift import Drift
+from srmlab.analysis.null import Beside
+from srmlab.analysis.null import twins as twins_of
+from srmlab.analysis.registry import ANALYSES, Request
+from srmlab.analysis.spending import levels_of
+from srmlab.analysis.stream_similarity import StreamSimilarity
+from srmlab.analysis.student import Interval, interval
+from srmlab.analysis.token_similarity import TokenSimilarity
+from srmlab.data import Batch
+from srmlab.models import LanguageModel
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What a gate knows after one level: rank correlations within windows, with intervals over windows."""
+
+    level: int
+    gain: Interval  # nats that the levels after it are worth
+    knows: Interval  # of going on with that gain
+    shuffled: Interval  # of the goings-on of other tokens
+    entropy: Interval  # of the prediction's entropy
+
+
+@dataclass(frozen=True)
+class Inside:
+    depth: int  # as trained
+    collapse: Beside
+    streams: Beside | None
+    drift: Beside | None
+    change: Beside
+    losses: tuple[float, ...]  # by level
+    changes: tuple[float, ...]  # by level, from the second on
+    gates: tuple[Gate, ...]
+
+
+def inside(model: LanguageModel, batches: Sequence[Batch], twins: int) -> Inside:
+    """The numbers of a model beside those of so many untrained twins."""
+    own = numbers(model, batches)
+    others = [numbers(twin, batches) for _, twin in twins_of(model, twins)]
+
+    def beside(name: str, unit: str) -> Beside | None:
+        if name not in own:
+            return None
+        return Beside(name, unit, own[name], tuple(other[name] for other in others))
+
+    collapse, change = beside("collapse", "cosine"), beside("change", "share of the state's length")
+    assert collapse is not None
+    assert change is not None
+    losses, changes = by_level(deepened(model, None), batches)
+    return Inside(
+        depth=model.depth,
+        collapse=collapse,
+        streams=beside("streams", "cosine"),
+        drift=beside("drift", "cosine distance"),
+        change=change,
+        losses=losses,
+        changes=changes,
+        gates=tuple(exit_gates(model, batches)) if model.exit_sites else (),
+    )
+
+
+def numbers(model: LanguageModel, batches: Sequence[Batch]) -> dict[str, float]:
+    """Those that are set beside twins, where they are defined."""
+    _, changes = by_level(model, batches)
+    request = Request(model, model, batches, {})
+    asked = [ANALYSES[name] for name in ("token_similarity", "stream_similarity", "drift")]
+    sums = [one.accumulator(request) for one in asked if one.defined_on(model)]
+    found = {"change": changes[-1] if changes else math.nan}
+    for result in capture(model, batches, *sums, bootstrap=False):
+        if isinstance(result, TokenSimilarity):
+            found["collapse"] = result.last
+        elif isinstance(result, StreamSimilarity):
+            found["streams"] = result.last
+        elif isinstance(result, Drift) and len(result.profile):
+            found["drift"] = float(result.profile[-1])
+    return found
+
+
+@torch.no_grad()
+def by_level(model: LanguageModel, batches: Sequence[Batch]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The loss if the model stopped after each level; by how much each but the first changes the state."""
+    losses: list[Tensor] = []  # [levels, tokens] of every batch
+    changes: list[Tensor] = []
+    with model.evaluating():
+        for batch in batches:
+            batch = batch.to(model.device)
+            read = levels_of(model, batch, ("change",))
+            losses.append(read["loss"][:, batch.counted].double())
+            changes.append(read["change"][1:].flatten(1).double())
+    return tuple(torch.cat(losses, 1).mean(1).tolist()), tuple(torch.cat(changes, 1).mean(1).tolist())
+
+
+# --- what an exit gate knows --------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def exit_gates(model: LanguageModel, batches: Sequence[Batch]) -> list[Gate]:
+    """One for every level but the last."""
+    levels = model.depth - 1
+    found: dict[str, list[list[float]]] = {
+        name: [[] for _ in range(levels)] for name in ("gain", "knows", "shuffled", "entropy")
+    }
+    generator = torch.Generator().manual_seed(0)
+    with model.evaluating():
+        for batch in batches:
+            batch = batch.to(model.device)
+            loss, entropy, stop = read_gates(model, batch)
+            for row, counted in enumerate(batch.counted.cpu()):
+                if int(counted.sum()) < 3:
+                    continue
+                gain = loss[:-1, row, counted] - loss[-1, row, counted]  # [levels, tokens]
+                on, unsure = 1 - stop[:-1, row, counted], entropy[:-1, row, counted]
+                mixed = on[:, torch.randperm(on.shape[1], generator=generator)]
+                for level in range(levels):
+                    found["gain"][level].append(float(gain[level].mean()))
+                    found["knows"][level].append(rank_correlation(on[level], gain[level]))
+                    found["shuffled"][level].append(rank_correlation(mixed[level], gain[level]))
+                    found["entropy"][level].append(rank_correlation(unsure[level], gain[level]))
+    return [
+        Gate(level + 1, *(interval(np.array(values[level])) for values in found.values()))
+        for level in range(levels)
+    ]
+
+
+def read_gates(model: LanguageModel, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """[levels, B, T] each: the loss and the prediction's entropy after every level, and the gate."""
+    points = model.points[: model.depth]
+    sites = [site for point in points for site in (*point.sites, *point.needs)]
+    _, cache = model.run_with_cache(batch.tokens, [*sites, *model.exit_sites], documents=batch.documents)
+    losses, entropies = [], []
+    for point in points:
+        embedding = model.read_out(model.finish(point, cache, batch.documents))
+        loss, entropy = torch.zeros(2, *batch.tokens.shape)
+        for row, targets in enumerate(batch.targets):  # one at a time: a vocabulary is wide
+            log_p = (embedding[row] @ model.unembedding.T).float().log_softmax(-1)
+            loss[row] = -log_p.gather(-1, targets.clamp(min=0)[:, None])[:, 0]
+            entropy[row] = -(log_p.exp() * log_p).sum(-1)
+        losses.append(loss)
+        entropies.append(entropy)
+    gates = [cache[site].squeeze(-1).float().cpu() for site in model.exit_sites]
+    return torch.stack(losses), torch.stack(entropies), torch.stack(gates)
+
+
+def rank_correlation(x: Tensor, y: Tensor) -> float:
+    """Spearman's, of two vectors; 0 where one of them is constant.
+
+    >>> round(rank_correlation(torch.tensor([1.0, 2.0, 30.0]), torch.tensor([0.1, 0.5, 0.4])), 6)
+    0.5
+    """
+    ranks = torch.stack([rank(x), rank(y)]).double()
+    ranks = ranks - ranks.mean(1, keepdim=True)
+    lengths = ranks.norm(dim=1)
+    return float(ranks[0] @ ranks[1] / lengths.prod()) if lengths.min() > 0 else 0.0
+
+
+def rank(x: Tensor) -> Tensor:
+    """How many are smaller; those that are equal share their ranks."""
+    _, places, counts = x.unique(return_inverse=True, return_counts=True)
+    smaller = counts.cumsum(0) - counts
+    return (smaller + (counts - 1) / 2)[places]
