@@ -9,6 +9,7 @@ The run is made by
     srmlab analyze runs/pretrained --tokens 16384 --null 5
     srmlab analyze runs/pretrained --only dynamics --tokens 4096
     srmlab dictionary runs/pretrained --layers every
+    srmlab analyze runs/pretrained --only switches --tokens 8192
 """
 
 from __future__ import annotations

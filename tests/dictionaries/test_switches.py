@@ -118,7 +118,7 @@ def test_a_switch_with_one_cause_is_found_predicted_and_flipped_by_it():
     weights = edge.row(states).softmax(-1)[:, 1]
     found = one_switch(edge, edge.terms(states), states, weights, halves, weights)
     assert found.deciding == (1, 3, 1)
-    assert found.pairs[0] == (0, 3)
+    assert found.pairs[0] == (0, 3, 1)
     assert float(found.shares[0]) == pytest.approx(1, abs=1e-4)
     for weight, _, token, _ in found.examples(halves, str):
         assert weight == pytest.approx(float(weights.max()), abs=1e-3)
@@ -141,6 +141,7 @@ def test_a_feature_that_closes_an_edge_is_said_to_close_it():
     weights = edge.row(states).softmax(-1)[:, 1]
     found = one_switch(edge, edge.terms(states), states, weights, halves, weights)
     assert found.deciding == (1, 3, -1)
+    assert found.pairs[0] == (0, 3, -1)
     assert found.flipped[:2].tolist() == [1, 1]
 
 

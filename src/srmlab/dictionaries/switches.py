@@ -74,7 +74,9 @@ class Switches(Result):
     strong: int  # edges with a mean weight of 1/S or more, in layers that see the token
     edges: tuple[tuple[int, int, int, int], ...]  # the switches, most varying first
     deciding: tuple[tuple[int, int, int], ...]  # stream, feature, and 1 if it opens the edge, −1 if it closes
-    pairs: tuple[tuple[tuple[int, int], ...], ...]  # those that make most of the difference; −1: the centre
+    # those that make most of the difference: a feature of the target, one of the source (−1: the centre), and
+    # 1 if they raise the logit, −1 if they lower it
+    pairs: tuple[tuple[tuple[int, int, int], ...], ...]
     dictionary: str  # its mark: whose features these are
     examples: tuple[tuple[Example, ...], ...]  # where each is widest open, on other text
     predictors: tuple[str, ...]

@@ -78,7 +78,7 @@ class Switch:
     scores: Tensor  # [predictor, N]
     by_pairs: Tensor  # [size, N]
     deciding: tuple[int, int, int]
-    pairs: tuple[tuple[int, int], ...]
+    pairs: tuple[tuple[int, int, int], ...]
     shares: Tensor  # [pair]
     explained: float
     flipped: Tensor  # [held]
@@ -182,13 +182,14 @@ def one_switch(
         by_chance,
     ]
     total = float(difference.sum())
+    named = [(i, j, 1 if edge.table[i, j] > 0 else -1) for i, j in pairs[:TOP].tolist()]
     return Switch(
         weights=weights,
         open=is_open,
         scores=torch.stack(scores),
         by_pairs=torch.stack([edge.score(terms, pairs[:n]) for n in PAIRS]),
         deciding=(stream, feature, sign),
-        pairs=tuple((i if i < size else -1, j if j < size else -1) for i, j in pairs[:TOP].tolist()),
+        pairs=tuple((i if i < size else -1, j if j < size else -1, sign) for i, j, sign in named),
         shares=difference[tuple(pairs[:TOP].T)] / (total or 1.0),
         explained=float(difference[:-1, :-1].sum()) / total if total else 0.0,
         flipped=hold(edge, terms, states, is_open, here, (stream, feature, sign)),
