@@ -176,14 +176,15 @@ class Transcoders:
         return Transcoders(tuple(member.changed(how, draw) for member in self), self.of)
 
 
-def save_transcoders(transcoders: Transcoders, folder: str | Path) -> Path:
-    """Write transcoders.safetensors and transcoders.json into a folder."""
+def save_transcoders(transcoders: Transcoders, folder: str | Path, half: bool = False) -> Path:
+    """Write transcoders.safetensors and transcoders.json into a folder; `half`: as 16-bit numbers, which are
+    read back as 32-bit ones."""
     from safetensors.torch import save_file
 
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     weights = {
-        f"{member.config.name}.{name}": value.detach().cpu().contiguous()
+        f"{member.config.name}.{name}": (value.half() if half else value).detach().cpu().contiguous()
         for member in transcoders
         for name, value in member.state_dict().items()
     }
