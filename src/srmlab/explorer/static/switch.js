@@ -85,7 +85,7 @@ function switching(app, { weight, deviation, bar, evidence, switch: found }) {
       { class: "dim" },
       `Open, above its mean, at ${percent(found.open)} of ${evidence}; weight ${number(weight)} ± ` +
         `${number(deviation)} (edges of untrained models: up to ± ${number(bar)}). Pairs are chosen on one half of ` +
-        "the text, everything else is measured on the other.",
+        "the text; AUC, held features and examples are of the other.",
     ),
   ];
 }
