@@ -132,18 +132,35 @@ def test_a_curve_has_every_entry_with_its_seeds(small, unseen, tmp_path):
     assert curve.recovered[1, 0] == pytest.approx(found[2].all_recovered)
     assert curve.active[0].max() <= 1
     assert curve.spread("explained")[1] == pytest.approx(abs(np.diff(curve.explained[1])[0]) / 2)
+    assert np.isnan(curve.shuffled).all()  # not measured
+    assert "shuffled" not in curve.summary()
     again = srmlab.analysis.load(curve.save(tmp_path / "curve"))
     assert isinstance(again, Curve)
     assert again.summary() == curve.summary()
     assert len(curve.figure().axes) == 2
     with pytest.raises(UserError, match="as many seeds each"):
         srmlab.dictionaries.curve(found[:3], seeds=2)
+    with pytest.raises(UserError, match="as many entries and seeds"):
+        srmlab.dictionaries.curve(found, seeds=2, shuffled=found[:2])
+
+
+def test_a_shuffled_dictionary_writes_anothers_directions_for_the_same_codes(small, dictionary, unseen):
+    other = dictionary.changed("shuffled")
+    states = torch.randn(5, 4, 16, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(other.encode(states), dictionary.encode(states))
+    for s in range(4):
+        own, shuffled = ({tuple(row) for row in one.directions[s].tolist()} for one in (dictionary, other))
+        assert own == shuffled
+    assert not torch.equal(other.directions, dictionary.directions)
+    worth = [srmlab.dictionaries.quality(small, one, unseen).mean_explained for one in (dictionary, other)]
+    assert worth[1] < worth[0] - 0.2
 
 
 def test_the_command_writes_the_curve(tmp_path, capsys):
     run = trained_run(tmp_path)
     capsys.readouterr()
     options = ["--tokens", "512", "--eval-tokens", "128", "--k", "1", "2", "--seeds", "1", "--json"]
+    options += ["--twin"]
     with pytest.raises(SystemExit) as stop:
         main(["sparsity", str(run), *options, "--activations", "topk", "jumprelu"])
     assert not stop.value.code
@@ -153,6 +170,10 @@ def test_the_command_writes_the_curve(tmp_path, capsys):
     folder = run / "dictionaries" / "sparsity-last"
     assert (folder / "figures" / "sparsity.png").is_file()
     found = srmlab.analysis.load(folder / "sparsity")
+    assert isinstance(found, Curve)
+    assert np.isfinite(found.untrained).all()
+    assert np.isfinite(found.shuffled).all()
+    assert "(untrained " in found.summary()
     assert isinstance(found.evidence, Evidence)
     for wrong, message in ((["--seeds", "0"], "at least one"), (["--k", "99"], "k = 99: give 1 to 64")):
         with pytest.raises(SystemExit) as stop:

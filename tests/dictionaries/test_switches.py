@@ -118,7 +118,11 @@ def test_a_switch_with_one_cause_is_found_predicted_and_flipped_by_it():
     weights = edge.row(states).softmax(-1)[:, 1]
     found = one_switch(edge, edge.terms(states), states, weights, halves, weights)
     assert found.deciding == (1, 3, 1)
-    assert found.pairs[0] == (0, 3)
+    assert found.pairs[0] == (0, 3, 1)
+    assert float(found.shares[0]) == pytest.approx(1, abs=1e-4)
+    for weight, _, token, _ in found.examples(halves, str):
+        assert weight == pytest.approx(float(weights.max()), abs=1e-3)
+        assert token in {str(int(one)) for one in halves.tokens[~halves.first & found.open]}
     assert found.explained == pytest.approx(1, abs=1e-4)
     there = ~halves.first
     score = {name: auc(found.scores[i, there], found.open[there]) for i, name in enumerate(PREDICTORS)}
@@ -137,6 +141,7 @@ def test_a_feature_that_closes_an_edge_is_said_to_close_it():
     weights = edge.row(states).softmax(-1)[:, 1]
     found = one_switch(edge, edge.terms(states), states, weights, halves, weights)
     assert found.deciding == (1, 3, -1)
+    assert found.pairs[0] == (0, 3, -1)
     assert found.flipped[:2].tolist() == [1, 1]
 
 
@@ -156,6 +161,8 @@ def test_switches_are_strong_edges_that_vary_more_than_any_twins(small, every, t
     assert len(all_edges.edges) >= len(found.edges)
     assert all_edges.auc.shape == (len(all_edges.edges), len(PREDICTORS))
     assert "[<" in all_edges.summary()
+    assert len(all_edges.examples) == len(all_edges.edges)
+    assert all_edges.dictionary == every.mark
     figures_of("switches")["switches"](all_edges).savefig(tmp_path / "figure.png")
 
 

@@ -94,3 +94,16 @@ def test_a_report_about_it(tmp_path, capsys):
     assert left.value.code == 0
     assert "r.html" in capsys.readouterr().out
     assert "Training loss goes from" in (tmp_path / "r.html").read_text()
+
+
+def test_a_circuit_of_it_at_once_with_the_transcoders_it_comes_with(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)  # where transcoders of one's own would be
+    options = ["--prompt", "the United", "--nodes", "4", "--no-check", "--out", "graph.json"]
+    with pytest.raises(SystemExit) as left:
+        main(["circuit", "--pretrained", *options])
+    assert not left.value.code
+    assert "' States'" in capsys.readouterr().out
+    nodes = json.loads((tmp_path / "graph.json").read_text())["nodes"]
+    features = [node for node in nodes if node["feature_type"] == "cross layer transcoder"]
+    assert all(node["srmlab"]["raises"] for node in features if "examples" in node["srmlab"])
+    assert any(node["srmlab"].get("examples") for node in features)

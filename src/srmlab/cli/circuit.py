@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from srmlab.data import Tokenizer
     from srmlab.dictionaries import Features, Graph, Target, Transcoders
 
+DESCRIBED, EXAMPLES = 2048, 4  # tokens that features are described by, and places of each
+
 
 @dataclass
 class Command:
@@ -30,7 +32,7 @@ class Command:
         srmlab circuit runs/nano --prompt "the United" --out graph.json --view circuit.js
         srmlab explore runs/nano --view circuit.js
         srmlab circuit runs/nano --prompt "the United" --feature 6.B.3.17 --out graph.json
-        srmlab circuit --pretrained --transcoders dictionaries/nano --prompt "the United" --out graph.json
+        srmlab circuit --pretrained --prompt "The people of the United" --out graph.json
     """
 
     prompt: str
@@ -83,6 +85,7 @@ class Command:
         model, tokenizer = load(path, device=device_of(self.device)), load_tokenizer(path)
         folder = self.transcoders or newest(path)
         transcoders, features = opened(folder, str(model.device))
+        features = features or found_beside(path, transcoders)
         tokens = tokenizer.encode(self.prompt)
         if not tokens:
             raise UserError("--prompt is empty: give some text")
@@ -154,14 +157,15 @@ def place_of(text: str, model: Any) -> tuple[int, int, int]:
 
 
 def newest(path: Path) -> Path:
-    """The run's newest transcoders of MLPs."""
+    """The run's newest transcoders of MLPs; of a shipped model one's own before those it comes with."""
     from srmlab.dictionaries.transcoder import CONFIG
     from srmlab.training.run_text import place_for
 
-    files = sorted(place_for(path, "dictionaries").glob(f"[!.]*/{CONFIG}"), key=lambda f: f.stat().st_mtime)
-    for file in reversed(files):
-        if json.loads(file.read_text()).get("of") == "mlp":
-            return file.parent
+    for home in dict.fromkeys((place_for(path, "dictionaries"), path / "dictionaries")):
+        files = sorted(home.glob(f"[!.]*/{CONFIG}"), key=lambda file: file.stat().st_mtime)
+        for file in reversed(files):
+            if json.loads(file.read_text()).get("of") == "mlp":
+                return file.parent
     raise UserError(f"{path} has no transcoders: `srmlab transcoder` learns them, or give --transcoders DIR")
 
 
@@ -173,6 +177,21 @@ def opened(folder: Path, device: str) -> tuple[Transcoders, dict[str, Features]]
     names = [member.config.name for member in transcoders]
     there = {name: folder / f"features-{name}" for name in names}
     return transcoders, {name: Features.load(file) for name, file in there.items() if Features.exists(file)}
+
+
+def found_beside(path: Path, transcoders: Transcoders) -> dict[str, Features]:
+    """What their features are, by the text that the model comes with, if it does: a shipped set is small
+    enough to be described anew."""
+    from srmlab.dictionaries.features import find_features
+    from srmlab.training.run_text import open_text, text_of
+
+    if text_of(path) is None:
+        return {}
+    text = open_text(path)
+    batches = text.batches(1, DESCRIBED)
+    return {
+        member.config.name: find_features(text.model, member, batches, EXAMPLES) for member in transcoders
+    }
 
 
 def scores(graph: Graph, kept: Any, checked: Any) -> dict[str, Any]:

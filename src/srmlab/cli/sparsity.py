@@ -10,7 +10,9 @@ from srmlab.cli.dictionary import Learning, chosen_layers
 from srmlab.errors import UserError
 
 if TYPE_CHECKING:
+    from srmlab.dictionaries import Dictionary, Transcoders
     from srmlab.dictionaries.curve import Measured
+    from srmlab.models import LanguageModel
     from srmlab.progress import Task
     from srmlab.training.run_text import RunText
 
@@ -18,11 +20,11 @@ if TYPE_CHECKING:
 @dataclass(kw_only=True)
 class Command(Learning):
     """Train SAEs or transcoders at several sparsities and seeds, and plot active features (L0) against
-    variance explained and loss recovered with all streams replaced.
+    variance explained and loss recovered with all streams replaced, next to shuffled features.
 
     Example:
         srmlab sparsity runs/nano --k 1 2 4 8 --seeds 2
-        srmlab sparsity runs/nano --of mlp --activations topk --tokens 50000
+        srmlab sparsity runs/nano --of mlp --activations topk --tokens 50000 --twin
         srmlab sparsity runs/nano --layers every --activations topk batchtopk jumprelu --tokens 100000
     """
 
@@ -37,6 +39,8 @@ class Command(Learning):
     """Of states: the states after which layers: last, every, or numbers from 0."""
     tokens: int = 200_000
     """Tokens to train each on."""
+    twin: bool = False
+    """Also train each on an untrained model of the same shape: what is there without training."""
     eval_tokens: int = 8_192
     """Validation tokens to measure on."""
     out: Path | None = None
@@ -44,6 +48,7 @@ class Command(Learning):
 
     def learn(self) -> dict[str, Any]:
         from srmlab import dictionaries
+        from srmlab.analysis.null import twins
         from srmlab.figures import save_all
         from srmlab.files import sealed_folder
         from srmlab.progress import Display
@@ -54,22 +59,24 @@ class Command(Learning):
         steps = self.steps(text)
         of_states = self.of == "states"
         out = self.folder(text, f"sparsity-{'-'.join(self.layers) if of_states else self.of}")
-        cells = [
-            (kind, k, self.seed + seed)
-            for kind in self.activations
-            for k in self.k
-            for seed in range(self.seeds)
-        ]
+        cells = [(kind, k, seed) for kind in self.activations for k in self.k for seed in range(self.seeds)]
+        others = [twin for _, twin in twins(text.model, self.seeds)] if self.twin else []
+        held_out = text.batches(self.batch_size, self.eval_tokens)
+        found: dict[str, list[Measured]] = {"found": [], "shuffled": [], "untrained": []}
         with Display(show=not self.json) as display:
-            task = display.task("learning", steps * len(cells), "steps")
-            found = [
-                self.measured(text, steps, kind, k, seed, task, i) for i, (kind, k, seed) in enumerate(cells)
-            ]
-        curve = dictionaries.curve(
-            found,
-            self.seeds,
-            f"states after {' '.join(self.layers)}" if of_states else f"every step's {self.of}",
-        )
+            task = display.task("learning", steps * len(cells) * (2 if self.twin else 1), "steps")
+            done = 0
+            for kind, k, seed in cells:
+                for model in (text.model, *others[seed : seed + 1]):
+                    learned = self.learned(model, text, steps, kind, k, self.seed + seed, task, done)
+                    done += steps
+                    if model is text.model:
+                        found["found"].append(measured(model, learned, held_out))
+                        found["shuffled"].append(measured(model, learned.changed("shuffled"), held_out))
+                    else:
+                        found["untrained"].append(measured(model, learned, held_out))
+        what = f"states after {' '.join(self.layers)}" if of_states else f"every step's {self.of}"
+        curve = dictionaries.curve(seeds=self.seeds, of=what, **found)
         with sealed_folder(out) as folder:
             curve.save(folder / "sparsity")
             save_all(curve, folder / "figures")
@@ -83,15 +90,24 @@ class Command(Learning):
             "explained": curve.explained.tolist(),
             "recovered": curve.recovered.tolist(),
             "dead": curve.dead.tolist(),
+            "shuffled": curve.shuffled.tolist(),
+            "untrained": curve.untrained.tolist() if self.twin else None,
             "summary": curve.summary(),
         }
 
-    def measured(
-        self, text: RunText, steps: int, kind: Any, k: int, seed: int, task: Task, done: int
-    ) -> Measured:
+    def learned(
+        self,
+        model: LanguageModel,
+        text: RunText,
+        steps: int,
+        kind: Any,
+        k: int,
+        seed: int,
+        task: Task,
+        done: int,
+    ) -> Dictionary | Transcoders:
         from srmlab import dictionaries
 
-        held_out = text.batches(self.batch_size, self.eval_tokens)
         options: dict[str, Any] = {
             "steps": steps,
             "features": self.features,
@@ -101,13 +117,18 @@ class Command(Learning):
             "activation": kind,
             "dead": self.dead,
             "progress": lambda step, left: task.update(
-                done * steps + step, f"{kind} k = {k}: {left:.1%} unexplained"
+                done + step, f"{kind} k = {k}: {left:.1%} unexplained"
             ),
         }
         batch = text.training_batches(self.batch_size, seed).batch
         if self.of == "states":
-            layers = chosen_layers(self.layers)
-            dictionary = dictionaries.learn(text.model, batch, layers=layers, **options)
-            return dictionaries.quality(text.model, dictionary, held_out)
-        transcoders = dictionaries.learn_transcoders(text.model, batch, of=self.of, **options)
-        return dictionaries.transcoder_quality(text.model, transcoders, held_out, each=False)
+            return dictionaries.learn(model, batch, layers=chosen_layers(self.layers), **options)
+        return dictionaries.learn_transcoders(model, batch, of=self.of, **options)
+
+
+def measured(model: LanguageModel, learned: Dictionary | Transcoders, held_out: Any) -> Measured:
+    from srmlab import dictionaries
+
+    if isinstance(learned, dictionaries.Transcoders):
+        return dictionaries.transcoder_quality(model, learned, held_out, each=False)
+    return dictionaries.quality(model, learned, held_out)

@@ -1,5 +1,9 @@
 """What a dictionary costs at every sparsity: features in use (L0) against what is explained and recovered.
 
+Two nulls stand beside it. `shuffled`: the loss recovered when every feature writes what another would.
+`untrained`: the variance that as many features explain of an untrained model (of its loss there is nothing to
+recover). Where a null was not measured it is NaN.
+
 >>> import srmlab, srmlab.dictionaries, torch
 >>> model = srmlab.build(srmlab.preset("srm-nano"))
 >>> tokens = torch.arange(4 * 32).view(4, 32)
@@ -56,6 +60,8 @@ class Curve(Result):
     explained: Annotated[Array, Axes("entry seed", "share of variance")]
     recovered: Annotated[Array, Axes("entry seed", "share of the loss, all replaced")]
     dead: Annotated[Array, Axes("entry seed", "share of features that never fire")]
+    shuffled: Annotated[Array, Axes("entry seed", "share of the loss, every feature writing another's")]
+    untrained: Annotated[Array, Axes("entry seed", "share of variance, of an untrained twin")]
 
     @property
     @derived("entry", "share of the loss")
@@ -81,30 +87,46 @@ class Curve(Result):
             f"Sparsity of dictionaries of {self.of} ({count} seed{'s' * (count > 1)} each; {self.evidence})"
         ]
         for e, (activation, k) in enumerate(zip(self.activations, self.ks, strict=True)):
-            active, explained, recovered, dead = (
+            active, explained, recovered, dead, shuffled, untrained = (
                 plus_minus(float(getattr(self, name)[e].mean()), float(self.spread(name)[e]), form)
                 for name, form in (
                     ("active", ".2f"),
                     ("explained", ".1%"),
                     ("recovered", ".1%"),
                     ("dead", ".1%"),
+                    ("shuffled", ".1%"),
+                    ("untrained", ".1%"),
                 )
             )
+            beside = f" (untrained {untrained})" if np.isfinite(self.untrained[e]).all() else ""
+            null = f" (shuffled {shuffled})" if np.isfinite(self.shuffled[e]).all() else ""
             lines.append(
-                f"  {activation} k = {k}: {active} in use, {explained} of variance explained, "
-                f"{recovered} of the loss recovered, {dead} dead"
+                f"  {activation} k = {k}: {active} in use, {explained} of variance explained{beside}, "
+                f"{recovered} of the loss recovered{null}, {dead} dead"
             )
         return "\n".join(lines)
 
 
-def curve(found: Sequence[Measured], seeds: int, of: str = "states") -> Curve:
-    """The curve through what was measured: entry by entry, and each entry's seeds together."""
-    if not found or len(found) % seeds or len({str(one.evidence) for one in found}) > 1:
+def curve(
+    found: Sequence[Measured],
+    seeds: int,
+    of: str = "states",
+    *,
+    shuffled: Sequence[Measured] = (),
+    untrained: Sequence[Measured] = (),
+) -> Curve:
+    """The curve through what was measured: entry by entry, and each entry's seeds together; the nulls in the
+    same order."""
+    every = [*found, *shuffled, *untrained]
+    if not found or len(found) % seeds or len({str(one.evidence) for one in every}) > 1:
         raise UserError("a curve needs every entry measured on one text, with as many seeds each")
+    if any(len(null) not in (0, len(found)) for null in (shuffled, untrained)):
+        raise UserError("a null of a curve needs as many entries and seeds as what stands beside it")
     entries = [found[i : i + seeds] for i in range(0, len(found), seeds)]
 
-    def table(name: str) -> Array:
-        return np.array([[float(getattr(one, name)) for one in entry] for entry in entries])
+    def table(name: str, of: Sequence[Measured] = found) -> Array:
+        values = [float(getattr(one, name)) for one in of] or [float("nan")] * len(found)
+        return np.array(values).reshape(-1, seeds)
 
     return Curve(
         evidence=found[0].evidence,
@@ -115,4 +137,6 @@ def curve(found: Sequence[Measured], seeds: int, of: str = "states") -> Curve:
         explained=table("mean_explained"),
         recovered=table("all_recovered"),
         dead=table("dead"),
+        shuffled=table("all_recovered", shuffled),
+        untrained=table("mean_explained", untrained),
     )

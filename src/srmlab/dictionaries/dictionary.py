@@ -25,12 +25,14 @@ and dim last: `dictionary.encode(cache["layers.7.out"])`.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +41,7 @@ from srmlab.errors import UserError
 from srmlab.files import write_file
 
 Activation = Literal["topk", "batchtopk", "jumprelu"]
+Null = Literal["shuffled", "random"]
 FORMAT = 1
 CONFIG, WEIGHTS = "dictionary.json", "dictionary.safetensors"
 
@@ -91,6 +94,12 @@ class Dictionary(nn.Module):
             self.threshold = nn.Parameter(torch.zeros(S, F))
         else:
             self.register_buffer("threshold", torch.zeros(S, F) if kept else None)
+
+    @property
+    def mark(self) -> str:
+        """Its directions in 16 hexadecimal digits: which dictionary a feature's number belongs to."""
+        values = self.directions.detach().float().cpu().numpy().tobytes()
+        return hashlib.blake2b(values, digest_size=8).hexdigest()
 
     def activations(self, states: Tensor) -> Tensor:
         """States […, S, D] → […, S, F], before any are chosen; never negative."""
@@ -152,6 +161,23 @@ class Dictionary(nn.Module):
     def normalise(self) -> None:
         """Give every direction length 1."""
         self.directions.copy_(nn.functional.normalize(self.directions, dim=-1))
+
+    def written(self) -> list[Tensor]:
+        """What features write, [S, F, D] each."""
+        return [self.directions]
+
+    @torch.no_grad()
+    def changed(self, how: Null, draw: torch.Generator | None = None) -> Self:
+        """A null: "shuffled", every feature writes what another one would; "random", directions at random."""
+        draw = torch.Generator().manual_seed(0) if draw is None else draw
+        other = copy.deepcopy(self)
+        order = torch.randperm(self.config.features, generator=draw)
+        for direction in other.written():
+            noise = torch.randn(direction.shape, generator=draw)
+            length = direction.norm(dim=-1, keepdim=True)
+            drawn = nn.functional.normalize(noise, dim=-1).to(length) * length
+            direction.copy_(direction[:, order.to(direction.device)] if how == "shuffled" else drawn)
+        return other.eval()
 
 
 def largest(activations: Tensor, k: int) -> Tensor:

@@ -47,7 +47,17 @@ from srmlab.analysis.result import Array, Axes, Coordinate, Result, derived
 from srmlab.dictionaries.auc import auc, auc_draws
 from srmlab.dictionaries.dictionary import Dictionary
 from srmlab.dictionaries.quality import check
-from srmlab.dictionaries.switching import HELD, PAIRS, PREDICTORS, Switch, Text, measured, spread
+from srmlab.dictionaries.switching import (
+    HELD,
+    PAIRS,
+    PREDICTORS,
+    TOP,
+    Example,
+    Switch,
+    Text,
+    measured,
+    spread,
+)
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
 
@@ -64,10 +74,11 @@ class Switches(Result):
     strong: int  # edges with a mean weight of 1/S or more, in layers that see the token
     edges: tuple[tuple[int, int, int, int], ...]  # the switches, most varying first
     deciding: tuple[tuple[int, int, int], ...]  # stream, feature, and 1 if it opens the edge, −1 if it closes
-    pairs: tuple[tuple[tuple[int, int], ...], ...]  # those that make most of the difference; −1: the centre
-    examples: tuple[
-        tuple[str, ...], ...
-    ]  # of the ten clearest: where the edge is open, the token in brackets
+    # those that make most of the difference: a feature of the target, one of the source (−1: the centre), and
+    # 1 if they raise the logit, −1 if they lower it
+    pairs: tuple[tuple[tuple[int, int, int], ...], ...]
+    dictionary: str  # its mark: whose features these are
+    examples: tuple[tuple[Example, ...], ...]  # where each is widest open, on other text
     predictors: tuple[str, ...]
     held: tuple[str, ...]
     intervals: tuple[
@@ -78,6 +89,7 @@ class Switches(Result):
     twin_deviation: Annotated[Array, Axes("twin " + AXES, "standard deviation over tokens")]
     open: Annotated[Array, Axes("switch", "share of tokens")]
     explained: Annotated[Array, Axes("switch", "share of the logit's difference that pairs of features make")]
+    shares: Annotated[Array, Axes("switch pair", "share of that difference which each of `pairs` makes")]
     auc: Annotated[Array, Axes("switch predictor", "area under the ROC curve, on other text")]
     auc_error: Annotated[Array, Axes("switch predictor", "its standard error over windows")]
     gain: Annotated[Array, Axes("switch predictor", "auc − auc of the token alone")]
@@ -148,7 +160,10 @@ class Switches(Result):
 
     def clearest(self, count: int = 10) -> list[int]:
         """The most varying switches, each edge in one layer only."""
-        return clearest_edges(self.edges, count)
+        found: dict[tuple[int, ...], int] = {}
+        for i, edge in enumerate(self.edges):
+            found.setdefault(edge[1:], i)
+        return list(found.values())[:count]
 
     def card(self, switch: int) -> list[str]:
         """What is known of one switch, as text."""
@@ -161,9 +176,9 @@ class Switches(Result):
             f"{values['token']:.3f}; feature {feature} of S{stream} {said} it, AUC "
             f"{values['deciding feature']:.3f}, silenced {self.flipped[switch, 0]:.0%} flip"
         ]
-        place = self.clearest().index(switch) if switch in self.clearest() else len(self.examples)
-        shown = self.examples[place] if place < len(self.examples) else ()
-        return [*lines, *(f"    {example}" for example in shown[:3])]
+        for weight, before, token, after in self.examples[switch][:3]:
+            lines.append(f"    {weight:.2f}  {' '.join(f'{before}[{token}]{after}'.split())}")
+        return lines
 
 
 def switches(
@@ -199,7 +214,6 @@ def switches(
         chosen = ((deviation > bar) & strong).nonzero().tolist()
         chosen.sort(key=lambda edge: -float(deviation[tuple(edge)]))
         found = measured(model, dictionary, text, chosen, say)
-    shown = clearest_edges(chosen)
     return Switches(
         evidence=evidence.result(),
         bar=bar,
@@ -207,7 +221,8 @@ def switches(
         edges=tuple((l, h, t, s) for l, h, t, s in chosen),
         deciding=tuple(one.deciding for one in found),
         pairs=tuple(one.pairs for one in found),
-        examples=tuple(tuple(found[i].examples(text, decode or (lambda token: f"#{token} "))) for i in shown),
+        dictionary=dictionary.mark,
+        examples=tuple(one.examples(text, decode or (lambda token: f"#{token} ")) for one in found),
         predictors=PREDICTORS,
         held=HELD,
         weight=weight.double().numpy(),
@@ -232,14 +247,6 @@ def check_readable(model: LanguageModel, dictionary: Dictionary) -> None:
         )
 
 
-def clearest_edges(edges: Sequence[Sequence[int]], count: int = 10) -> list[int]:
-    """The places of the first edges, the same edge in another layer left out."""
-    found: dict[tuple[int, ...], int] = {}
-    for i, edge in enumerate(edges):
-        found.setdefault(tuple(edge[1:]), i)
-    return list(found.values())[:count]
-
-
 def numbers(found: Sequence[Switch], text: Text) -> dict[str, Any]:
     """Areas under the curve on the second half, and how sure they are."""
     there = ~text.first
@@ -259,6 +266,7 @@ def numbers(found: Sequence[Switch], text: Text) -> dict[str, Any]:
     return {
         "open": np.array([float(one.open.float().mean()) for one in found]),
         "explained": np.array([one.explained for one in found]),
+        "shares": np.array([one.shares.double().numpy() for one in found] or np.zeros((0, TOP))),
         "auc": values,
         "auc_error": draws.std(-1),
         "gain": values - values[:, token : token + 1],

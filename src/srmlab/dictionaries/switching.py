@@ -20,7 +20,10 @@ PREDICTORS = (
 HELD = ("silenced", "put in", "another silenced", "another put in")
 PAIRS = (1, 4, 16, 64, 256, 1024)
 BINS = 16  # of positions
-EXAMPLES, BEFORE, AFTER = 6, 12, 3
+TOP = 5  # pairs that are named
+EXAMPLES, BEFORE, AFTER = 4, 12, 3
+
+Example = tuple[float, str, str, str]  # the weight, the text before, the token, the text after
 
 
 @dataclass(frozen=True)
@@ -75,29 +78,28 @@ class Switch:
     scores: Tensor  # [predictor, N]
     by_pairs: Tensor  # [size, N]
     deciding: tuple[int, int, int]
-    pairs: tuple[tuple[int, int], ...]
+    pairs: tuple[tuple[int, int, int], ...]
+    shares: Tensor  # [pair]
     explained: float
     flipped: Tensor  # [held]
 
-    def examples(self, text: Text, decode: Callable[[int], str]) -> list[str]:
-        """Where the edge is widest open, one of a window, as text with the token in brackets."""
-        found: list[str] = []
+    def examples(self, text: Text, decode: Callable[[int], str]) -> tuple[Example, ...]:
+        """Where the edge is widest open in the second half of the text, one of a window."""
+        found: list[Example] = []
         seen: set[int] = set()
-        for n in self.weights.argsort(descending=True).tolist():
+        for n in self.weights.masked_fill(text.first, -1).argsort(descending=True).tolist():
             window = int(text.windows[n])
-            if window in seen:
+            if window in seen or text.first[n]:
                 continue
             seen.add(window)
-            around = range(n - min(BEFORE, int(text.positions[n])), min(n + AFTER + 1, len(text.tokens)))
-            words = [
-                f"[{decode(int(text.tokens[i]))}]" if i == n else decode(int(text.tokens[i]))
-                for i in around
-                if text.windows[i] == window
-            ]
-            found.append(f"{float(self.weights[n]):.2f}  {' '.join(''.join(words).split())}")
+            start, end = n - min(BEFORE, int(text.positions[n])), min(n + AFTER + 1, len(text.tokens))
+            words = [decode(int(text.tokens[i])) for i in range(start, end) if text.windows[i] == window]
+            at = n - start
+            around = "".join(words[:at]), words[at], "".join(words[at + 1 :])
+            found.append((round(float(self.weights[n]), 3), *around))
             if len(found) == EXAMPLES:
                 break
-        return found
+        return tuple(found)
 
 
 def measured(
@@ -180,13 +182,15 @@ def one_switch(
         by_chance,
     ]
     total = float(difference.sum())
+    named = [(i, j, 1 if edge.table[i, j] > 0 else -1) for i, j in pairs[:TOP].tolist()]
     return Switch(
         weights=weights,
         open=is_open,
         scores=torch.stack(scores),
         by_pairs=torch.stack([edge.score(terms, pairs[:n]) for n in PAIRS]),
         deciding=(stream, feature, sign),
-        pairs=tuple((i if i < size else -1, j if j < size else -1) for i, j in pairs[:5].tolist()),
+        pairs=tuple((i if i < size else -1, j if j < size else -1, sign) for i, j, sign in named),
+        shares=difference[tuple(pairs[:TOP].T)] / (total or 1.0),
         explained=float(difference[:-1, :-1].sum()) / total if total else 0.0,
         flipped=hold(edge, terms, states, is_open, here, (stream, feature, sign)),
     )

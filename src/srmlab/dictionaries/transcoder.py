@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from srmlab.dictionaries.dictionary import Dictionary, DictionaryConfig, largest
+from srmlab.dictionaries.dictionary import Dictionary, DictionaryConfig, Null, largest
 from srmlab.errors import UserError
 from srmlab.files import write_file
 
@@ -130,6 +130,9 @@ class Transcoder(Dictionary):
         if self.later is not None:
             self.later[:, stream, features] = 0
 
+    def written(self) -> list[Tensor]:
+        return [self.directions, *(self.later if self.later is not None else ())]
+
     @torch.no_grad()
     def normalise(self) -> None:
         """Give what a feature writes at all distances together length 1."""
@@ -167,33 +170,21 @@ class Transcoders:
     def to(self, device: torch.device | str) -> Transcoders:
         return Transcoders(tuple(member.to(device) for member in self), self.of)
 
-    def changed(self, how: str, seed: int = 0) -> Transcoders:
+    def changed(self, how: Null, seed: int = 0) -> Transcoders:
         """A null: "shuffled", every feature writes what another one would; "random", directions at random."""
         draw = torch.Generator().manual_seed(seed)
-        members = []
-        for member in self:
-            other = Transcoder(member.config)
-            other.load_state_dict(member.state_dict())
-            with torch.no_grad():
-                directions = [other.directions, *(other.later if other.later is not None else ())]
-                order = torch.randperm(member.config.features, generator=draw)
-                for direction in directions:
-                    noise = torch.randn(direction.shape, generator=draw)
-                    length = direction.norm(dim=-1, keepdim=True)
-                    drawn = nn.functional.normalize(noise, dim=-1).to(length) * length
-                    direction.copy_(direction[:, order] if how == "shuffled" else drawn)
-            members.append(other.to(member.bias.device).eval())
-        return Transcoders(tuple(members), self.of)
+        return Transcoders(tuple(member.changed(how, draw) for member in self), self.of)
 
 
-def save_transcoders(transcoders: Transcoders, folder: str | Path) -> Path:
-    """Write transcoders.safetensors and transcoders.json into a folder."""
+def save_transcoders(transcoders: Transcoders, folder: str | Path, half: bool = False) -> Path:
+    """Write transcoders.safetensors and transcoders.json into a folder; `half`: as 16-bit numbers, which are
+    read back as 32-bit ones."""
     from safetensors.torch import save_file
 
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     weights = {
-        f"{member.config.name}.{name}": value.detach().cpu().contiguous()
+        f"{member.config.name}.{name}": (value.half() if half else value).detach().cpu().contiguous()
         for member in transcoders
         for name, value in member.state_dict().items()
     }

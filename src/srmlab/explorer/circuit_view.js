@@ -10,6 +10,10 @@ const LINKS = GRAPH.links
   .map(({ source, target, weight }) => ({ from: BY_ID.get(source), to: BY_ID.get(target), weight }))
   .sort((a, b) => Math.abs(b.weight) - Math.abs(a.weight));
 const DRAWN = 80; // links shown when nothing is pinned
+const USED = new Set(
+  GRAPH.nodes.filter((node) => node.srmlab.stream !== undefined).map(({ layer }) => Number(layer)),
+);
+const EMPTY = 0.3; // the width of a step without nodes, beside one with some
 const exact = (value) => (value === null || value === undefined ? "–" : Number(value).toPrecision(6));
 
 export const view = {
@@ -37,6 +41,9 @@ export const view = {
       "aria-label": "Pinned, grouped and cut features",
     });
     panel.body.append(list);
+    panel.note.textContent =
+      `${GRAPH.nodes.at(-1).clerp} after “${GRAPH.metadata.prompt}” · ${GRAPH.nodes.length} nodes · replacement ` +
+      `${number(INFO.replacement_score)}, completeness ${number(INFO.completeness_score)}`;
     const effect = (i) => GRAPH.nodes[i].srmlab.effect ?? 0;
     const real = (i) => GRAPH.nodes[i].srmlab.actual;
     const sum = (nodes) => [...nodes].reduce((total, i) => total + effect(i), 0);
@@ -74,7 +81,13 @@ export const view = {
       const [left, right, top, bottom] = [92, 120, 26, 10];
       const C = INFO.calls.length,
         S = INFO.streams;
-      const [w, tall] = [(width - left - right) / C, (height - top - bottom) / S];
+      const tall = (height - top - bottom) / S;
+      const wide = INFO.calls.map((_, c) => (USED.has(c) ? 1 : EMPTY));
+      const unit = (width - left - right) / wide.reduce((sum, one) => sum + one, 0);
+      const columns = wide.map((one, c) => ({
+        x: left + unit * wide.slice(0, c).reduce((sum, before) => sum + before, 0),
+        w: unit * one,
+      }));
       const cells = new Map();
       const places = GRAPH.nodes.map((node, i) => {
         const influence = node.influence ?? 0;
@@ -91,27 +104,30 @@ export const view = {
         return { call, stream: node.srmlab.stream, r, key };
       });
       for (const nodes of cells.values()) {
+        const { x, w } = columns[Math.min(places[nodes[0]].call, C - 1)];
         const across = Math.ceil(Math.sqrt((nodes.length * w) / Math.max(1, tall)));
         const down = Math.ceil(nodes.length / across);
         nodes.forEach((i, at) => {
           const place = places[i];
-          place.x = left + w * (Math.min(place.call, C - 1) + ((at % across) + 0.5) / across);
+          place.x = x + (w * ((at % across) + 0.5)) / across;
           place.y = top + tall * (place.stream + (Math.floor(at / across) + 0.5) / down);
           place.r = Math.min(place.r, w / across / 2.2, tall / down / 2.2);
         });
       }
-      return { left, right, top, w, tall, places };
+      return { left, right, top, columns, tall, places };
     }
 
-    function frame(pen, width, theme, { left, top, w, tall, right }) {
+    function frame(pen, width, theme, { left, top, columns, tall, right }) {
       INFO.calls.forEach((name, c) => {
         const [level, step] = name.split(".");
-        if (step === INFO.calls[0].split(".")[1])
-          pen.path(`M${left + c * w} ${top}V${top + tall * INFO.streams}`, {
+        const { x, w } = columns[c];
+        const isFirst = step === INFO.calls[0].split(".")[1];
+        if (isFirst)
+          pen.path(`M${x} ${top}V${top + tall * INFO.streams}`, {
             stroke: theme.grid ?? theme.faint,
           });
-        if (w > 14 || step === INFO.calls[0].split(".")[1])
-          pen.text(w > 14 ? `${level}${step}` : level, left + (c + 0.5) * w, 16, {
+        if (w > 18 || isFirst)
+          pen.text(w > 18 ? `${level}${step}` : level, x + 0.5 * w, 16, {
             color: theme.dim,
             size: 9,
             align: "middle",
@@ -162,7 +178,13 @@ export const view = {
               mono: true,
             });
           if (node.feature_type === "logit")
-            pen.text(`${number(INFO.value, 3)}`, x + 10, y + 4, { color: theme.ink, size: 11, weight: 700 });
+            [number(INFO.value, 3), ...node.clerp.split(" (")[0].split(" against ")].forEach((words, line) =>
+              pen.text(words, x + 10, y + 4 + 13 * line, {
+                color: line ? theme.dim : theme.ink,
+                size: line ? 10 : 11,
+                weight: line ? 400 : 700,
+              }),
+            );
           pen.region({
             x: x - r - 1,
             y: y - r - 1,

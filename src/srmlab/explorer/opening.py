@@ -26,9 +26,11 @@ from srmlab.analysis.result import load as load_result
 from srmlab.analysis.states import state_means
 from srmlab.data import DataError, Tokenizer, byte_tokenizer, evaluation_batches, open_tokens
 from srmlab.dictionaries import Lexicon, lexicons_of
+from srmlab.dictionaries.switches import Switches
 from srmlab.errors import Notice, UserError
 from srmlab.explorer.feature_cards import Notes
 from srmlab.explorer.session import Session
+from srmlab.explorer.tracing import heads_of
 from srmlab.files import sealed
 from srmlab.models import LanguageModel
 from srmlab.storage import load
@@ -105,6 +107,7 @@ def open_run(path: str | Path, dictionary: str | Path | None = None, segments: i
         checkpoints=checkpoints,
         twin=True,
         saved=saved_results(path),
+        switches=saved_switches(path, model),
         python="\n".join(lines),
         prompts=prompts,
     )
@@ -178,6 +181,16 @@ def saved_results(path: Path) -> dict[str, Any]:
         except (UserError, NotImplementedError, KeyError, ValueError, OSError) as error:
             warnings.warn(f"{file.with_suffix('')} is not shown: {error}", Notice, stacklevel=2)
     return found
+
+
+def saved_switches(path: Path, model: LanguageModel) -> Switches | None:
+    """Which features open which edge, if `srmlab analyze --only switches` asked that of a model of this
+    shape. What cannot be read, `saved_results` speaks of."""
+    try:
+        found = Switches.load(path / "analysis" / Switches.kind)
+    except UserError:
+        return None
+    return found if found.weight.shape == (model.depth, heads_of(model), *2 * (len(model.streams),)) else None
 
 
 def beside_twins(file: Path, result: Result) -> str:

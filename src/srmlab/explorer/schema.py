@@ -106,6 +106,7 @@ class Model(BaseModel):
     runs: list[str]
     prompts: list[str]
     results: list[str]
+    switches: list[tuple[int, int, int, int]]  # layer, head, target, source
     dictionary: str
     dictionary_page: bool
     python: str
@@ -179,6 +180,72 @@ class FeatureCard(FeatureFound):
     lowers: list[str]
     examples: list[Example]
     histogram: Histogram | None
+
+
+class SwitchFeature(BaseModel):
+    """A feature, or (None) the mean of a stream's state, and the tokens it raises."""
+
+    stream: int
+    feature: int | None
+    raises: list[str]
+
+
+class DecidingFeature(SwitchFeature):
+    opens: bool  # or closes
+
+
+class SwitchPair(BaseModel):
+    """A feature of the target with one of the source, and its share of the logit's difference between open
+    and closed."""
+
+    target: SwitchFeature
+    source: SwitchFeature
+    opens: bool  # or closes
+    share: float
+
+
+class Area(BaseModel):
+    """How well something tells open from closed on other text: the area under the ROC curve."""
+
+    name: str
+    value: float
+    error: float
+
+
+class AreaByPairs(BaseModel):
+    pairs: int
+    auc: float
+
+
+class OpenAt(BaseModel):
+    weight: float
+    before: str
+    token: str
+    after: str
+
+
+class Switch(BaseModel):
+    open: float
+    pairs: list[SwitchPair]
+    deciding: DecidingFeature
+    auc: list[Area]
+    by_pairs: list[AreaByPairs]
+    gain: float  # of all pairs of features over the token alone
+    surely: bool  # beyond the 95 % interval
+    flipped: dict[str, float | None]
+    examples: list[OpenAt]
+
+
+class EdgeCard(BaseModel):
+    """An edge between streams over the text of `srmlab analyze --only switches`."""
+
+    edge: tuple[int, int, int, int]
+    weight: float
+    deviation: float
+    bar: float  # the largest deviation of an untrained twin's edge
+    strong: bool
+    evidence: str
+    switch: Switch | None
 
 
 class Tokens(BaseModel):

@@ -10,6 +10,7 @@
                                 keeps its label or pin in the run
     POST /api/sweep             every stream × every layer, as a job; GET and DELETE /api/jobs/{id}
     GET  /api/results/{name}    a saved analysis of the run
+    GET  /api/switches/LAYER/HEAD/TARGET/SOURCE   which features open an edge
 
 `/openapi.json` describes them; every error is JSON with one line. The page's files are read once, at the
 start, by the server's own list: no name a client sends is ever opened.
@@ -148,6 +149,10 @@ def _add_questions(app: FastAPI, session: Session, worker: Worker) -> None:
         if name not in session.saved:
             raise HTTPException(404, "no such result; /api/model lists them")
         return session.saved[name]
+
+    @app.get("/api/switches/{layer}/{head}/{target}/{source}")
+    async def switch(layer: int, head: int, target: int, source: int) -> schema.EdgeCard:
+        return schema.EdgeCard(**session.switch((layer, head, target, source)))
 
 
 def _add_features(app: FastAPI, session: Session, worker: Worker) -> None:

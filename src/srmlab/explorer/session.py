@@ -29,9 +29,11 @@ from srmlab.analysis.registry import streams_of
 from srmlab.analysis.replacement import By
 from srmlab.analysis.states import StateMeans
 from srmlab.dictionaries import Dictionary, Lexicon
+from srmlab.dictionaries.switches import Switches
 from srmlab.errors import UserError
 from srmlab.explorer.feature_cards import Note, Notes, card, find, histogram, in_use_over, str_of
 from srmlab.explorer.outcomes import Baseline, evaluate
+from srmlab.explorer.switch_cards import switch_card
 from srmlab.explorer.trace import Trace, config_hash
 from srmlab.explorer.tracing import TextTokens, capture, display_strings, heads_of, orders
 from srmlab.models import LanguageModel, generate
@@ -79,6 +81,7 @@ class Session:
     runs: Sequence[str] = ()  # the names of those that are served beside it, itself among them
     twin: bool = False  # whether there is a reason to look at an untrained one beside it
     saved: dict[str, Any] = field(default_factory=dict)  # results of the run's analyses, as plain data
+    switches: Switches | None = None  # why its edges open
     python: str = "model, tokenizer = ..."  # the lines that make both, for the page's "Python"
     prompts: Sequence[str] = ("The stream recursion model reads, and the streams begin to talk.",)
 
@@ -123,6 +126,7 @@ class Session:
             "runs": list(self.runs),
             "prompts": list(self.prompts),
             "results": list(self.saved),
+            "switches": [] if self.switches is None else list(self.switches.edges),
             "dictionary": "" if self.lexicon is None else self.lexicon.features.headline(),
             "dictionary_page": bool(self.page),
             "python": self.python,
@@ -289,6 +293,12 @@ class Session:
         card(self._lexicon(), self.tokenizer, note, stream, feature)  # there is such a feature
         self.notes.put(str_of((stream, feature)), note)
         return self.feature(stream, feature)
+
+    def switch(self, edge: tuple[int, int, int, int]) -> dict[str, Any]:
+        """An edge's card: which features open it."""
+        if self.switches is None:
+            raise UserError("its switches are not known: srmlab analyze RUN --only switches finds them")
+        return switch_card(self.switches, edge, self.lexicon, self.tokenizer)
 
     def sweep(self, tokens: Sequence[int], mode: By, checkpoint: str = "") -> Iterator[dict[str, Any]]:
         """Every stream ablated after every layer, one at a time: layer, stream, KL in bits at each token."""

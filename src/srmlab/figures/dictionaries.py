@@ -12,6 +12,8 @@ from srmlab.dictionaries.transcoder_quality import TranscoderQuality
 from srmlab.figures.palette import BLUE, GREY, LINES, ORANGE, SHARE_MAP
 from srmlab.figures.style import COLUMN, PAGE, figure_of, footnote, new_figure
 
+NULLS = {"untrained": "untrained twin", "shuffled": "features shuffled"}
+
 
 @figure_of("dictionary")
 def dictionary_bars(result: Quality) -> Figure:
@@ -50,22 +52,24 @@ def dictionary_bars(result: Quality) -> Figure:
 @figure_of("sparsity")
 def sparsity_curves(result: Curve) -> Figure:
     """Features in use against the variance explained and the loss recovered: a line an activation, a dot a
-    seed."""
+    seed, dashed the null."""
     figure = new_figure(PAGE, 2.3)
     panels = figure.subplots(1, 2)
     kinds = list(dict.fromkeys(result.activations))
-    for axes, name, title in zip(
-        panels,
-        ("explained", "recovered"),
-        ("variance explained", "loss recovered, all replaced"),
-        strict=True,
+    for axes, name, null, title in (
+        (panels[0], "explained", "untrained", "variance explained"),
+        (panels[1], "recovered", "shuffled", "loss recovered, all replaced"),
     ):
-        values = getattr(result, name)
+        values, beside = getattr(result, name), getattr(result, null)
         for kind, color in zip(kinds, LINES, strict=False):
             rows = [e for e, activation in enumerate(result.activations) if activation == kind]
             rows.sort(key=lambda e: result.active[e].mean())
-            axes.plot(result.active[rows].mean(1), values[rows].mean(1), color=color, label=kind)
+            places = result.active[rows].mean(1)
+            axes.plot(places, values[rows].mean(1), color=color, label=kind)
             axes.plot(result.active[rows].ravel(), values[rows].ravel(), ".", color=color, markersize=3)
+            axes.plot(places, beside[rows].mean(1), color=color, linestyle=(0, (3, 2)), linewidth=0.8)
+        if np.isfinite(beside).any():
+            axes.plot([], [], color=GREY, linestyle=(0, (3, 2)), linewidth=0.8, label=NULLS[null])
         axes.set_title(title)
         axes.set_xscale("log")
         ticks = sorted(set(result.ks))
@@ -73,7 +77,7 @@ def sparsity_curves(result: Curve) -> Figure:
         axes.minorticks_off()
         axes.set_xlabel("features in use")
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    panels[0].legend(loc="lower right")
+        axes.legend(loc="best")
     footnote(figure, f"{result.of}; {result.active.shape[1]} seeds each; {result.evidence}")
     return figure
 

@@ -6,9 +6,9 @@
     491520
 
 The folder is an export (weights and tokenizer) with the run's record, log and analyses, a dictionary of its
-streams, a piece of the validation text, an early checkpoint to compare with, and `train.toml`, which
-`srmlab train --config` takes to make it again. `folder("sudoku")` is a model of 4 × 4 sudokus, with its test
-puzzles: `--pretrained sudoku` in the commands.
+streams, transcoders of its MLPs, a piece of the validation text, an early checkpoint to compare with, and
+`train.toml`, which `srmlab train --config` takes to make it again. `folder("sudoku")` is a model of 4 × 4
+sudokus, with its test puzzles: `--pretrained sudoku` in the commands.
 """
 
 from __future__ import annotations

@@ -15,6 +15,9 @@ export const TERMS = {
     "attention between streams. No token sees another here.",
   routing:
     "The connection's attention pattern: how much each target reads of each source. A row adds up to 1.",
+  switch:
+    "An edge of the routing that opens and closes with the token: strong on average, and its weight differs " +
+    "between tokens more than any edge's of an untrained model does.",
   head: "One of several attention patterns side by side in the same layer.",
   state: "What a stream holds at a token: a vector, changed by every step.",
   update:

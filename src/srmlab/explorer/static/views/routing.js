@@ -5,6 +5,7 @@ import { scaleFor } from "../color.js";
 import { number, short } from "../dom.js";
 import { colorbar, heatmap } from "../heatmap.js";
 import { argmax, meanWeights, patternAt, unravel } from "../measures.js";
+import { isSwitch, switchLine } from "../switch.js";
 
 export const routing = {
   name: "routing",
@@ -14,8 +15,8 @@ export const routing = {
   shows: "The attention pattern between streams of one layer and head at one token.",
   reading:
     "Each row sums to 1; alt-click cuts an edge at this token (shift-alt-click: at all tokens) and reruns the model.",
-  terms: ["routing", "cut"],
-  uses: ["layer", "head", "token", "stream", "source", "cuts", "hover"],
+  terms: ["routing", "switch", "cut"],
+  uses: ["layer", "head", "token", "stream", "source", "cuts", "hover", "checkpoint"],
 
   caption(trace) {
     const weights = meanWeights(trace);
@@ -37,8 +38,12 @@ export const routing = {
       source === column &&
       (token === null || token === store.get("token"));
 
+    const line = ctx.client && ctx.info?.switches?.length ? switchLine(ctx) : null;
+    if (line) panel.body.append(line);
+
     return {
       update() {
+        line?.update();
         if (!ctx.trace) return;
         const { layer, head, token } = store.state;
         const isConstant = layer === 0 && ctx.trace.manifest.model.config.z0 !== "input";
@@ -83,6 +88,15 @@ export const routing = {
             region: {},
           },
         );
+        if (line && !store.get("checkpoint"))
+          for (let i = 0; i < S * S; i++) {
+            const [row, column] = [Math.floor(i / S), i % S];
+            if (isSwitch(ctx.info, store.get("layer"), store.get("head"), row, column))
+              pen.rect(left + (column + 1) * cell - 7, 6 + row * cell + 2, 5, 5, {
+                fill: theme.warm,
+                stroke: theme.panel,
+              });
+          }
         colorbar(pen, left, size + 40, Math.min(size, 300), colors, "weight", theme);
       },
       tip: ({ row, column }) =>
