@@ -15,6 +15,12 @@ export const TERMS = {
     "attention between streams. No token sees another here.",
   routing:
     "The connection's attention pattern: how much each target reads of each source. A row adds up to 1.",
+  attention:
+    "How a token reads earlier ones: weights that add up to 1. In SRM every stream does so on its own, in " +
+    "every step.",
+  induction:
+    "Looking for what came after the same token before. The score is a head's mean weight on it in random " +
+    "tokens read twice.",
   head: "One of several attention patterns side by side in the same layer.",
   state: "What a stream holds at a token: a vector, changed by every step.",
   update:

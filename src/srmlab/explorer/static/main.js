@@ -176,6 +176,7 @@ async function start() {
       count: Math.max(1, Math.min(64, Number($("count").value) || 8)),
       temperature: Math.max(0, Number($("temperature").value) || 0),
       seed: seed(),
+      ...(tolerance() ? { exit: tolerance() } : {}),
       ...weights(),
       ...($("intervened").checked && app.isIntervening() ? { intervention: app.intervention() } : {}),
     });
@@ -188,8 +189,13 @@ async function start() {
     last = { from, made: String(made.tokens) };
     $("prompt").value = made.text;
     markEdited();
-    say(`${made.added} tokens in ${Math.round(performance.now() - began)} ms`);
+    const levels =
+      made.mean_levels === null
+        ? ""
+        : ` · ${made.mean_levels.toFixed(1)} of ${info.layers} ${info.level_name} used`;
+    say(`${made.added} tokens in ${Math.round(performance.now() - began)} ms${levels}`);
   };
+  const tolerance = () => (info.exits ? Math.max(0, Number($("exit").querySelector("input").value)) || 0 : 0);
   const seed = () => Math.max(0, Math.floor(Number($("seed").value)) || 0);
   // The same again by the next seed, in place of what was made last.
   const reroll = () => {
@@ -235,6 +241,7 @@ async function start() {
     $("examples").value = "";
     trace();
   });
+  $("exit").hidden = !info.exits;
   $("results").hidden = !info.results.length;
   document.querySelector(".generate").style.display = info.generates ? "" : "none";
   $("results").addEventListener("click", () =>

@@ -17,6 +17,8 @@ export const START = {
   layer: 2, // layer 0 routes every token alike
   head: 0,
   step: 0, // of the layer: with it the tick of the recursion
+  part: 0, // the call of attention within the layer, where those are not its steps
+  tokenHead: 0, // of the attention over tokens; `head` is one between streams
   source: 0, // the other end of the selected edge; `stream` is its target
   threshold: THRESHOLD,
   wall: "frequency", // or mean

@@ -24,6 +24,7 @@
 //     tip(hit), hover(hit), click(hit, event)   optional; a hit is a region of the pen with row and column
 
 import { align } from "./views/align.js";
+import { attention } from "./views/attention.js";
 import { board } from "./views/board.js";
 import { card } from "./views/card.js";
 import { compare } from "./views/compare.js";
@@ -50,6 +51,7 @@ export const VIEWS = [
   routing,
   board,
   ranked,
+  attention,
   paths,
   stepper,
   features,
