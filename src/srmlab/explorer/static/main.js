@@ -56,6 +56,7 @@ function openDialog(name, ...content) {
   dialog.addEventListener("close", () => dialog.remove());
   document.body.append(dialog);
   dialog.showModal();
+  dialog.scrollTop = 0; // the focus is on a button at its end
   return dialog;
 }
 
@@ -71,7 +72,7 @@ async function showResults(names) {
       h(
         "details",
         {},
-        h("summary", {}, h("strong", {}, name), ` ${found[i].headline}`),
+        h("summary", {}, h("strong", {}, name.replaceAll("_", " ")), h("span", {}, found[i].headline)),
         h("pre", {}, found[i].summary),
       ),
     ),

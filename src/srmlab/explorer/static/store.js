@@ -39,10 +39,11 @@ export const START = {
   predicted: "top", // or target: the prediction whose paths are shown
   reach: "here", // or earlier: the tokens whose edges they are
   edges: 40, // how many of them are drawn
+  curve: "loss", // of the run over its checkpoints
   version: "baseline", // what the views show: baseline, intervened, difference
   click: "select", // or change: what a plain click on an edge or a feature does
-  against: "", // compare: "", intervention, checkpoint:NAME, prompt:TEXT, trace:INDEX
-  measure: "routing", // compare: routing, connection, update, lens
+  against: "", // compare: "", intervention, checkpoint:NAME, run:NAME, prompt:TEXT, trace:INDEX
+  measure: "routing", // compare: routing, connection, update, lens, surprisal
   theme: "", // "", light, dark
   big: "", // the panel that fills the page
 };

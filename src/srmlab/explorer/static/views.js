@@ -38,6 +38,7 @@ import { ranked } from "./views/ranked.js";
 import { routing } from "./views/routing.js";
 import { stepper } from "./views/stepper.js";
 import { tokens } from "./views/tokens.js";
+import { training } from "./views/training.js";
 import { wall } from "./views/wall.js";
 
 export const REQUIRED = ["name", "title", "place", "needs", "shows", "reading", "uses", "mount"];
@@ -59,4 +60,5 @@ export const VIEWS = [
   align,
   card,
   drift,
+  training,
 ];
