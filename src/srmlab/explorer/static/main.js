@@ -72,7 +72,7 @@ async function showResults(names) {
       h(
         "details",
         {},
-        h("summary", {}, h("strong", {}, name.replaceAll("_", " ")), h("span", {}, found[i].headline)),
+        h("summary", {}, h("strong", {}, name.replaceAll("_", " ")), ` ${found[i].headline}`),
         h("pre", {}, found[i].summary),
       ),
     ),
