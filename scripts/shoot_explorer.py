@@ -1,5 +1,5 @@
-"""Take docs/explorer.png, explorer-features.png and explorer-attention.png: the explorer on the shipped model, in
-Debian's chromium.
+"""Take docs/explorer.png, explorer-features.png and explorer-attention.png: the explorer on the shipped
+model, in Debian's chromium.
 """
 
 from __future__ import annotations
