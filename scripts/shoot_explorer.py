@@ -1,5 +1,5 @@
-"""Take docs/explorer.png and docs/explorer-features.png: the explorer on the shipped model, in Debian's
-chromium.
+"""Take docs/explorer.png, explorer-features.png and explorer-attention.png: the explorer on the shipped
+model, in Debian's chromium.
 """
 
 from __future__ import annotations
@@ -32,6 +32,11 @@ with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
             panel.scroll_into_view_if_needed()
             page.wait_for_timeout(2000)
             panel.screenshot(path=DOCS / "explorer-features.png")
+            page.evaluate("() => explorer.store.set({ stream: 3, layer: 5, step: 1, token: 40 })")
+            panel = page.locator("#panel-attention")
+            panel.scroll_into_view_if_needed()
+            page.wait_for_timeout(3000)
+            panel.screenshot(path=DOCS / "explorer-attention.png")
             browser.close()
     finally:
         server.terminate()

@@ -112,7 +112,7 @@ def watch(browser) -> Iterator[Callable[..., Watched]]:
         page.on("request", lambda request: watched.requests.append(request.url))
         page.goto(url)
         page.wait_for_function("() => document.documentElement.dataset.ready === 'yes'")
-        opened.append((watched, url.split("#")[0].rstrip("/") if url.startswith("http") else url))
+        opened.append((watched, "/".join(url.split("/")[:3]) if url.startswith("http") else url))
         return watched
 
     yield go

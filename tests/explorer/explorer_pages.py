@@ -10,6 +10,7 @@ VIEWS = [
     "routing",
     "board",
     "ranked",
+    "attention",
     "paths",
     "stepper",
     "features",

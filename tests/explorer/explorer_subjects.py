@@ -61,16 +61,19 @@ def write_lexicon(model: srmlab.SRM, folder: Path) -> Path:
     return folder
 
 
-@contextmanager
-def serving(session: Session, **options) -> Iterator[str]:
+def serving(session: Session, **options):
     """The address of a live server around the session."""
+    return listening(create_app(session, **options))
+
+
+@contextmanager
+def listening(app) -> Iterator[str]:
+    """The address at which an application answers."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(128)
         port = listener.getsockname()[1]
-        config = uvicorn.Config(
-            create_app(session, **options), log_level="error", timeout_graceful_shutdown=3
-        )
+        config = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=3)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()

@@ -147,6 +147,7 @@ def test_the_page_shows_tokens_lens_and_drift_and_no_routing(watch, preset):
         assert page.evaluate("() => explorer.panels.map(({ view }) => view.name)") == [
             "tokens",
             "lens",
+            "attention",
             "compare",
             "drift",
         ]

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from explorer_pages import click_region, picture, put, state
+from explorer_subjects import listening, tiny_model
 from starlette.testclient import TestClient
 
+import srmlab
+from srmlab.data import byte_tokenizer
+from srmlab.explorer import capture
 from srmlab.explorer.runs import Runs, runs_below
 from srmlab.pretrained import folder
 
@@ -43,6 +48,27 @@ def test_no_other_name_is_opened_and_no_other_host_answered(client):
     assert client.get("/third/").json() == {"error": "no such run; / lists them"}
     assert client.get("/", headers={"host": "evil.example"}).status_code == 421
     assert client.get("/first/api/model", headers={"host": "evil.example"}).status_code == 421
+
+
+def test_two_runs_of_unlike_shapes_are_compared_by_token_and_by_share_of_depth(tmp_path, watch):
+    deeper = srmlab.build(srmlab.preset("transformer-nano", vocab_size=257))
+    for name, model in {"small": tiny_model(), "deep": deeper}.items():
+        srmlab.save(model, tmp_path / name, byte_tokenizer())
+    with listening(Runs({name: tmp_path / name for name in ("small", "deep")})) as address:
+        page = watch(f"{address}/small/#against=run:deep&measure=lens").page
+        picture(page, "compare")
+        panels = page.evaluate("() => explorer.panel('compare').pen.regions.map((one) => one.grid.rows)")
+        assert panels == [3, deeper.depth, 3]  # A, B, and their difference by the layers of A
+        click_region(page, "compare", deeper.depth - 1, 2, which=1)  # the last layer of B
+        assert (state(page)["layer"], state(page)["token"]) == (2, 2)
+        put(page, measure="surprisal")
+        rows = page.evaluate("() => explorer.panel('compare').drawn.table().rows")
+        theirs = capture(
+            deeper.eval(), byte_tokenizer(), page.evaluate("() => explorer.base.manifest.prompt")
+        )
+        assert rows[3][3] == pytest.approx(float(theirs["surprisal"][3]), abs=1e-2)
+        put(page, measure="routing")
+        assert "B has no routing" in page.evaluate("() => explorer.panel('compare').svg()")
 
 
 def test_weights_that_are_no_longer_there_are_a_line(tmp_path):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
-from explorer_pages import settle
+from explorer_pages import click_region, picture, settle, state
 from explorer_subjects import PROMPT, serving, tiny_model
 
 import srmlab.analysis
@@ -13,7 +15,7 @@ from srmlab.analysis.null import twins
 from srmlab.data import byte_tokenizer
 from srmlab.errors import UserError
 from srmlab.explorer import capture
-from srmlab.explorer.opening import saved_results
+from srmlab.explorer.opening import over_training, saved_results
 from srmlab.explorer.session import Session
 
 FIRST = tiny_model(init_seed=5)
@@ -43,6 +45,25 @@ def test_the_slider_goes_through_the_checkpoints_and_every_question_with_it(watc
         settle(page)
         kl = page.evaluate("() => explorer.outcome.kl")
         assert kl == pytest.approx(traced["ablation_kl"][:, 1].astype(float), rel=0.02, abs=2e-3)
+
+
+def test_a_click_on_the_training_curve_goes_to_the_checkpoint(watch, session):
+    found = srmlab.analysis.dynamics(
+        [(1, FIRST), (2, tiny_model(init_seed=6)), (3, session.model)], [torch.arange(24).view(2, 12)]
+    )
+    saved = {"dynamics": {"over_training": over_training(found)}}
+    kept = {"step-1": lambda: FIRST}
+    with serving(replace(session, checkpoints=kept, saved=saved)) as address:
+        page = watch(address).page
+        picture(page, "training")
+        rows = page.evaluate("() => explorer.panel('training').drawn.table().rows")
+        assert [row[:2] for row in rows] == [[i + 1, pytest.approx(found.loss[i])] for i in range(3)]
+        click_region(page, "training", 0, 0, which=1)  # step 2, whose weights are not kept
+        assert state(page)["checkpoint"] == ""
+        click_region(page, "training", 0, 0, which=0)
+        assert state(page)["checkpoint"] == "step-1"
+        click_region(page, "training", 0, 0, which=2)
+        assert state(page)["checkpoint"] == ""
 
 
 def test_an_untrained_twin_stands_beside_the_model(watch, session):

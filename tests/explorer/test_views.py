@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from explorer_pages import COLORS, VIEWS, picture, put
-from explorer_subjects import PROMPT
+from explorer_subjects import PROMPT, serving, tiny_model
 
+from srmlab.data import byte_tokenizer
+from srmlab.explorer.session import Session
 from srmlab.explorer.trace import FIELDS
 
 # Drawn
@@ -141,3 +143,19 @@ def test_the_walls_frequencies_are_those_of_the_weights(page, threshold):
 def test_the_caption_of_drift_counts_every_group_and_stream(page):
     caption = page.evaluate("() => explorer.panel('drift').view.caption(explorer.trace)")
     assert "of 24 group–stream pairs" in caption
+
+
+def test_a_model_of_many_layers_has_its_wall_in_several_lines_none_of_them_outside(watch):
+    session = Session(tiny_model(depth=40), byte_tokenizer(), prompts=("So.",))
+    with serving(session) as address:
+        page = watch(address).page
+        picture(page, "wall")
+        boxes = page.evaluate(
+            "() => explorer.panel('wall').pen.regions.map(({ x, y, w, layer }) => [x + w, y, layer])"
+        )
+        assert max(right for right, _, _ in boxes) <= page.evaluate("() => explorer.panel('wall').size[0]")
+        assert {layer for _, _, layer in boxes} == set(range(40))
+        assert len({y for _, y, _ in boxes}) > 2  # two heads, in more than one line
+        assert "press a number" in page.evaluate("() => explorer.panel('board').svg()").lower()
+        page.locator("#help").click()
+        assert page.evaluate("() => document.querySelector('dialog').scrollTop") == 0

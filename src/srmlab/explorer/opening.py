@@ -15,10 +15,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 import srmlab
+from srmlab.analysis.dynamics import Dynamics
 from srmlab.analysis.null import summary as null_summary
 from srmlab.analysis.registry import has_streams
 from srmlab.analysis.result import Result
@@ -178,6 +180,8 @@ def saved_results(path: Path) -> dict[str, Any]:
                 "summary": f"{result.summary()}\n{beside_twins(file, result)}".rstrip(),
                 "evidence": str(result.evidence),
             }
+            if isinstance(result, Dynamics):
+                found[file.stem]["over_training"] = over_training(result)
         except (UserError, NotImplementedError, KeyError, ValueError, OSError) as error:
             warnings.warn(f"{file.with_suffix('')} is not shown: {error}", Notice, stacklevel=2)
     return found
@@ -191,6 +195,24 @@ def saved_switches(path: Path, model: LanguageModel) -> Switches | None:
     except UserError:
         return None
     return found if found.weight.shape == (model.depth, heads_of(model), *2 * (len(model.streams),)) else None
+
+
+def over_training(result: Dynamics) -> dict[str, Any]:
+    """Its numbers that there is one of at each checkpoint, as plain data; None is an error nobody knows."""
+
+    def plain(values: np.ndarray) -> list[float | None]:
+        return [float(value) if np.isfinite(value) else None for value in values]
+
+    curves = {
+        name: {
+            "values": plain(getattr(result, name)),
+            "errors": plain(result.standard_error(name)),
+            "unit": about.unit,
+        }
+        for name, about in Dynamics.uncertain().items()
+        if about.names == "checkpoint" and np.isfinite(getattr(result, name)).all()
+    }
+    return {"steps": result.steps.tolist(), "curves": curves}
 
 
 def beside_twins(file: Path, result: Result) -> str:

@@ -66,11 +66,21 @@ class PathsRequest(Prompt):
     checkpoint: Annotated[str, Field(max_length=200)] = ""
 
 
+class AttentionRequest(Prompt):
+    call: Annotated[int, Field(ge=0, lt=100_000, description="which of the model's calls of attention")]
+    intervention: Intervened = Intervention()
+    checkpoint: Annotated[str, Field(max_length=200)] = ""
+
+
 class GenerateRequest(Prompt):
     count: Annotated[int, Field(ge=0, le=64)] = 1
     temperature: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] = 0.8
     top_k: Annotated[int, Field(ge=1, le=1_000_000)] | None = 50
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    exit: Annotated[
+        float | None,
+        Field(gt=0, le=10, allow_inf_nan=False, description="tolerance of early exit; none computes all"),
+    ] = None
     intervention: Intervened = Intervention()
     checkpoint: Annotated[str, Field(max_length=200)] = ""
 
@@ -83,6 +93,11 @@ class NoteRequest(Strict):
 class SweepRequest(Prompt):
     mode: Literal["mean", "zero", "resample"] = "mean"
     checkpoint: Annotated[str, Field(max_length=200)] = ""
+
+
+class AttentionCall(BaseModel):
+    name: str
+    level: int
 
 
 class Model(BaseModel):
@@ -111,6 +126,10 @@ class Model(BaseModel):
     dictionary_page: bool
     python: str
     generates: bool
+    exits: bool
+    level_name: str
+    attention: list[AttentionCall]
+    induction: bool
 
 
 class Single(BaseModel):
@@ -150,6 +169,16 @@ class Paths(BaseModel):
     earlier: list[float]
     nodes: list[float]
     direct: list[float]
+
+
+class InductionScores(BaseModel):
+    """Of every call and head: the mean weight on what came after the same token before, in random sequences
+    read twice; `uniform` is that of a head that reads all earlier tokens alike."""
+
+    score: list[list[float]]
+    uniform: float
+    sequences: int
+    length: int
 
 
 class Example(BaseModel):
@@ -253,6 +282,7 @@ class Tokens(BaseModel):
     added: int
     strings: list[str]
     text: str
+    mean_levels: float | None = None  # computed per token, with early exit
 
 
 class Piece(BaseModel):

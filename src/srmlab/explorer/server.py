@@ -31,6 +31,7 @@ from srmlab import __version__
 from srmlab.analysis.registry import streams_of
 from srmlab.errors import UserError
 from srmlab.explorer import schema
+from srmlab.explorer.attention import to_bytes
 from srmlab.explorer.background import Job, Jobs
 from srmlab.explorer.feature_cards import Note
 from srmlab.explorer.frontend import TYPES, static_files
@@ -38,6 +39,7 @@ from srmlab.explorer.guard import LOOPBACK, Guard
 from srmlab.explorer.session import Session, TooLong
 from srmlab.explorer.tracing import display_strings
 from srmlab.explorer.worker import Busy, Gone, Worker
+from srmlab.models import Exit
 
 T = TypeVar("T")
 ERRORS: dict[int | str, dict[str, Any]] = {
@@ -82,6 +84,7 @@ def create_app(session: Session, *, hosts: tuple[str, ...] = LOOPBACK, queue: in
     app.add_middleware(Guard, hosts=hosts)
     _add_errors(app)
     _add_questions(app, session, worker)
+    _add_attention(app, session, worker)
     _add_features(app, session, worker)
     _add_jobs(app, session, jobs, worker)
     _add_page(app)
@@ -128,6 +131,7 @@ def _add_questions(app: FastAPI, session: Session, worker: Worker) -> None:
     async def generate(body: schema.GenerateRequest, request: Request) -> schema.Tokens:
         def work() -> schema.Tokens:
             prompt = read(session, body)
+            exit = None if body.exit is None else Exit(body.exit)
             tokens = session.generate(
                 prompt,
                 body.count,
@@ -136,11 +140,18 @@ def _add_questions(app: FastAPI, session: Session, worker: Worker) -> None:
                 body.seed,
                 body.intervention,
                 body.checkpoint,
+                exit,
             )
             strings = display_strings(session.tokenizer, tokens)
             known = [token for token in tokens if token < session.tokenizer.vocab_size]
             text = session.tokenizer.decode(known)
-            return schema.Tokens(tokens=tokens, added=len(tokens) - len(prompt), strings=strings, text=text)
+            return schema.Tokens(
+                tokens=tokens,
+                added=len(tokens) - len(prompt),
+                strings=strings,
+                text=text,
+                mean_levels=exit.mean_levels if exit is not None and exit.tokens else None,
+            )
 
         return await ask(request, work)
 
@@ -153,6 +164,37 @@ def _add_questions(app: FastAPI, session: Session, worker: Worker) -> None:
     @app.get("/api/switches/{layer}/{head}/{target}/{source}")
     async def switch(layer: int, head: int, target: int, source: int) -> schema.EdgeCard:
         return schema.EdgeCard(**session.switch((layer, head, target, source)))
+
+
+def _add_attention(app: FastAPI, session: Session, worker: Worker) -> None:
+    @app.post(
+        "/api/attention",
+        response_class=Response,
+        responses={200: {"content": {"application/octet-stream": {}}}},
+    )
+    async def attention(body: schema.AttentionRequest, request: Request) -> Response:
+        def work() -> bytes:
+            tokens = read(session, body)
+            return to_bytes(session.attention(tokens, body.call, body.intervention, body.checkpoint))
+
+        return Response(
+            await worker.run(work, request.is_disconnected), media_type="application/octet-stream"
+        )
+
+    @app.get("/api/induction")
+    async def induction(
+        request: Request, checkpoint: Annotated[str, Query(max_length=200)] = ""
+    ) -> schema.InductionScores:
+        def work() -> schema.InductionScores:
+            found = session.induction(checkpoint)
+            return schema.InductionScores(
+                score=found.score.tolist(),
+                uniform=found.uniform,
+                sequences=found.evidence.sequences,
+                length=found.length,
+            )
+
+        return await worker.run(work, request.is_disconnected)
 
 
 def _add_features(app: FastAPI, session: Session, worker: Worker) -> None:

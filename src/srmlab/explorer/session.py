@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from srmlab.analysis.edge_attribution import edge_attribution
+from srmlab.analysis.induction import Induction, induction
 from srmlab.analysis.interventions import AblatedStream, Hook, Intervention
 from srmlab.analysis.null import twins
 from srmlab.analysis.registry import streams_of
@@ -31,12 +32,13 @@ from srmlab.analysis.states import StateMeans
 from srmlab.dictionaries import Dictionary, Lexicon
 from srmlab.dictionaries.switches import Switches
 from srmlab.errors import UserError
+from srmlab.explorer.attention import attention_calls, attention_weights
 from srmlab.explorer.feature_cards import Note, Notes, card, find, histogram, in_use_over, str_of
 from srmlab.explorer.outcomes import Baseline, evaluate
 from srmlab.explorer.switch_cards import switch_card
 from srmlab.explorer.trace import Trace, config_hash
 from srmlab.explorer.tracing import TextTokens, capture, display_strings, heads_of, orders
-from srmlab.models import LanguageModel, generate
+from srmlab.models import Exit, LanguageModel, generate
 
 MAX_TOKENS = 512  # of a prompt; a model with a shorter context has its own limit
 KEPT_BASELINES = 8
@@ -96,6 +98,7 @@ class Session:
             {"": Subject(model, self.reference, self.lexicon)}
         )
         self._used: tuple[np.ndarray, np.ndarray] | None = None  # features over the evaluation text
+        self._induction: dict[str, Induction] = {}  # by checkpoint
         self._baselines: OrderedDict[tuple[str, tuple[int, ...]], Baseline] = OrderedDict()
 
     # what there is
@@ -131,7 +134,19 @@ class Session:
             "dictionary_page": bool(self.page),
             "python": self.python,
             "generates": self.model.config.causal,
+            "exits": self._exits(),
+            "level_name": self.model.level_name,
+            "attention": [asdict(call) for call in attention_calls(self.model)],
+            "induction": bool(self.evaluation) and self.model.config.causal,
         }
+
+    def _exits(self) -> bool:
+        """Whether the model can stop where its state has settled."""
+        try:
+            self.model.check_exit()
+        except UserError:
+            return False
+        return True
 
     def shape(self) -> list[str]:
         """What the model is made of, in a few words."""
@@ -229,6 +244,25 @@ class Session:
             **{name: _rounded(values.flatten()) for name, values in arrays.items()},
         }
 
+    def attention(
+        self,
+        tokens: Sequence[int],
+        call: int,
+        intervention: Intervention | None = None,
+        checkpoint: str = "",
+    ) -> Tensor:
+        """How much each token reads of each in one call of attention: [stream, head, token, token read]."""
+        hooks = self.hooks(tokens, intervention or Intervention(), checkpoint)
+        return attention_weights(self.subject(checkpoint).model, tokens, call, hooks)
+
+    def induction(self, checkpoint: str = "") -> Induction:
+        """The induction score of every head, measured once, with sequences drawn by the evaluation text."""
+        if not self.evaluation:
+            raise UserError("there is no evaluation text to draw sequences by")
+        if checkpoint not in self._induction:
+            self._induction[checkpoint] = induction(self.subject(checkpoint).model, self.evaluation)
+        return self._induction[checkpoint]
+
     def hooks(self, tokens: Sequence[int], intervention: Intervention, checkpoint: str = "") -> list[Hook]:
         """The intervention on these weights and this prompt; refused in one line where it cannot be."""
         if not intervention:
@@ -248,10 +282,14 @@ class Session:
         seed: int,
         intervention: Intervention | None = None,
         checkpoint: str = "",
+        exit: Exit | None = None,
     ) -> list[int]:
         """The prompt and up to `count` tokens more, as many as still can be shown. With an intervention every
         token is the answer to a whole pass: it may be about a place in the prompt, or about other tokens.
+        `exit` stops the recursion where its state has settled, and counts the levels.
         """
+        if exit is not None and intervention:
+            raise UserError("early exit leaves out layers, and an intervention needs them all: choose one")
         subject = self.subject(checkpoint)
         hooks = self.hooks(tokens, intervention or Intervention(), checkpoint)
         count = min(count, self.max_tokens - len(tokens))
@@ -265,6 +303,7 @@ class Session:
                 top_k=top_k,
                 seed=seed,
                 use_cache=not hooks,
+                exit=exit,
             )
         return out[0].tolist()
 

@@ -414,9 +414,14 @@ export class App {
       const changed = await this.intervenedTrace();
       if (changed === undefined || this.store.get("against") !== against) return;
       this.settle("other", changed);
-    } else if (this.client && (kind === "checkpoint" || (kind === "prompt" && rest))) {
-      const request = kind === "prompt" ? { prompt: rest } : this.question({ checkpoint: rest });
-      const bytes = await this.ask("other", "/api/trace", request);
+    } else if (this.client && (kind === "checkpoint" || (["prompt", "run"].includes(kind) && rest))) {
+      const requests = {
+        prompt: { prompt: rest },
+        run: { prompt: this.base.manifest.prompt }, // by its own tokenizer
+        checkpoint: this.question({ checkpoint: rest }),
+      };
+      const path = kind === "run" ? `../${encodeURIComponent(rest)}/api/trace` : "/api/trace";
+      const bytes = await this.ask("other", path, requests[kind]);
       if (bytes === undefined) return;
       this.settle("other", bytes && Trace.read(bytes));
     }

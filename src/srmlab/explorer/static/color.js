@@ -96,7 +96,7 @@ export function scaleFor(trace, values, low, high) {
   if (!trace.pair) return scale("sequential", low, high);
   let most = 0;
   for (const value of values) if (Math.abs(value) > most) most = Math.abs(value); // not NaN
-  return { ...scale("diverging", -(most || 1e-3), most || 1e-3), isDifference: true };
+  return { ...scale("diverging", -(most || 1e-3), most || 1e-3), isDifference: true, isNone: most === 0 };
 }
 
 // Eight streams have hand-picked colours; more of them take hues a golden angle apart, in three lightnesses.

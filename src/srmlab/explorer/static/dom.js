@@ -52,7 +52,15 @@ export function short(text, length = 9) {
 export function number(value, digits = 2) {
   if (!Number.isFinite(value)) return "–";
   const size = Math.abs(value);
-  return value.toFixed(size >= 100 ? 0 : size >= 10 ? Math.min(1, digits) : digits).replace("-", "−");
+  const text = value.toFixed(size >= 100 ? 0 : size >= 10 ? Math.min(1, digits) : digits);
+  return Number(text) === 0 ? text.replace("-", "") : text.replace("-", "−");
+}
+
+// The same on an axis, where a small number keeps digits that count: 0.0012, 3e−6.
+export function fine(value) {
+  const size = Math.abs(value);
+  if (!(size > 0 && size < 0.01)) return number(value);
+  return size >= 1e-4 ? number(value, 4) : value.toExponential(0).replaceAll("-", "−");
 }
 
 // 0.123 → "12 %".

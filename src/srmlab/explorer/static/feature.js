@@ -14,9 +14,18 @@ export function toggleHold(store, stream, feature) {
 
 export async function openCard(app, stream, feature, onnote) {
   const path = `/api/features/${stream}/${feature}`;
-  const card = await app.ask("feature", path);
-  if (!card) return;
   const { store } = app;
+  const dialog = h(
+    "dialog",
+    { class: "feature", "aria-label": `S${stream} feature ${feature}` },
+    h("h2", {}, `S${stream} feature ${feature}`),
+    h("p", { class: "waiting" }, "measuring it over evaluation text …"),
+  );
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  dialog.showModal();
+  const card = await app.ask("feature", path);
+  if (!card || !dialog.open) return dialog.close();
   const label = h("input", { type: "text", value: card.label, maxlength: "200", "aria-label": "Label" });
   const pinned = h("input", { type: "checkbox", checked: card.pinned });
   const keep = async () => {
@@ -32,10 +41,8 @@ export async function openCard(app, stream, feature, onnote) {
     hold.textContent = held ? `release (held at ${held[2]})` : `hold at ${store.get("hold")}`;
     effect.textContent = app.isIntervening() ? app.effect() : "";
   };
-  const dialog = h(
-    "dialog",
-    { class: "feature", "aria-label": `S${stream} feature ${feature}` },
-    h("h2", {}, `S${stream} feature ${feature}`),
+  dialog.querySelector(".waiting").remove();
+  dialog.append(
     h("div", { class: "row" }, h("label", {}, "label ", label), h("label", {}, pinned, " pin")),
     h("p", {}, `Active at ${number(card.frequency * 100)} % of evaluation tokens.`),
     words("promotes", card.raises),
@@ -47,13 +54,8 @@ export async function openCard(app, stream, feature, onnote) {
     h("form", { method: "dialog" }, h("button", {}, "Close")),
   );
   const stop = store.subscribe(update);
-  dialog.addEventListener("close", () => {
-    stop();
-    dialog.remove();
-  });
-  document.body.append(dialog);
+  dialog.addEventListener("close", stop);
   update();
-  dialog.showModal();
 }
 
 function words(name, list) {

@@ -18,6 +18,12 @@ export const TERMS = {
   switch:
     "An edge of the routing that opens and closes with the token: strong on average, and its weight differs " +
     "between tokens more than any edge's of an untrained model does.",
+  attention:
+    "How a token reads earlier ones: weights that add up to 1. In SRM every stream does so on its own, in " +
+    "every step.",
+  induction:
+    "Looking for what came after the same token before. The score is a head's mean weight on it in random " +
+    "tokens read twice.",
   head: "One of several attention patterns side by side in the same layer.",
   state: "What a stream holds at a token: a vector, changed by every step.",
   update:

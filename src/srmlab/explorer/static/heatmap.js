@@ -1,6 +1,6 @@
 // A heat map with labelled axes, drawn with a pen; and the bar that explains its colours.
 
-import { number } from "./dom.js";
+import { fine } from "./dom.js";
 
 // box: the cells' place. options: values (row by row), rows, columns, scale, rowLabels, columnLabels,
 // rowTitle, columnTitle, mark {row, column} (cross-hair), text (value, row, column) → string in the cell,
@@ -122,13 +122,17 @@ function labels(pen, { x, y, w, h }, options) {
 // A thin horizontal colour bar with its two ends and a name.
 export function colorbar(pen, x, y, w, scale, what, theme) {
   const name = scale.isDifference ? `Δ ${what}` : what;
+  if (scale.isNone) {
+    pen.text(`${what}: no change`, x, y + 8, { color: theme.dim, size: 10 });
+    return;
+  }
   const steps = 64;
   const values = Array.from(
     { length: steps },
     (_, i) => scale.low + ((scale.high - scale.low) * i) / (steps - 1),
   );
-  const low = number(scale.low),
-    high = number(scale.high);
+  const low = fine(scale.low),
+    high = fine(scale.high);
   const before = pen.measure(low, { size: 10 }) + 5;
   const bar = Math.max(
     30,

@@ -4,7 +4,7 @@
 // }, markers: [{ x, color }],
 //         xTitle, yTitle, title, sparse }; of a sparse chart the values may be null, and lines go on over those
 
-import { h, number } from "./dom.js";
+import { fine, h, number } from "./dom.js";
 import uPlot from "./vendor/uPlot.esm.js";
 
 // steps between labels
@@ -49,7 +49,7 @@ export function lineChart(host, spec, { width, height, theme, onpick, log = fals
       axes: [
         {
           ...axis,
-          size: 30 * scale,
+          size: 20 * scale,
           gap: 2,
           space: (spec.x.at(-1) >= 100 ? 60 : 26) * scale,
           label: spec.xTitle,
@@ -66,7 +66,7 @@ export function lineChart(host, spec, { width, height, theme, onpick, log = fals
           labelSize: 14 * scale,
           labelFont: font,
           labelGap: 0,
-          values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : number(tick))),
+          values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : fine(tick))),
         },
       ],
       cursor: {
@@ -127,12 +127,15 @@ function markers(plot, spec, theme) {
   }
 }
 
-// The same chart through a pen, in a box that includes its axes.
+// Where penLines draws its lines in a box that includes the axes.
+export function plotBox(box, spec) {
+  const left = box.x + (spec.yTitle ? 54 : 40);
+  return { left, top: box.y + 18, w: box.x + box.w - 16 - left, height: box.h - 50 };
+}
+
+// The same chart through a pen, in a box that includes its axes; returns where a value stands in it.
 export function penLines(pen, box, spec, theme, { log = false } = {}) {
-  const left = box.x + (spec.yTitle ? 54 : 40),
-    top = box.y + 18,
-    w = box.x + box.w - 10 - left,
-    height = box.h - 50;
+  const { left, top, w, height } = plotBox(box, spec);
   const all = spec.series
     .flatMap((line) => Array.from(line.values))
     .filter((value) => Number.isFinite(value) && (!log || value > 0));
@@ -151,7 +154,7 @@ export function penLines(pen, box, spec, theme, { log = false } = {}) {
     const value = low + ((high - low) * i) / 4;
     const y = top + height - (height * i) / 4;
     pen.path(`M${left} ${y}h${w}`, { stroke: theme.faint });
-    pen.text(number(log ? 10 ** value : value), left - 5, y + 3.5, {
+    pen.text(fine(log ? 10 ** value : value), left - 5, y + 3.5, {
       color: theme.dim,
       size: 10,
       align: "right",
@@ -196,4 +199,5 @@ export function penLines(pen, box, spec, theme, { log = false } = {}) {
       stroke: marker.color ?? theme.mark,
       dash: marker.dash ?? [4, 3],
     });
+  return { x: px, y: py };
 }

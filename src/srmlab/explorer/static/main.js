@@ -56,6 +56,7 @@ function openDialog(name, ...content) {
   dialog.addEventListener("close", () => dialog.remove());
   document.body.append(dialog);
   dialog.showModal();
+  dialog.scrollTop = 0; // the focus is on a button at its end
   return dialog;
 }
 
@@ -71,7 +72,7 @@ async function showResults(names) {
       h(
         "details",
         {},
-        h("summary", {}, h("strong", {}, name), ` ${found[i].headline}`),
+        h("summary", {}, h("strong", {}, name.replaceAll("_", " ")), ` ${found[i].headline}`),
         h("pre", {}, found[i].summary),
       ),
     ),
@@ -176,6 +177,7 @@ async function start() {
       count: Math.max(1, Math.min(64, Number($("count").value) || 8)),
       temperature: Math.max(0, Number($("temperature").value) || 0),
       seed: seed(),
+      ...(tolerance() ? { exit: tolerance() } : {}),
       ...weights(),
       ...($("intervened").checked && app.isIntervening() ? { intervention: app.intervention() } : {}),
     });
@@ -188,8 +190,13 @@ async function start() {
     last = { from, made: String(made.tokens) };
     $("prompt").value = made.text;
     markEdited();
-    say(`${made.added} tokens in ${Math.round(performance.now() - began)} ms`);
+    const levels =
+      made.mean_levels === null
+        ? ""
+        : ` · ${made.mean_levels.toFixed(1)} of ${info.layers} ${info.level_name} used`;
+    say(`${made.added} tokens in ${Math.round(performance.now() - began)} ms${levels}`);
   };
+  const tolerance = () => (info.exits ? Math.max(0, Number($("exit").querySelector("input").value)) || 0 : 0);
   const seed = () => Math.max(0, Math.floor(Number($("seed").value)) || 0);
   // The same again by the next seed, in place of what was made last.
   const reroll = () => {
@@ -235,6 +242,7 @@ async function start() {
     $("examples").value = "";
     trace();
   });
+  $("exit").hidden = !info.exits;
   $("results").hidden = !info.results.length;
   document.querySelector(".generate").style.display = info.generates ? "" : "none";
   $("results").addEventListener("click", () =>

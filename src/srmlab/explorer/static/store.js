@@ -17,6 +17,8 @@ export const START = {
   layer: 2, // layer 0 routes every token alike
   head: 0,
   step: 0, // of the layer: with it the tick of the recursion
+  part: 0, // the call of attention within the layer, where those are not its steps
+  tokenHead: 0, // of the attention over tokens; `head` is one between streams
   source: 0, // the other end of the selected edge; `stream` is its target
   threshold: THRESHOLD,
   wall: "frequency", // or mean
@@ -37,10 +39,11 @@ export const START = {
   predicted: "top", // or target: the prediction whose paths are shown
   reach: "here", // or earlier: the tokens whose edges they are
   edges: 40, // how many of them are drawn
+  curve: "loss", // of the run over its checkpoints
   version: "baseline", // what the views show: baseline, intervened, difference
   click: "select", // or change: what a plain click on an edge or a feature does
-  against: "", // compare: "", intervention, checkpoint:NAME, prompt:TEXT, trace:INDEX
-  measure: "routing", // compare: routing, connection, update, lens
+  against: "", // compare: "", intervention, checkpoint:NAME, run:NAME, prompt:TEXT, trace:INDEX
+  measure: "routing", // compare: routing, connection, update, lens, surprisal
   theme: "", // "", light, dark
   big: "", // the panel that fills the page
 };

@@ -32,16 +32,8 @@ export class Trace {
   }
 
   static read(buffer) {
-    const length = Number(new DataView(buffer).getBigUint64(0, true));
-    const { __metadata__: metadata, ...entries } = JSON.parse(
-      new TextDecoder().decode(new Uint8Array(buffer, 8, length)),
-    );
-    const arrays = {};
-    for (const [name, { dtype, shape, data_offsets: offsets }] of Object.entries(entries)) {
-      const bytes = buffer.slice(8 + length + offsets[0], 8 + length + offsets[1]);
-      arrays[name] = { data: decode(dtype, bytes), shape };
-    }
-    return new Trace(JSON.parse(metadata.manifest), arrays);
+    const { manifest, arrays } = readArrays(buffer);
+    return new Trace(manifest, arrays);
   }
 
   has(name) {
@@ -83,6 +75,20 @@ export class Trace {
     if (!this.memory.has(key)) this.memory.set(key, make());
     return this.memory.get(key);
   }
+}
+
+// What a safetensors file holds: its manifest, and name → { data, shape }.
+export function readArrays(buffer) {
+  const length = Number(new DataView(buffer).getBigUint64(0, true));
+  const { __metadata__: metadata, ...entries } = JSON.parse(
+    new TextDecoder().decode(new Uint8Array(buffer, 8, length)),
+  );
+  const arrays = {};
+  for (const [name, { dtype, shape, data_offsets: offsets }] of Object.entries(entries)) {
+    const bytes = buffer.slice(8 + length + offsets[0], 8 + length + offsets[1]);
+    arrays[name] = { data: decode(dtype, bytes), shape };
+  }
+  return { manifest: JSON.parse(metadata.manifest), arrays };
 }
 
 // One prompt without and with an intervention, as a trace of what differs: numbers are with − without; ids and

@@ -24,6 +24,7 @@
 //     tip(hit), hover(hit), click(hit, event)   optional; a hit is a region of the pen with row and column
 
 import { align } from "./views/align.js";
+import { attention } from "./views/attention.js";
 import { board } from "./views/board.js";
 import { card } from "./views/card.js";
 import { compare } from "./views/compare.js";
@@ -37,6 +38,7 @@ import { ranked } from "./views/ranked.js";
 import { routing } from "./views/routing.js";
 import { stepper } from "./views/stepper.js";
 import { tokens } from "./views/tokens.js";
+import { training } from "./views/training.js";
 import { wall } from "./views/wall.js";
 
 export const REQUIRED = ["name", "title", "place", "needs", "shows", "reading", "uses", "mount"];
@@ -50,6 +52,7 @@ export const VIEWS = [
   routing,
   board,
   ranked,
+  attention,
   paths,
   stepper,
   features,
@@ -57,4 +60,5 @@ export const VIEWS = [
   align,
   card,
   drift,
+  training,
 ];

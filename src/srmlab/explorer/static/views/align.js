@@ -95,7 +95,7 @@ export const align = {
         color: theme.dim,
         size: 10,
       });
-      pen.text("over tokens", x + w, y - 8, { color: theme.dim, size: 10, align: "right" });
+      if (w > 130) pen.text("over tokens", x + w, y - 8, { color: theme.dim, size: 10, align: "right" });
     }
 
     return {

@@ -102,14 +102,18 @@ export const board = {
       render(pen, width, height, theme) {
         const { outcome, trace } = ctx;
         const token = store.get("token");
-        pen.text(`next token after ${token} “${short(trace.strings[token], 12)}”`, 0, 12, {
+        const isOn = ctx.isIntervening(); // else there is nothing to set the prediction against
+        const what = trace.manifest.puzzle ? "value of cell" : "next token after";
+        pen.text(`${what} ${token} “${short(trace.strings[token], 12)}”`, 0, 12, {
           color: theme.dim,
           size: 10,
         });
-        pen.rect(width - 118, 5, 8, 8, { fill: theme.dim });
-        pen.text("before", width - 106, 12, { color: theme.dim, size: 10 });
-        pen.rect(width - 56, 5, 8, 8, { fill: theme.warm });
-        pen.text("after", width - 44, 12, { color: theme.dim, size: 10 });
+        if (isOn) {
+          pen.rect(width - 118, 5, 8, 8, { fill: theme.dim });
+          pen.text("before", width - 106, 12, { color: theme.dim, size: 10 });
+          pen.rect(width - 56, 5, 8, 8, { fill: theme.warm });
+          pen.text("after", width - 44, 12, { color: theme.dim, size: 10 });
+        }
         said(width).forEach((line, i) => pen.text(line, 0, 226 + 13 * i, { color: theme.ink, size: 10 }));
         if (!outcome) {
           const why = ctx.failed.has("outcome") ? "The model did not answer." : "asking the model …";
@@ -128,15 +132,23 @@ export const board = {
             mono: true,
             align: "right",
           });
-          pen.rect(left, y + 1, Math.max(1, (before / most) * room), 6, { fill: theme.dim, opacity: 0.75 });
-          pen.rect(left, y + 8, Math.max(1, (after / most) * room), 6, { fill: theme.warm });
-          pen.text(`${number(before * 100, 1)} → ${number(after * 100, 1)} %`, width, y + 11, {
+          pen.rect(left, y + 1, Math.max(1, (before / most) * room), isOn ? 6 : 13, {
+            fill: theme.dim,
+            opacity: 0.75,
+          });
+          if (isOn) pen.rect(left, y + 8, Math.max(1, (after / most) * room), 6, { fill: theme.warm });
+          const change = isOn ? ` → ${number(after * 100, 1)}` : "";
+          pen.text(`${number(before * 100, 1)}${change} %`, width, y + 11, {
             color: theme.dim,
             size: 10,
             align: "right",
           });
         });
-        strip(pen, width, theme);
+        if (isOn) strip(pen, width, theme);
+        else
+          wrapped("Press a number above to switch that stream off, and see what the prediction loses.", width, {
+            size: 10,
+          }).forEach((line, i) => pen.text(line, 0, 190 + 13 * i, { color: theme.dim, size: 10 }));
       },
       tip: (hit) =>
         hit.kind === "kl" && ctx.outcome

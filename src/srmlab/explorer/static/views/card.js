@@ -59,8 +59,8 @@ export const card = {
           "hub",
           `${number(hubs.hub[s] * 100, 1)} %`,
           isChange
-            ? "change of its edges to other streams above the threshold"
-            : `of edges to other streams above the threshold; ${ordinal(place(hubs.hub))} of ${trace.S}`,
+            ? "change of its edges to other streams"
+            : `of edges to other streams; ${ordinal(place(hubs.hub))} of ${trace.S}`,
         ],
         ["sink", number(hubs.sink[s] * 100, 1), "in-degree − out-degree, percentage points"],
         [

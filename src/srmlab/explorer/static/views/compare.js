@@ -6,12 +6,15 @@ import { choice, h, number, short } from "../dom.js";
 import { colorbar, heatmap } from "../heatmap.js";
 import { describe } from "../intervention.js";
 import { argmax, mean, meanOverTokens, meanWeights, unravel } from "../measures.js";
+import { wrapped } from "../pen.js";
 
+const NARROW = 480; // pixels of a picture whose maps stand one below the other
 const ARRAYS = {
   routing: "routing",
   connection: "connection_cosine",
   update: "update_cosine",
   lens: "lens_target",
+  surprisal: "surprisal",
 };
 
 export const compare = {
@@ -19,8 +22,11 @@ export const compare = {
   title: "Compare",
   place: "lower left",
   needs: ["tokens"],
-  shows: "This trace (A), another (B: a second prompt, a checkpoint or the board's intervention), and B − A.",
-  reading: "A and B share one colour scale; click a cell to select it.",
+  shows:
+    "This trace (A), another (B: a second prompt, a checkpoint, the board's intervention or another run), and B − A.",
+  reading:
+    "A and B share one colour scale; click a cell to select it. Runs of unlike depth are set side by side by " +
+    "their share of it.",
   uses: ["measure", "layer", "head", "stream", "source", "token", "step", "other", "against"],
   versions: false, // it shows two at once
 
@@ -54,6 +60,7 @@ export const compare = {
         ["connection", "connection cos"],
         ["update", "update cos"],
         ["lens", "target logprob", "log-probability of the target token after each layer"],
+        ["surprisal", "surprisal", "of every token, in bits"],
       ],
       store.get("measure"),
       (measure) => store.set({ measure }),
@@ -79,6 +86,8 @@ export const compare = {
         if (ctx.canIntervene()) list.push(["intervention", "the ablation board"]);
         list.push(["prompt:", "another prompt"]);
         if (ctx.info.twin) list.push(["checkpoint:untrained", "an untrained twin"]);
+        for (const name of ctx.info.runs.filter((name) => name !== ctx.info.name))
+          list.push([`run:${name}`, `run ${name}`]);
         for (const name of ctx.info.checkpoints) list.push([`checkpoint:${name}`, `checkpoint ${name}`]);
       }
       ctx.traces.forEach((trace, i) =>
@@ -90,7 +99,9 @@ export const compare = {
     // Values, rows and columns with their names, kind of scale; the selected cell (mark) and what a click
     // chooses (pick), of one trace.
     function grid(trace) {
-      const { layer, head, stream, source, token } = store.state;
+      const { stream, source, token } = store.state;
+      const layer = level(trace);
+      const head = Math.min(store.get("head"), (trace.H || 1) - 1);
       const streams = Array.from({ length: trace.S }, (_, s) => trace.streamName(s));
       const layers = Array.from({ length: trace.L }, (_, l) => `L${l}`);
       switch (measured()) {
@@ -106,7 +117,7 @@ export const compare = {
             kind: "sequential",
             unit: `mean weight, L${layer} H${head}`,
             mark: { row: stream, column: source },
-            pick: (row, column) => store.set({ stream: row, source: column }),
+            pick: (row, column) => hasSameShape(trace) && store.set({ stream: row, source: column }),
           };
         }
         case "connection":
@@ -119,7 +130,7 @@ export const compare = {
             kind: "diverging",
             unit: "cosine",
             mark: { row: layer, column: stream },
-            pick: (row, column) => store.set({ layer: row, stream: column }),
+            pick: (row, column) => hasSameShape(trace) && store.set({ layer: row, stream: column }),
           };
         case "update":
           return {
@@ -135,9 +146,22 @@ export const compare = {
             unit: "cosine",
             mark: { row: ctx.tick(), column: stream },
             pick(row, column) {
+              if (!hasSameShape(trace)) return;
               ctx.goto(row);
               store.set({ stream: column });
             },
+          };
+        case "surprisal":
+          return {
+            values: trace.data("surprisal"),
+            rows: 1,
+            columns: trace.T,
+            rowNames: [""],
+            columnNames: trace.strings.map((s) => short(s, 5)),
+            kind: "sequential",
+            unit: "bits",
+            mark: hasSameTokens(trace) ? { column: token } : {},
+            pick: (_, column) => hasSameTokens(trace) && store.set({ token: column, rangeEnd: null }),
           };
         default: {
           const values = new Float32Array(trace.L * trace.T);
@@ -147,7 +171,10 @@ export const compare = {
           const known = hasSameTokens(trace); // a token of another prompt cannot be selected
           const mark = known ? { row: layer, column: token } : { row: layer };
           const pick = (row, column) =>
-            store.set(known ? { layer: row, token: column, rangeEnd: null } : { layer: row });
+            store.set({
+              layer: matching(row, trace, ctx.base),
+              ...(known ? { token: column, rangeEnd: null } : {}),
+            });
           return {
             values,
             rows: trace.L,
@@ -163,12 +190,27 @@ export const compare = {
       }
     }
 
-    const hasSameTokens = (trace) => String(trace.data("tokens")) === String(ctx.base.data("tokens"));
+    // By their text: another run's ids are another tokenizer's.
+    const hasSameTokens = (trace) => String(trace.strings) === String(ctx.base.strings);
+    const hasSameShape = ({ S, L, N }) => String([S, L, N]) === String([ctx.base.S, ctx.base.L, ctx.base.N]);
+    const level = (trace) => matching(store.get("layer"), ctx.base, trace);
+
+    // B by the rows of A, where they are layers: the one at the same share of the depth.
+    function aligned(grid) {
+      if (measured() !== "lens" || ctx.other.L === ctx.base.L) return grid;
+      const rows = Array.from({ length: ctx.base.L }, (_, l) => matching(l, ctx.base, ctx.other));
+      const values = rows.flatMap((row) =>
+        Array.from(grid.values.subarray(row * grid.columns, (row + 1) * grid.columns)),
+      );
+      return { ...grid, values: Float32Array.from(values), rows: rows.length };
+    }
 
     // A trace by what it is: a checkpoint, an intervention, or else its prompt.
     function titleOf({ manifest }) {
       const { checkpoint, intervention } = manifest.note ?? {};
-      const what = [checkpoint && `checkpoint ${checkpoint}`, intervention && describe(intervention)]
+      if (store.get("against").startsWith("run:")) return manifest.model.name;
+      const named = checkpoint === "untrained" ? "untrained twin" : checkpoint && `checkpoint ${checkpoint}`;
+      const what = [named, intervention && describe(intervention)]
         .filter(Boolean)
         .join("; ");
       return what || manifest.prompt;
@@ -178,15 +220,19 @@ export const compare = {
       if (!ctx.other?.has(ARRAYS[measured()])) return null;
       const a = grid(ctx.base),
         b = grid(ctx.other);
+      const beside = aligned(b);
+      const isOfTokens = ["lens", "surprisal"].includes(measured());
       const same =
-        a.rows === b.rows && a.columns === b.columns && (measured() !== "lens" || hasSameTokens(ctx.other));
+        a.rows === beside.rows &&
+        a.columns === beside.columns &&
+        (isOfTokens ? hasSameTokens(ctx.other) : hasSameShape(ctx.other));
       return {
         a,
         b,
         difference: same
           ? {
               ...a,
-              values: Float32Array.from(b.values, (value, i) => value - a.values[i]),
+              values: Float32Array.from(beside.values, (value, i) => value - a.values[i]),
               kind: "diverging",
             }
           : null,
@@ -216,23 +262,30 @@ export const compare = {
             ? "no intervention: B equals A"
             : "";
       },
-      height: (width) => (ctx.other || store.get("against") ? Math.min(300, width / 3 + 20) : 36),
+      height(width) {
+        if (!ctx.other && !store.get("against")) return 36;
+        const tall = measured() === "surprisal" ? 110 : Math.min(300, width / 3 + 20);
+        return width < NARROW ? 3 * Math.max(tall, 170) : tall;
+      },
       render(pen, width, height, theme) {
         const found = pair();
         if (!found) {
           const board = ctx.base.has("ablation_kl") ? "the ablation board, " : "";
-          const choose = `Choose B: ${board}another prompt, a checkpoint or a saved trace.`;
+          const choose = ctx.other
+            ? `B has no ${ARRAYS[measured()]}: choose another measure.`
+            : `Choose B: ${board}another prompt, a checkpoint or a saved trace.`;
           const waiting = ctx.isAsking("other") || ctx.isAsking("intervened") ? "tracing B …" : choose;
           const why = ctx.failed.has("other") ? "B could not be traced." : waiting;
-          pen.text(why, 8, 24, {
-            color: theme.dim,
-            size: 11,
-          });
+          wrapped(why, width - 16, { size: 11 }).forEach((line, i) =>
+            pen.text(line, 8, 16 + 14 * i, { color: theme.dim, size: 11 }),
+          );
           return;
         }
         const { a, b, difference } = found;
-        const w = (width - 3 * 40) / 3,
-          tall = height - 66;
+        const isNarrow = width < NARROW;
+        const w = isNarrow ? width - 40 : (width - 3 * 40) / 3,
+          each = isNarrow ? height / 3 : height,
+          tall = each - 66;
         const shared = scaleOf([a, b], a.kind);
         const panels = [
           ["A", a, shared, ctx.base],
@@ -240,20 +293,22 @@ export const compare = {
           ["B − A", difference, difference && scaleOf([difference], "diverging"), null],
         ];
         panels.forEach(([name, grid, colors, trace], i) => {
-          const x = 36 + i * (w + 40);
+          const x = isNarrow ? 36 : 36 + i * (w + 40),
+            y = isNarrow ? i * each : 0;
           pen.text(
             `${name}${trace ? `  ${short(titleOf(trace), Math.floor(w / 8)).replaceAll("·", " ")}` : ""}`,
             x,
-            12,
+            y + 12,
             { color: theme.ink, size: 11, weight: 600 },
           );
           if (!grid) {
-            pen.text("the prompts have different tokens", x, 34, { color: theme.dim, size: 11 });
+            const why = hasSameTokens(ctx.other) ? "they are of unlike shapes" : "they have different tokens";
+            pen.text(why, x, y + 34, { color: theme.dim, size: 11 });
             return;
           }
           heatmap(
             pen,
-            { x, y: 18, w, h: tall },
+            { x, y: y + 18, w, h: tall },
             {
               values: grid.values,
               rows: grid.rows,
@@ -267,7 +322,7 @@ export const compare = {
               region: { which: name, grid },
             },
           );
-          colorbar(pen, x, tall + 44, w, colors, grid.unit, theme);
+          colorbar(pen, x, y + tall + 44, w, colors, grid.unit, theme);
         });
       },
       tip: ({ which, grid, row, column }) =>
@@ -276,7 +331,7 @@ export const compare = {
       click: ({ grid, row, column }) => grid.pick(row, column),
       table() {
         const found = pair();
-        if (!found?.difference) return { columns: ["row", "column", "a", "b"], rows: [] };
+        if (!found?.difference || found.b.rows !== found.a.rows) return { columns: ["row", "column", "a", "b"], rows: [] };
         const { a, b } = found;
         return {
           columns: ["row", "column", "a", "b", "difference"],
@@ -299,6 +354,10 @@ export const compare = {
               ? "checkpoint = next(srmlab.analysis.null.twins(model, 1))[1].eval()\n"
               : `checkpoint = srmlab.load(f"{run}/checkpoints/${against.slice(11)}")\n`) +
             `other = ${ctx.capturePython("checkpoint", "prompt", { trace: other })}`;
+        if (against.startsWith("run:"))
+          lines =
+            "other_run = ...      # its folder\n" +
+            'other = capture(srmlab.load(other_run), load_tokenizer(other_run), trace.manifest["prompt"])';
         if (against === "intervention") lines = ctx.intervenedPython("other");
         const shown = {
           routing: [`weights.mean(1)[${layer}, ${head}]`, "[target, source]"],
@@ -308,6 +367,7 @@ export const compare = {
             `["lens_target"].astype(float)[${ctx.base.steps - 1}:${ctx.base.N}:${ctx.base.steps}]`,
             "nats, [layer, token]",
           ],
+          surprisal: ['["surprisal"].astype(float)', "bits, [token]"],
         }[measured()];
         const of = (name) => `${name}${shown[0].startsWith("[") ? "" : "."}${shown[0]}`;
         return `${ctx.preamble(true, "baseline")}\n${lines}\n\n${of("other")} - ${of("trace")}      # ${shown[1]}`;
@@ -315,3 +375,8 @@ export const compare = {
     };
   },
 };
+
+// The layer of another trace at the same share of its depth.
+function matching(layer, from, to) {
+  return from.L === to.L ? layer : Math.round((layer / Math.max(1, from.L - 1)) * (to.L - 1));
+}

@@ -172,12 +172,10 @@ export const flow = {
         const arcs = list.length
           ? `${list.length} arcs, widest ${number(list.at(-1)[4], ctx.trace.pair ? 3 : 2)}`
           : "no arcs";
-        pen.text(
-          `${ctx.trace.pair ? "|Δ weight|" : "weight"} > ${number(least(), 3)}, ${arcs}; self-edges not drawn`,
-          x + 4,
-          height - 9,
-          { color: theme.dim, size: 10, max: width - x - 4 },
-        );
+        const said = `${ctx.trace.pair ? "|Δ weight|" : "weight"} > ${number(least(), 3)}, ${arcs}`;
+        const rest = "; self-edges not drawn";
+        const fits = pen.measure(said + rest, { size: 10 }) < width - x - 4;
+        pen.text(fits ? said + rest : said, x + 4, height - 9, { color: theme.dim, size: 10 });
       },
       table: () => ({
         columns: ["layer", "head", "target", "source", "weight"],

@@ -22,7 +22,7 @@ export const lens = {
   statistic(trace) {
     const { T, N } = trace;
     const last = trace.data("lens_target").subarray((N - 1) * T, N * T);
-    return `target ${mean(last).toFixed(2)} nats after the last layer`;
+    return `target ${number(mean(last))} nats after the last layer`;
   },
 
   caption(trace) {
@@ -152,7 +152,10 @@ export const lens = {
           curves: "target token, mean over the prompt, nats",
         }[mode()];
       },
-      height: () => 60 + (ctx.trace.L + (ctx.trace.hasPost ? 1 : 0)) * 27,
+      height() {
+        const rows = ctx.trace.L + (ctx.trace.hasPost ? 1 : 0);
+        return 60 + rows * (rows > 16 ? 18 : 27);
+      },
       paint(width, height) {
         plot?.destroy();
         plot = null;

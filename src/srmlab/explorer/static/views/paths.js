@@ -4,8 +4,10 @@
 import { streamColor } from "../color.js";
 import { choice, h, number, short } from "../dom.js";
 import { unravel } from "../measures.js";
+import { wrapped } from "../pen.js";
 
 const LISTED = 12; // edges with a button of their own
+const NARROW = 620; // pixels of a picture whose sentence takes several lines
 const NEAR = 9; // pixels from an arc that still mean it
 
 export const paths = {
@@ -150,10 +152,11 @@ export const paths = {
 
     function layout(width, height) {
       const { S, L } = ctx.base;
+      const isNarrow = width < NARROW;
       const left = 34,
         top = 22,
-        right = Math.min(150, width * 0.2);
-      const lane = (height - top - 22) / S,
+        right = isNarrow ? 90 : Math.min(150, width * 0.2);
+      const lane = (height - top - (isNarrow ? 70 : 22)) / S,
         step = (width - left - right) / L;
       return { left, top, right, lane, step, y: (s) => top + (s + 0.5) * lane, x: (l) => left + l * step };
     }
@@ -230,7 +233,7 @@ export const paths = {
           align: "middle",
         });
       const word = short(ctx.base.string(target()), 12);
-      pen.text(`“${word}”, written`, x(L) + 10, 12, { color: theme.ink, size: 10, weight: 700 });
+      pen.text(x(L) + 110 < width ? `“${word}”, written` : `“${word}”`, x(L) + 10, 12, { color: theme.ink, size: 10, weight: 700 });
       for (let s = 0; s < S; s++) {
         pen.path(`M${left} ${y(s)}H${x(L)}`, {
           stroke: streamColor(s, S),
@@ -274,7 +277,8 @@ export const paths = {
         panel.note.textContent = `“${short(ctx.base.string(target()), 12)}” after ${token} “${after}”`;
         listEdges();
       },
-      height: () => Math.max(200, Math.min(420, ctx.base.S * 30 + 44)),
+      height: (width) =>
+        Math.max(200, Math.min(420, ctx.base.S * 30 + 44)) + (width < NARROW ? 48 : 0),
       render(pen, width, height, theme) {
         if (found?.key !== keyNow()) load();
         if (!answer()) {
@@ -285,7 +289,10 @@ export const paths = {
         lanes(pen, width, height, theme);
         arcs(pen, width, height, theme);
         states(pen, width, height, theme);
-        pen.text(sentence(), 34, height - 4, { color: theme.dim, size: 10, max: width - 36 });
+        const lines = wrapped(sentence(), width - 36, { size: 10 });
+        lines.forEach((line, i) =>
+          pen.text(line, 34, height - 4 - 13 * (lines.length - 1 - i), { color: theme.dim, size: 10 }),
+        );
         pen.region({
           x: 0,
           y: 0,

@@ -3,7 +3,7 @@
 // layer before. Space plays.
 
 import { scaleFor, streamColor } from "../color.js";
-import { h, number, short } from "../dom.js";
+import { fine, h, number, short } from "../dom.js";
 import { colorbar } from "../heatmap.js";
 import { argmax, mean } from "../measures.js";
 import { STEPS } from "../palette.js";
@@ -88,7 +88,7 @@ export const stepper = {
         const low = ctx.trace.pair ? -high : 0;
         pen.path(`M${left} ${y + tall}h${N * column}`, { stroke: theme.faint });
         pen.text(label, left - 6, y + 14, { color: theme.dim, size: 10, align: "right" });
-        pen.text(`${ctx.trace.pair ? "±" : "max "}${number(high)}`, left - 6, y + 26, {
+        pen.text(`${ctx.trace.pair ? "±" : "max "}${fine(high)}`, left - 6, y + 26, {
           color: theme.dim,
           size: 9,
           align: "right",

@@ -4,9 +4,8 @@ import { scaleFor } from "../color.js";
 import { choice, h, number, short, visible, word } from "../dom.js";
 import { colorbar } from "../heatmap.js";
 import { argmax, mean, quantile, tokenSpan, tokenValues } from "../measures.js";
-import { textWidth } from "../pen.js";
+import { drawStrip, placesOf } from "../strip.js";
 
-const TEXT = { size: 13, mono: true };
 const ARRAYS = { surprisal: "surprisal", ablation: "ablation_kl", entropy: "routing_entropy" };
 const PYTHON = {
   surprisal: 'trace["surprisal"]                      # bits, [token]',
@@ -94,22 +93,6 @@ export const tokens = {
       strip.replaceChildren(...spans);
     }
 
-    // Where each token goes in the exported picture, line by line.
-    function places(width) {
-      let x = 4,
-        y = 18;
-      return ctx.trace.strings.map((string) => {
-        const text = visible(string);
-        const w = textWidth(text, TEXT) + 4;
-        if (x + w > width - 4 && x > 4) {
-          x = 4;
-          y += 22;
-        }
-        x += w + 1;
-        return { text, x: x - w - 1, y, w };
-      });
-    }
-
     return {
       paint() {
         const { trace } = ctx;
@@ -132,18 +115,12 @@ export const tokens = {
         const range = `${number(colors.low)} – ${number(colors.high)}`;
         panel.note.textContent = `${trace.T} tokens · ${trace.pair ? "Δ " : ""}${NAMES[kind()]}, ${range}`;
       },
-      height: (width) => places(width).at(-1).y + 34,
+      height: (width) => placesOf(ctx.trace.strings, width).at(-1).y + 34,
       render(pen, width, height, theme) {
         const values = tokenValues(ctx.trace, kind());
         const colors = colorsOf(values);
-        const [first, last] = tokenSpan(store.state, ctx.trace);
-        const placed = places(width);
-        placed.forEach(({ text, x, y, w }, t) => {
-          pen.rect(x, y - 14, w, 19, { fill: colors.css(values[t]) });
-          pen.text(text, x + 2, y, { color: colors.ink(values[t]), ...TEXT });
-        });
-        for (const { x, y, w } of placed.slice(first, last + 1))
-          pen.rect(x, y - 14, w, 19, { stroke: theme.mark, width: 2 });
+        const placed = placesOf(ctx.trace.strings, width);
+        drawStrip(pen, placed, values, colors, tokenSpan(store.state, ctx.trace), theme);
         colorbar(pen, 4, placed.at(-1).y + 16, Math.min(420, width - 8), colors, NAMES[kind()], theme);
       },
       table() {

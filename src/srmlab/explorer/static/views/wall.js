@@ -6,6 +6,8 @@ import { choice, h, number, percent } from "../dom.js";
 import { colorbar } from "../heatmap.js";
 import { argmax, hubScores, mean, thresholdOf, tokenSpan, wallMaps } from "../measures.js";
 
+const LEAST = 32; // pixels of a map
+
 export const wall = {
   name: "wall",
   title: "Routing wall",
@@ -74,13 +76,24 @@ export const wall = {
       return kept.maps;
     }
 
-    // Layers run along x; when there is room for it, heads are rows.
+    // Layers run along x, in several lines where they would be too small for one; heads are rows.
     function layout(width) {
       const { L, H } = ctx.trace;
       const left = 30,
         gap = 6;
-      const size = Math.max(20, Math.floor((width - left - gap * (L - 1)) / L));
-      return { left, gap, size, top: 18, rows: H, columns: L };
+      const most = Math.max(1, Math.floor((width - left + gap) / (LEAST + gap)));
+      const lines = Math.ceil(L / most);
+      const columns = Math.ceil(L / lines);
+      const size = Math.floor((width - left - gap * (columns - 1)) / columns);
+      const tall = 18 + H * (size + gap); // of a line, with the names of its layers
+      return {
+        left,
+        size,
+        lines,
+        x: (layer) => left + (layer % columns) * (size + gap),
+        y: (layer, head) => Math.floor(layer / columns) * tall + 18 + head * (size + gap),
+        bottom: lines * tall,
+      };
     }
 
     return {
@@ -91,29 +104,28 @@ export const wall = {
         value.textContent = number(store.get("threshold"));
       },
       height(width) {
-        const { gap, size, top, rows } = layout(width);
-        return top + rows * (size + gap) + 20;
+        return layout(width).bottom + 20;
       },
       render(pen, width, height, theme) {
         const { trace } = ctx;
         const { S, L, H } = trace;
         const state = store.state;
-        const { left, gap, size, top } = layout(width);
+        const { left, size, lines, ...place } = layout(width);
         const values = maps();
         let high = 0;
         for (const v of values) if (v > high) high = v;
         const colors = scaleFor(trace, values, 0, state.wall === "frequency" ? 1 : Math.max(high, 1e-6));
         const cell = size / S;
         for (let l = 0; l < L; l++) {
-          const x = left + l * (size + gap);
-          pen.text(`L${l}`, x + size / 2, 12, {
+          const x = place.x(l);
+          pen.text(`L${l}`, x + size / 2, place.y(l, 0) - 6, {
             color: l === state.layer ? theme.ink : theme.dim,
             weight: l === state.layer ? 700 : 400,
             align: "middle",
             size: 10,
           });
           for (let head = 0; head < H; head++) {
-            const y = top + head * (size + gap);
+            const y = place.y(l, head);
             const at = (l * H + head) * S * S;
             pen.cells(x, y, size, size, S, S, colors.paint(values.subarray(at, at + S * S)));
             const chosen = l === state.layer && head === state.head;
@@ -122,15 +134,17 @@ export const wall = {
             pen.region({ x, y, w: size, h: size, rows: S, columns: S, layer: l, head });
           }
         }
-        for (let head = 0; head < H; head++) {
-          pen.text(`H${head}`, left - 6, top + head * (size + gap) + size / 2 + 4, {
+        for (let i = 0; i < lines * H; i++) {
+          const head = i % H;
+          const first = Math.floor(i / H) * Math.ceil(L / lines); // of its line
+          pen.text(`H${head}`, left - 6, place.y(first, head) + size / 2 + 4, {
             color: head === state.head ? theme.ink : theme.dim,
             weight: head === state.head ? 700 : 400,
             align: "right",
             size: 10,
           });
         }
-        const bottom = top + H * (size + gap) + 5;
+        const bottom = place.bottom + 5;
         const side = width > 460 ? left + 170 : left; // a narrow picture has no room for both
         if (side > left)
           pen.text("row = target, column = source", left, bottom + 8, { color: theme.dim, size: 10 });

@@ -1,0 +1,33 @@
+// The prompt's tokens as a picture: where each stands, line by line, and how it is drawn.
+
+import { visible } from "./dom.js";
+import { textWidth } from "./pen.js";
+
+const TEXT = { size: 13, mono: true };
+const LINE = 22;
+
+// [{ text, x, y, w }]: y is the line the letters stand on.
+export function placesOf(strings, width) {
+  let x = 4,
+    y = 18;
+  return strings.map((string) => {
+    const text = visible(string);
+    const w = textWidth(text, TEXT) + 4;
+    if (x + w > width - 4 && x > 4) {
+      x = 4;
+      y += LINE;
+    }
+    x += w + 1;
+    return { text, x: x - w - 1, y, w };
+  });
+}
+
+// Each token on the colour of its value; those from first to last are marked.
+export function drawStrip(pen, placed, values, scale, [first, last], theme) {
+  placed.forEach(({ text, x, y, w }, t) => {
+    pen.rect(x, y - 14, w, 19, { fill: scale.css(values[t]) });
+    pen.text(text, x + 2, y, { color: scale.ink(values[t]), ...TEXT });
+  });
+  for (const { x, y, w } of placed.slice(first, last + 1))
+    pen.rect(x, y - 14, w, 19, { stroke: theme.mark, width: 2 });
+}
