@@ -99,9 +99,6 @@ class Derived(property, Generic[Number]):
         super().__init__(getter)
         self.axes = getter.axes = axes  # pyright: ignore[reportFunctionMemberAccess]
 
-    def __call__(self, result: Result) -> Number:  # so that `@property` may stand over it
-        return self.__get__(result)
-
     if TYPE_CHECKING:
 
         def __get__(  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -63,7 +63,6 @@ class Curve(Result):
     shuffled: Annotated[Array, Axes("entry seed", "share of the loss, every feature writing another's")]
     untrained: Annotated[Array, Axes("entry seed", "share of variance, of an untrained twin")]
 
-    @property
     @derived("entry", "share of the loss")
     def mean_recovered(self) -> Array:
         return self.recovered.mean(1)

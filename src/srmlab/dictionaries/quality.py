@@ -53,19 +53,16 @@ class AllReplaced:
     def explained(self) -> Array:
         raise NotImplementedError
 
-    @property
     @derived("", "share of variance")
     def mean_explained(self) -> float:
         """Over all that is replaced."""
         return float(self.explained.mean())
 
-    @property
     @derived("", "features")
     def mean_active(self) -> float:
         """Features in use, over all that is replaced."""
         return float(self.active.mean())
 
-    @property
     @derived("", "share of the loss")
     def all_recovered(self) -> float:
         """With all replaced at once."""
@@ -101,19 +98,16 @@ class Quality(AllReplaced, Result):
     def features(self) -> int:
         return self.firing.shape[-1]
 
-    @property
     @derived("point stream", "share of variance")
     def explained(self) -> Array:
         variance = self.power - np.square(self.state).sum(-1)
         return 1 - self.residual / np.maximum(variance, 1e-12)
 
-    @property
     @derived("stream", "share of variance")
     def stream_explained(self) -> Array:
         """Mean over points."""
         return self.explained.mean(0)
 
-    @property
     @derived("stream", "features")
     def stream_active(self) -> Array:
         """Features in use, mean over points."""
@@ -124,12 +118,10 @@ class Quality(AllReplaced, Result):
         """The share of features that never fire."""
         return float(1 - self.alive.mean())
 
-    @property
     @derived("stream", "share of the loss")
     def recovered(self) -> Array:
         return share(self.ablated - self.spliced, self.ablated - self.loss)
 
-    @property
     @derived("stream", "share of features")
     def alive(self) -> Array:
         return (self.firing.max(0) > 0).mean(-1)

@@ -110,12 +110,10 @@ class Switches(Result):
         """Switches, with the same edge in several layers counted once."""
         return len({edge[1:] for edge in self.edges})
 
-    @property
     @derived("", "share of strong edges")
     def switching(self) -> float:
         return len(self.edges) / max(1, self.strong)
 
-    @property
     @derived("", "weight, median standard deviation")
     def varies(self) -> float:
         """Over the strong edges of layers that see the token."""

@@ -62,18 +62,15 @@ class TranscoderQuality(AllReplaced, Result):
     all_spliced: Annotated[Array, Measured("", "nats, loss with all replaced")]
     all_ablated: Annotated[Array, Measured("", "nats, loss with all that is written at its mean")]
 
-    @property
     @derived("call stream", "share of variance")
     def explained(self) -> Array:
         variance = self.power - np.square(self.written).sum(-1)
         return 1 - self.residual / np.maximum(variance, 1e-12)
 
-    @property
     @derived("alone", "share of the loss")
     def recovered(self) -> Array:
         return share(self.ablated - self.spliced, self.ablated - self.loss)
 
-    @property
     @derived("", "share of features")
     def dead(self) -> float:
         """The share of features that never fire."""

@@ -60,22 +60,18 @@ class Translations(Result):
     chance: Annotated[Array, Axes(AXES, "the same with the target's features rotated at random")]
     clear: Annotated[Array, Axes(AXES, "share of features that become one")]
 
-    @property
     @derived("", "directions")
     def mean_rank(self) -> float:
         return float(self.rank.mean())
 
-    @property
     @derived("", "cosine")
     def mean_match(self) -> float:
         return float(self.match.mean())
 
-    @property
     @derived("", "cosine")
     def mean_chance(self) -> float:
         return float(self.chance.mean())
 
-    @property
     @derived("", "share of features")
     def becoming(self) -> float:
         """1 % would be by chance."""
