@@ -23,7 +23,7 @@ from srmlab.explorer.leaderboard import leaderboards, read_results
 from srmlab.explorer.report import training_curve, training_sentence, write_report
 from srmlab.explorer.session import Session
 
-VIEWS = [view for view in ALL_VIEWS if view not in ("board", "paths")]  # which ask a server
+VIEWS = [view for view in ALL_VIEWS if view not in ("board", "attention", "paths")]  # which ask a server
 
 
 @pytest.fixture(scope="module")
