@@ -33,7 +33,7 @@ from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture,
 from srmlab.analysis.readout import Readout, sequence_losses
 from srmlab.analysis.registry import streams_of
 from srmlab.analysis.replacement import Replace, replacing
-from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require, require_named
+from srmlab.analysis.result import Array, Derived, Evidence, Measured, Result, derived, require, require_named
 from srmlab.analysis.states import StateMeans, StateSums, points_of, stream_major
 from srmlab.dictionaries.dictionary import Dictionary
 from srmlab.errors import UserError
@@ -48,10 +48,7 @@ class AllReplaced:
     loss: Array
     all_spliced: Array
     all_ablated: Array
-
-    @property
-    def explained(self) -> Array:
-        raise NotImplementedError
+    explained: ClassVar[Derived[Array]]
 
     @derived("", "share of variance")
     def mean_explained(self) -> float:
