@@ -11,7 +11,7 @@ from srmlab.errors import UserError
 
 if TYPE_CHECKING:
     from srmlab.dictionaries import Dictionary, Transcoders
-    from srmlab.dictionaries.curve import Measured
+    from srmlab.dictionaries.curve import AnyQuality
     from srmlab.models import LanguageModel
     from srmlab.progress import Task
     from srmlab.training.run_text import RunText
@@ -62,7 +62,7 @@ class Command(Learning):
         cells = [(kind, k, seed) for kind in self.activations for k in self.k for seed in range(self.seeds)]
         others = [twin for _, twin in twins(text.model, self.seeds)] if self.twin else []
         held_out = text.batches(self.batch_size, self.eval_tokens)
-        found: dict[str, list[Measured]] = {"found": [], "shuffled": [], "untrained": []}
+        found: dict[str, list[AnyQuality]] = {"found": [], "shuffled": [], "untrained": []}
         with Display(show=not self.json) as display:
             task = display.task("learning", steps * len(cells) * (2 if self.twin else 1), "steps")
             done = 0
@@ -126,7 +126,7 @@ class Command(Learning):
         return dictionaries.learn_transcoders(model, batch, of=self.of, **options)
 
 
-def measured(model: LanguageModel, learned: Dictionary | Transcoders, held_out: Any) -> Measured:
+def measured(model: LanguageModel, learned: Dictionary | Transcoders, held_out: Any) -> AnyQuality:
     from srmlab import dictionaries
 
     if isinstance(learned, dictionaries.Transcoders):

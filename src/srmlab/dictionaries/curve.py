@@ -22,31 +22,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Protocol
+from typing import Annotated, ClassVar
 
 import numpy as np
 
-from srmlab.analysis.result import Array, Axes, Evidence, Result, derived, plus_minus
+from srmlab.analysis.result import Array, Axes, Result, derived, plus_minus
+from srmlab.dictionaries.quality import Quality
+from srmlab.dictionaries.transcoder_quality import TranscoderQuality
 from srmlab.errors import UserError
 
-
-class Measured(Protocol):
-    """What is taken from the quality of a dictionary or of transcoders."""
-
-    @property
-    def evidence(self) -> Evidence: ...
-    @property
-    def k(self) -> int: ...
-    @property
-    def activation(self) -> str: ...
-    @property
-    def mean_active(self) -> float: ...
-    @property
-    def mean_explained(self) -> float: ...
-    @property
-    def all_recovered(self) -> float: ...
-    @property
-    def dead(self) -> float: ...
+AnyQuality = Quality | TranscoderQuality
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -107,12 +92,12 @@ class Curve(Result):
 
 
 def curve(
-    found: Sequence[Measured],
+    found: Sequence[AnyQuality],
     seeds: int,
     of: str = "states",
     *,
-    shuffled: Sequence[Measured] = (),
-    untrained: Sequence[Measured] = (),
+    shuffled: Sequence[AnyQuality] = (),
+    untrained: Sequence[AnyQuality] = (),
 ) -> Curve:
     """The curve through what was measured: entry by entry, and each entry's seeds together; the nulls in the
     same order."""
@@ -123,7 +108,7 @@ def curve(
         raise UserError("a null of a curve needs as many entries and seeds as what stands beside it")
     entries = [found[i : i + seeds] for i in range(0, len(found), seeds)]
 
-    def table(name: str, of: Sequence[Measured] = found) -> Array:
+    def table(name: str, of: Sequence[AnyQuality] = found) -> Array:
         values = [float(getattr(one, name)) for one in of] or [float("nan")] * len(found)
         return np.array(values).reshape(-1, seeds)
 
