@@ -14,19 +14,10 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 import srmlab
+from models.small_models import SMALL
 from srmlab.errors import UserError
 from srmlab.interop.huggingface import SRMCache, SRMForCausalLM, SRMHFConfig, SRMModel
-from srmlab.models import (
-    GPT2Config,
-    HRMConfig,
-    HuginnConfig,
-    HyperConfig,
-    LanguageModel,
-    ModelConfig,
-    MoRConfig,
-    OuroConfig,
-    SRMConfig,
-)
+from srmlab.models import GPT2Config, HRMConfig, LanguageModel, ModelConfig, SRMConfig
 
 VOCAB, CONTEXT = 61, 48
 SIZES = {"vocab_size": VOCAB, "context": CONTEXT}
@@ -46,7 +37,7 @@ SRM_SMALL = SRMConfig(
 HRM_SMALL = HRMConfig(
     **SIZES, dim=16, heads=2, head_dim=8, mlp_dim=24, low_blocks=2, high_blocks=2, low_cycles=2, high_cycles=2
 )
-BLOCKS = {**SIZES, "dim": 16, "heads": 2, "head_dim": 8, "mlp_dim": 24}
+FAMILY = ("ouro", "hyper", "huginn", "mor", "mor by token")
 CONFIGS: dict[str, ModelConfig] = {
     "srm": SRM_SMALL,
     "srm untied": SRM_SMALL.replace(tied=False, init_seed=1),
@@ -56,11 +47,7 @@ CONFIGS: dict[str, ModelConfig] = {
     "trm untied": HRM_SMALL.replace(shared_net=True, tied=False),
     "gpt2": GPT2Config(**SIZES, dim=16, blocks=2, heads=2, mlp_dim=24, dropout=0.1),
     "gpt2 untied": GPT2Config(**SIZES, dim=16, blocks=2, heads=2, mlp_dim=24, tied=False),
-    "ouro": OuroConfig(**BLOCKS, blocks=2, loops=2),
-    "hyper": HyperConfig(**BLOCKS, blocks=2, streams=3),
-    "huginn": HuginnConfig(**BLOCKS, prelude=1, core=2, coda=1, steps=3, gradient_depth=2),
-    "mor": MoRConfig(**BLOCKS, kv_heads=1, core=2, recursions=3),
-    "mor by token": MoRConfig(**BLOCKS, kv_heads=0, core=2, recursions=3, choice="token", keys="shared"),
+    **{name: SMALL[name].replace(**SIZES) for name in FAMILY},
 }
 ARCHITECTURES = ("srm", "hrm", "gpt2", "ouro", "hyper", "huginn", "mor")
 every_model = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
