@@ -9,7 +9,7 @@ from constructed import SMALL, build, force_pattern
 
 import srmlab.analysis
 from srmlab.analysis import interventions
-from srmlab.analysis.capture import spread
+from srmlab.analysis.bootstrap import spread
 from srmlab.analysis.result import Result, ResultError, plus_minus
 
 GIVEN = {"depths", "sizes", "steps", "top_tokens"}  # not measured, so without error

@@ -105,11 +105,11 @@ def test_a_run_opens_with_its_checkpoints_evaluation_text_and_analyses(tmp_path)
     again = capture(names["model"], names["tokenizer"], "ab", reference=names["reference"])
     assert (again["ablation_kl"] == shown["ablation_kl"]).all()
     assert "stream" in session.prompts[0].lower()
-    assert "hubs" in session.saved["routing"]["headline"]
+    assert "read most" in session.saved["routing"]["headline"]
     assert session.trace(session.encode("ab"), checkpoint="step-5").manifest["note"]["checkpoint"] == "step-5"
     report = write_report(session, tmp_path / "run" / "report.html", run=tmp_path / "run").read_text()
     assert "validation loss is lowest at step" in report
-    assert "hubs" in report
+    assert "read most" in report
 
 
 def test_an_analysis_that_cannot_be_read_is_named_and_the_others_are_shown(tmp_path):

@@ -57,6 +57,9 @@ def test_the_description_names_every_question_and_the_one_form_of_error():
         "/api/jobs/{id}",
         "/api/results/{name}",
         "/api/paths",
+        "/api/attention",
+        "/api/induction",
+        "/api/switches/{layer}/{head}/{target}/{source}",
         "/api/features",
         "/api/features/{stream}/{feature}",
     }

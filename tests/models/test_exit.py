@@ -269,7 +269,7 @@ def test_a_cache_is_not_read_half_with_exit(first):
     model = small(SRM_TINY)
     cache = model.new_cache()
     model(some_tokens(), cache=cache, exit=first)
-    with pytest.raises(UserError, match=r"exit has changed .*; start another: model.new_cache\(\)"):
+    with pytest.raises(UserError, match=r"exit has changed .*; create another: model.new_cache\(\)"):
         model(some_tokens(), cache=cache, exit=None if first else 0.1)
 
 

@@ -11,7 +11,6 @@ from small_runs import GPT2, MODEL, small_config
 
 import srmlab.training.adam_atan2
 import srmlab.training.config
-import srmlab.training.plan
 import srmlab.training.recipes
 import srmlab.training.schedule
 import srmlab.training.step_display
@@ -73,7 +72,6 @@ def test_an_evaluation_with_early_exit_is_that_of_the_depth_it_stops_at(data):
     [
         srmlab.training.adam_atan2,
         srmlab.training.config,
-        srmlab.training.plan,
         srmlab.training.step_display,
         srmlab.training.recipes,
         srmlab.training.schedule,

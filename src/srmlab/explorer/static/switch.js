@@ -53,7 +53,8 @@ export async function openSwitch(app, layer, head, target, source) {
 
 function whyNot({ weight, deviation, bar, strong, evidence }) {
   const level = `Its weight is ${number(weight)} ± ${number(deviation)} over ${evidence}`;
-  if (!strong) return `${level}: on average it is weaker than an even share. Only strong edges are looked at.`;
+  if (!strong)
+    return `${level}: on average it is weaker than an even share. Only strong edges are looked at.`;
   return `${level}. Edges of untrained models vary by up to ${number(bar)} too, so this is no switch.`;
 }
 

@@ -142,8 +142,8 @@ export const attention = {
       const size = row.map(Math.abs);
       const most = argmax(size);
       const verb = ctx.version() === "difference" ? "changes most at" : "reads most of";
-      panel.note.textContent =
-        `${nameOf(chosen)} at ${word(token)} ${verb} ${word(most)} ${number(row[most])}${scoreOf(chosen)}`;
+      const found = `${nameOf(chosen)} at ${word(token)} ${verb} ${word(most)} ${number(row[most])}`;
+      panel.note.textContent = found + scoreOf(chosen);
     }
 
     // The head's induction score beside that of a head that reads all alike.
@@ -179,7 +179,11 @@ export const attention = {
       const chosen = heads().find(isChosen);
       const values = mapOf(chosen);
       const colors = scaleFor(ctx.trace, values, 0, largest(values.subarray(T))); // the first reads itself only
-      pen.text(`${nameOf(chosen)}, every token`, box.x, box.y - 6, { color: theme.ink, size: 10, weight: 650 });
+      pen.text(`${nameOf(chosen)}, every token`, box.x, box.y - 6, {
+        color: theme.ink,
+        size: 10,
+        weight: 650,
+      });
       heatmap(pen, box, {
         values,
         rows: T,

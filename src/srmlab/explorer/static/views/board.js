@@ -146,9 +146,13 @@ export const board = {
         });
         if (isOn) strip(pen, width, theme);
         else
-          wrapped("Press a number above to switch that stream off, and see what the prediction loses.", width, {
-            size: 10,
-          }).forEach((line, i) => pen.text(line, 0, 190 + 13 * i, { color: theme.dim, size: 10 }));
+          wrapped(
+            "Press a number above to switch that stream off, and see what the prediction loses.",
+            width,
+            {
+              size: 10,
+            },
+          ).forEach((line, i) => pen.text(line, 0, 190 + 13 * i, { color: theme.dim, size: 10 }));
       },
       tip: (hit) =>
         hit.kind === "kl" && ctx.outcome

@@ -210,9 +210,7 @@ export const compare = {
       const { checkpoint, intervention } = manifest.note ?? {};
       if (store.get("against").startsWith("run:")) return manifest.model.name;
       const named = checkpoint === "untrained" ? "untrained twin" : checkpoint && `checkpoint ${checkpoint}`;
-      const what = [named, intervention && describe(intervention)]
-        .filter(Boolean)
-        .join("; ");
+      const what = [named, intervention && describe(intervention)].filter(Boolean).join("; ");
       return what || manifest.prompt;
     }
 
@@ -331,7 +329,9 @@ export const compare = {
       click: ({ grid, row, column }) => grid.pick(row, column),
       table() {
         const found = pair();
-        if (!found?.difference || found.b.rows !== found.a.rows) return { columns: ["row", "column", "a", "b"], rows: [] };
+        if (!found?.difference || found.b.rows !== found.a.rows) {
+          return { columns: ["row", "column", "a", "b"], rows: [] };
+        }
         const { a, b } = found;
         return {
           columns: ["row", "column", "a", "b", "difference"],

@@ -168,7 +168,8 @@ export const paths = {
       const [here, earlier] = [size(answer().edges), size(answer().earlier)];
       const share = size(drawn.map((edge) => edge.value)) / (size(all) || 1);
       return (
-        `${ctx.version() === "difference" ? "Δ " : ""}logit ${number(answer().logit)} above the vocabulary's mean · ` +
+        `${ctx.version() === "difference" ? "Δ " : ""}logit ${number(answer().logit)} above the vocabulary's ` +
+        `mean · ` +
         `the ${drawn.length} edges drawn hold ${number(share * 100, 0)} % of what the ${all.length} edges move; ` +
         `${number((100 * here) / (here + earlier || 1), 0)} % of all is moved at this token`
       );
@@ -233,7 +234,11 @@ export const paths = {
           align: "middle",
         });
       const word = short(ctx.base.string(target()), 12);
-      pen.text(x(L) + 110 < width ? `“${word}”, written` : `“${word}”`, x(L) + 10, 12, { color: theme.ink, size: 10, weight: 700 });
+      pen.text(x(L) + 110 < width ? `“${word}”, written` : `“${word}”`, x(L) + 10, 12, {
+        color: theme.ink,
+        size: 10,
+        weight: 700,
+      });
       for (let s = 0; s < S; s++) {
         pen.path(`M${left} ${y(s)}H${x(L)}`, {
           stroke: streamColor(s, S),
@@ -277,8 +282,7 @@ export const paths = {
         panel.note.textContent = `“${short(ctx.base.string(target()), 12)}” after ${token} “${after}”`;
         listEdges();
       },
-      height: (width) =>
-        Math.max(200, Math.min(420, ctx.base.S * 30 + 44)) + (width < NARROW ? 48 : 0),
+      height: (width) => Math.max(200, Math.min(420, ctx.base.S * 30 + 44)) + (width < NARROW ? 48 : 0),
       render(pen, width, height, theme) {
         if (found?.key !== keyNow()) load();
         if (!answer()) {

@@ -38,7 +38,8 @@ export const training = {
       store.touch("dynamics");
     }
 
-    const shown = () => (store.get("curve") in found.curves ? store.get("curve") : Object.keys(found.curves)[0]);
+    const shown = () =>
+      store.get("curve") in found.curves ? store.get("curve") : Object.keys(found.curves)[0];
     const kept = info.checkpoints.map((name) => Number(name.replace("step-", "")));
 
     // The weights of a step by their name, "" for the model as it was opened; undefined where they are not kept.
@@ -86,7 +87,9 @@ export const training = {
             stroke: isHere ? theme.mark : theme.ink,
             radius: r,
           });
-          const [before, after] = [steps[i - 1] ?? step, steps[i + 1] ?? step].map((one) => (at.x(one) + x) / 2);
+          const [before, after] = [steps[i - 1] ?? step, steps[i + 1] ?? step].map(
+            (one) => (at.x(one) + x) / 2,
+          );
           pen.region({
             x: i ? before : x - 8,
             y: top,
@@ -102,7 +105,8 @@ export const training = {
         const step = found.steps[index];
         const { values, errors } = found.curves[shown()];
         const error = errors[index] === null ? "" : ` ± ${number(errors[index], 3)}`;
-        const hint = weightsOf(step) === undefined ? "its weights are not kept" : "click: every view with its weights";
+        const hint =
+          weightsOf(step) === undefined ? "its weights are not kept" : "click: every view with its weights";
         return `step ${step}   ${shown().replaceAll("_", " ")} ${number(values[index], 3)}${error}\n${hint}`;
       },
       click({ index }) {
