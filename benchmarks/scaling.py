@@ -37,13 +37,13 @@ class Point:
 
     @property
     def flops(self) -> float:
-        model = srmlab.build(self.model, device="meta")
+        model = srmlab.models.outline(self.model)
         return model.flops_per_token(self.model.context).training * self.batch * self.model.context
 
     @property
     def bytes(self) -> float:
         """Of activations and gradients, estimated."""
-        parameters = srmlab.build(self.model, device="meta").num_parameters()
+        parameters = srmlab.models.outline(self.model).num_parameters()
         training = TrainConfig(batch_size=self.batch, dtype="float32")
         return peak_bytes(self.model, training, Layout()) - 12 * parameters  # weights, optimizer
 

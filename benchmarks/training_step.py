@@ -84,7 +84,7 @@ def in_turns(
 
 
 def flops(name: str, context: int) -> int:
-    return srmlab.build(srmlab.preset(name), device="meta").flops_per_token(context).training
+    return srmlab.models.outline(srmlab.preset(name)).flops_per_token(context).training
 
 
 def hugging_face_step(size: tuple[int, int], name: str) -> Callable[[], None]:

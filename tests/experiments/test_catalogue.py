@@ -10,7 +10,7 @@ from srmlab.experiments import EXPERIMENTS, Cell, CellResult, SweepResult, exper
 from srmlab.experiments.catalogue import FLOP, GPT2, ORDERS, UPDATES
 from srmlab.experiments.jobs import make_jobs
 from srmlab.experiments.results import Run
-from srmlab.models import GPT2Config, SRMConfig, build
+from srmlab.models import GPT2Config, SRMConfig, outline
 from srmlab.training.config import TrainConfig
 from srmlab.training.recipes import recipe
 
@@ -19,7 +19,7 @@ TEXT = {name: each for name, each in EXPERIMENTS.items() if not each.puzzles}  #
 
 
 def parameters(cell) -> int:
-    return build(cell.model, device="meta").num_parameters()
+    return outline(cell.model).num_parameters()
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -76,9 +76,7 @@ def test_the_models_of_a_scale_have_the_same_parameters(scale):
     if scale == "mini":
         assert 3 < sizes.pop("srm-large") < 3.5  # 3.4 in the paper
     large = cells[FLOP].model
-    costs = [
-        build(m, device="meta").flops_per_token(m.context).training for m in (large, cells["srm-med"].model)
-    ]
+    costs = [outline(m).flops_per_token(m.context).training for m in (large, cells["srm-med"].model)]
     assert costs[0] == pytest.approx(costs[1], rel=0.005)
     assert sizes.pop(FLOP) > 3
     assert list(sizes.values()) == pytest.approx([1] * len(sizes), abs=0.005)
@@ -138,7 +136,7 @@ def test_the_papers_numbers_stand_beside_its_own_cells():
 def test_stream_sizes_hold_what_they_say():
     cells = {cell.name: cell.model for cell in experiment("stream-size").cells("mini")}
     fixed = [model for name, model in cells.items() if name.startswith("fixed parameter")]
-    assert len({build(model, device="meta").num_parameters() for model in fixed}) == 1
+    assert len({outline(model).num_parameters() for model in fixed}) == 1
     for name, model in cells.items():
         assert isinstance(model, SRMConfig)
         if name.startswith("fixed width"):

@@ -83,7 +83,7 @@ class Command:
 def describe(name: str) -> dict[str, Any]:
     """One row of `srmlab presets`, as plain data."""
     config = srmlab.preset(name)
-    model = srmlab.build(config, device="meta")
+    model = srmlab.models.outline(config)
     flops = model.flops_per_token(config.context)
     return {
         "name": name,

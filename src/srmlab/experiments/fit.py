@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from srmlab.errors import UserError
-from srmlab.models import build
+from srmlab.models import outline
 from srmlab.storage.metrics_file import iter_metrics
 from srmlab.training.run import run_config
 
@@ -152,7 +152,7 @@ def read_curve(run: str | Path) -> Curve:
         raise UserError(f"{folder} has {int(after.sum())} steps to fit: train for {2 * FEWEST} or more")
     places, means = smoothed(steps[after], losses[after])
     model = config.model
-    per_token = build(model, device="meta").flops_per_token(model.context).training
+    per_token = outline(model).flops_per_token(model.context).training
     return Curve(folder.name, places * config.training.tokens_per_step(model.context), means, per_token)
 
 

@@ -7,9 +7,9 @@ Both keep the paper's shape (eight layers, gradient through the last four, at le
 every dimension. The models of a scale have the same parameters: what is left goes into the MLPs. All have
 initial weights scaled to their width, but for what is there to show what happens otherwise.
 
-    >>> build(srm_med("small"), device="meta").num_parameters()
+    >>> outline(srm_med("small")).num_parameters()
     499712
-    >>> build(transformer("small"), device="meta").num_parameters()
+    >>> outline(transformer("small")).num_parameters()
     499968
 """
 
@@ -19,7 +19,7 @@ import math
 from functools import cache
 from typing import Any, Literal, TypeVar
 
-from srmlab.models import GPT2Config, HRMConfig, ModelConfig, SRMConfig, TransformerConfig, build
+from srmlab.models import GPT2Config, HRMConfig, ModelConfig, SRMConfig, TransformerConfig, outline
 from srmlab.training.config import TrainConfig
 
 Small = Literal["mini", "small"]
@@ -62,7 +62,7 @@ def training(scale: Small) -> TrainConfig:
 
 @cache
 def count(config: ModelConfig) -> int:
-    return build(config, device="meta").num_parameters()
+    return outline(config).num_parameters()
 
 
 def sized(config: Config, parameters: int) -> Config:

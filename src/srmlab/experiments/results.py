@@ -22,7 +22,7 @@ from srmlab.experiments.evidence import LEVEL, MARGIN, Claim, Difference, Verdic
 from srmlab.experiments.experiment import Experiment, Scale
 from srmlab.experiments.rates import Search
 from srmlab.files import write_file
-from srmlab.models import build, config_from_dict
+from srmlab.models import config_from_dict, outline
 from srmlab.progress import duration
 
 FORMAT = 1
@@ -307,7 +307,7 @@ def levels(cell: CellResult) -> tuple[int, str]:
     """The depth a cell was trained at, and what it counts."""
     if "depth" in cell.model:
         return int(cell.model["depth"]), "layers"
-    model = build(config_from_dict(cell.model), device="meta")
+    model = outline(config_from_dict(cell.model))
     return model.depth, model.level_name
 
 

@@ -14,7 +14,7 @@ import srmlab
 from srmlab.experiments.experiment import Cell, Experiment, Scale
 from srmlab.experiments.rates import FIRST_SEED, Search
 from srmlab.experiments.results import CellResult, Run, SweepResult
-from srmlab.models import build
+from srmlab.models import outline
 from srmlab.storage.metrics_file import iter_metrics
 
 LAST_STEPS = 200  # the paper's "training loss" is the mean of so many, here at most a fifth of the run
@@ -45,7 +45,7 @@ def cell_result(cell: Cell, search: Search, runs: list[Run]) -> CellResult:
         series=cell.series,
         x=cell.x,
         paper=cell.paper,
-        parameters=build(cell.model, device="meta").num_parameters(),
+        parameters=outline(cell.model).num_parameters(),
         training_flops_per_token=cell.flops_per_token,
         tokens=cell.training.steps * cell.training.tokens_per_step(cell.model.context),
         model=cell.model.to_dict(),

@@ -28,6 +28,7 @@ from srmlab.models.registry import (
     SWEEP_PRESETS,
     build,
     config_from_dict,
+    outline,
     preset,
     register,
 )
@@ -79,6 +80,7 @@ __all__ = [
     "connection",
     "generate",
     "init_linear_",
+    "outline",
     "preset",
     "register",
 ]

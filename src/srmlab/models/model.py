@@ -324,13 +324,21 @@ def recording(kind: type[LanguageModel], config: ModelConfig) -> Recording:
     """One pass over one token on the meta device, where nothing is computed; kept for every config."""
     key = kind, config
     if key not in _RECORDINGS:
-        _RECORDINGS[key] = Recording((), 0, 0)  # for the model that is built here
-        try:
-            _RECORDINGS[key] = _record(kind, config)
-        except BaseException:
-            del _RECORDINGS[key]
-            raise
+        _RECORDINGS[key] = _record(kind, config)
     return _RECORDINGS[key]
+
+
+def outlined(kind: type[LanguageModel], config: ModelConfig) -> LanguageModel:
+    """The model on the meta device, without sites unless they are known already."""
+    key = kind, config
+    known = key in _RECORDINGS
+    _RECORDINGS.setdefault(key, Recording((), 0, 0))
+    try:
+        with torch.device("meta"):
+            return kind(config).eval()  # pyright: ignore[reportCallIssue]
+    finally:
+        if not known:
+            del _RECORDINGS[key]
 
 
 @torch.no_grad()
@@ -338,9 +346,9 @@ def _record(kind: type[LanguageModel], config: ModelConfig) -> Recording:
     names: list[str] = []
     tokens = 1 if config.causal else config.context - config.puzzle_positions  # a board is read whole
     cache = DecodingCache(capacity=1)
+    model = outlined(kind, config)
+    model.tap = lambda: Recorder(names)
     with torch.device("meta"):
-        model = kind(config).eval()  # pyright: ignore[reportCallIssue]
-        model.tap = lambda: Recorder(names)
         model(torch.zeros(1, tokens, dtype=torch.long), cache=cache if config.causal else None)
     values = sum(kept.numel() for slot in cache for kept in (slot.keys, slot.values) if kept is not None)
     return Recording(tuple(names), len(cache.slots), values)

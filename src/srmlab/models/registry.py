@@ -19,7 +19,7 @@ import torch
 from srmlab.errors import UserError, nearest
 from srmlab.models.config import ModelConfig
 from srmlab.models.fields import ConfigError, known_fields
-from srmlab.models.model import LanguageModel
+from srmlab.models.model import LanguageModel, outlined
 
 Preset = Callable[..., ModelConfig]
 Architecture = TypeVar("Architecture", bound=type[LanguageModel])
@@ -61,13 +61,25 @@ def build(
     `device="meta"` builds the shape without memory. Weights are drawn on the CPU, so that they are the
     same everywhere.
     """
-    kind = ARCHITECTURES.get(getattr(config, "architecture", ""))
-    if kind is None or not isinstance(config, config_of(kind)):
-        raise UserError(f"build takes a config, such as preset('srm-nano'), not {config!r}")
+    kind = _kind_of(config)
     on_meta = device is not None and torch.device(device).type == "meta"
     with torch.device("meta" if on_meta else "cpu"):
         model = kind(config)
     return model.to(device=device, dtype=dtype)
+
+
+def outline(config: ModelConfig) -> LanguageModel:
+    """The model of a config on the meta device, without sites: all that counting parameters and FLOPs needs,
+    and ten times as quick as `build`, which runs the model once to find its sites.
+    """
+    return outlined(_kind_of(config), config)
+
+
+def _kind_of(config: ModelConfig) -> type[LanguageModel]:
+    kind = ARCHITECTURES.get(getattr(config, "architecture", ""))
+    if kind is None or not isinstance(config, config_of(kind)):
+        raise UserError(f"build takes a config, such as preset('srm-nano'), not {config!r}")
+    return kind
 
 
 def config_from_dict(fields: Mapping[str, Any]) -> ModelConfig:

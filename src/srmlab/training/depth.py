@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from srmlab.errors import UserError
-from srmlab.models import LanguageModel, ModelConfig, build
+from srmlab.models import LanguageModel, ModelConfig, outline
 
 if TYPE_CHECKING:
     from srmlab.training.config import TrainConfig
@@ -74,7 +74,7 @@ class TrainingDepth:
     def __init__(self, schedule: str, model: ModelConfig, *, steps: int, seed: int, context: int) -> None:
         self.schedule, self.model, self.context = schedule, model, context
         self.steps, self.seed = steps, seed
-        meta: LanguageModel = build(model, device="meta")
+        meta: LanguageModel = outline(model)
         self.depth, self.gradient_depth = meta.depth, meta.depth - (meta.gradient_from or 0)
         self.flops = cache(self._flops)
         if not self.constant:
@@ -111,7 +111,7 @@ class TrainingDepth:
     def _flops(self, depth: int, gradient_depth: int | None) -> int:
         """Training FLOP per token at a depth."""
         at = self.model if self.constant else self.model.at_depth(depth, gradient_depth)
-        return build(at, device="meta").flops_per_token(self.context).training
+        return outline(at).flops_per_token(self.context).training
 
     def check(self) -> None:
         """Refuse what the model cannot do before anything is computed."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from srmlab.data import TokenData, load_tokenizer
 from srmlab.errors import UserError
 from srmlab.files import SUMS, sha256
-from srmlab.models import ModelConfig, build, config_from_dict
+from srmlab.models import ModelConfig, config_from_dict, outline
 from srmlab.puzzles import Puzzles
 from srmlab.storage.run_directory import RunDirectory
 from srmlab.storage.save_and_load import is_huggingface
@@ -70,7 +70,7 @@ def refuse_misfit(path: Path, source: ModelConfig, model: ModelConfig) -> None:
 
 
 def shapes(config: ModelConfig) -> dict[str, list[int]]:
-    tensors = model_tensors(build(config, device="meta"))
+    tensors = model_tensors(outline(config))
     return {name: list(tensor.shape) for name, tensor in tensors.items()}
 
 

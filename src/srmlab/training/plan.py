@@ -14,7 +14,7 @@ import torch
 
 from srmlab.data import ANSWER, Batches, TokenData, evaluation_batches
 from srmlab.errors import UserError
-from srmlab.models import ModelConfig, build
+from srmlab.models import ModelConfig, build, outline
 from srmlab.progress import Display, duration, si
 from srmlab.puzzles import PuzzleBatches, Puzzles
 from srmlab.training.config import TrainConfig
@@ -159,7 +159,7 @@ class Plan:
 
 def make_plan(run: RunConfig, data: Data, world: World) -> Plan:
     config = run.training
-    model = build(run.model, device="meta")
+    model = outline(run.model)
     alone = replace(config, batch_size=config.batch_size // world.size)
     if isinstance(data, Puzzles):
         alone = replace(alone, context=data.kind.cells)
