@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srmlab.analysis.capture import EvidenceSums, Mean, Placed, observe, place
+from srmlab.analysis.capture import Mean, Placed, evidence_of, observe, place
 from srmlab.analysis.interventions import Hook
 from srmlab.analysis.readout import BITS, chunks, kl_divergence
 from srmlab.analysis.result import Array, Axes, Result, derived, require
@@ -93,14 +93,12 @@ def effect(
         T = batch.tokens.shape[1]
         p, q = (found.log_p(slice(T - 1, None, T)).exp() for found in (before, after))
     ranked = (q - p).abs().topk(min(top, p.shape[-1]), dim=-1).indices
-    text = EvidenceSums()
-    text.begin(batch)
     shape = batch.tokens.shape
-    mean_kl, change = Mean(), Mean()
+    mean_kl, change = Mean(), Mean(over="targets")
     mean_kl.add(batch, kl.view(shape).sum(1))
-    change.add(batch, (losses[1] - losses[0]).view(shape).nansum(1), batch.counted.sum(1))
+    change.add(batch, (losses[1] - losses[0]).view(shape).nansum(1))
     return Effect(
-        evidence=text.result(),
+        evidence=evidence_of([batch]),
         errors={
             "mean_kl": mean_kl.standard_error,
             "mean_bits": np.asarray(mean_kl.standard_error * BITS),

@@ -32,6 +32,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from srmlab.analysis.bootstrap import ranks
 from srmlab.analysis.capture import capture
 from srmlab.analysis.depth import deepened
 from srmlab.analysis.drift import Drift
@@ -183,14 +184,7 @@ def rank_correlation(x: Tensor, y: Tensor) -> float:
     >>> round(rank_correlation(torch.tensor([1.0, 2.0, 30.0]), torch.tensor([0.1, 0.5, 0.4])), 6)
     0.5
     """
-    ranks = torch.stack([rank(x), rank(y)]).double()
-    ranks = ranks - ranks.mean(1, keepdim=True)
-    lengths = ranks.norm(dim=1)
-    return float(ranks[0] @ ranks[1] / lengths.prod()) if lengths.min() > 0 else 0.0
-
-
-def rank(x: Tensor) -> Tensor:
-    """How many are smaller; those that are equal share their ranks."""
-    _, places, counts = x.unique(return_inverse=True, return_counts=True)
-    smaller = counts.cumsum(0) - counts
-    return (smaller + (counts - 1) / 2)[places]
+    both = torch.stack([ranks(x), ranks(y)])
+    both = both - both.mean(1, keepdim=True)
+    lengths = both.norm(dim=1)
+    return float(both[0] @ both[1] / lengths.prod()) if lengths.min() > 0 else 0.0

@@ -65,7 +65,6 @@ def replace_streams(
     layers: Layers = "every",
     by: By = "mean",
     means: StateMeans | None = None,
-    seed: int = 0,
 ) -> list[Hook]:
     """Hooks that replace streams after some layers ("last", "every", or layer numbers)."""
     model = streams_of(model, "replace_streams")
@@ -76,7 +75,7 @@ def replace_streams(
     points = points_at(model, layers)
     if by == "mean" and means is not None:
         means.check(model, points)
-    hook = replacing(chosen, replacer(by, means, seed))
+    hook = replacing(chosen, replacer(by, means))
     return [(point, hook) for point in points]
 
 
