@@ -31,8 +31,7 @@ from srmlab.analysis.capture import Batches, EvidenceSums, placed
 from srmlab.analysis.readout import Readout
 from srmlab.analysis.result import Array, Axes, Result, require
 from srmlab.data import Batch
-from srmlab.dictionaries.dictionary import Dictionary
-from srmlab.dictionaries.quality import check
+from srmlab.dictionaries.dictionary import Dictionary, check
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
 
@@ -116,17 +115,11 @@ def features(
     examples: int = EXAMPLES,
     progress: Progress = None,
 ) -> Features:
-    """The strongest examples of every feature, and the tokens whose logits it raises."""
-    return find_features(check(model, dictionary), dictionary, batches, examples, progress)
-
-
-def find_features(
-    model: LanguageModel, dictionary: Dictionary, batches: Batches, examples: int, progress: Progress = None
-) -> Features:
-    """The same for anything that reads sites of the model: also of a transcoder."""
+    """The strongest examples of every feature of a dictionary or transcoder, and the tokens whose logits it
+    raises."""
     if examples < 1:
         raise UserError(f"examples = {examples}: give 1 or more")
-    search = Search(model, dictionary.to(model.device), examples)
+    search = Search(check(model, dictionary), dictionary.to(model.device), examples)
     text = EvidenceSums()
     with model.evaluating(), torch.inference_mode():
         for batch in placed(batches, model.device):
