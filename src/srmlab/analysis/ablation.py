@@ -246,7 +246,7 @@ def _natural_breaks(values: Array, count: int) -> list[int]:
 
 
 class AblationEverywhere(Ablation):
-    """Of replacing a stream by its mean after every layer: what the prediction needs it for, all in all."""
+    """A stream replaced by its mean after every layer: all that the prediction needs it for."""
 
     kind: ClassVar[str] = "ablation_everywhere"
 

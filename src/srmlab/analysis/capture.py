@@ -309,7 +309,7 @@ def placed(batches: Batches, device: torch.device) -> Iterator[Placed]:
 
 
 def observe(model: LanguageModel, batch: Batch) -> tuple[Tensor, Tensor | None]:
-    """One pass: the embedding [B, T, E], and the logits [B, T, V] if somebody listens there."""
+    """One pass: the embedding [B, T, E], and the logits [B, T, V] if a hook listens there."""
     tap = model.tap()
     embedding = model.output_embedding(batch.tokens, documents=batch.documents, tap=tap)
     return embedding, tap("logits", embedding @ model.unembedding.T) if tap.wants("logits") else None

@@ -68,7 +68,7 @@ class CellProbe(Result):
         for s, name in enumerate(self.streams):
             over = ", ".join(f"{value:.2f}" for value in self.held[:, s])
             last, null = self.text("held", ".3f", (-1, s)), self.text("shuffled", "+.3f", (-1, s))
-            lines.append(f"  {name}: R² {over} by segment; at last {last}, shuffled {null}")
+            lines.append(f"  {name}: R² {over} by segment; after the last {last}, shuffled {null}")
         return "\n".join(lines)
 
 

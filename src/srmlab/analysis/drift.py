@@ -258,7 +258,7 @@ class Drift(Result):
 
 
 def absolute(curves: Array) -> str:
-    """The absolute rule in words, of a group's curves [transition, stream]."""
+    """The absolute rule in words, for a group's curves [transition, stream]."""
     when = settled(curves)
     quiet = when[np.isfinite(when)]
     mean = f", from transition {quiet.mean():.1f} on average" if len(quiet) else ""

@@ -1,12 +1,12 @@
-"""Edge attribution: what one prediction owes to every edge between the streams, back from its logit.
+"""Edge attribution: how much one prediction owes to each edge between streams, traced back from its logit.
 
-The streams of a token meet in the connection only. With the patterns held, what a target is given is a sum
+The streams of a token meet in the connection only. With the patterns held, what a target receives is a sum
 over sources and heads, pattern × value × output, with no remainder; so with g the gradient of the logit
 with respect to a weight of the pattern,
 
     edge[source → target] = weight · g
 
-is exactly that message's part of (gradient of the logit) · (what the target is given): over sources and heads
+is exactly that message's part of (gradient of the logit) · (what the target receives): over sources and heads
 the edges of a target add up to it. What becomes of a message after that, through norms, MLPs and attention
 over tokens, is not linear: there the gradient stands for it, and an edge is an estimate of what the logit
 loses without it, to be checked by cutting it. Between the layers

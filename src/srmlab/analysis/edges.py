@@ -2,7 +2,7 @@
 
 An edge (layer, head, target, source) is one weight of the connection's pattern. Every edge gets a gate g, 1
 in the model as it is, and carries g · weight + (1 − g) · level. The level is 0 (`by="zero"`: a closed edge
-says nothing), or the edge's mean weight (`by="mean"`: it goes on speaking, but no longer depends on the
+carries nothing), or the edge's mean weight (`by="mean"`: it still contributes, but no longer depends on the
 token). The pattern of later layers answers to what a closed gate changes.
 
     exact         the change of the loss when this one gate is closed: one pass for every edge
@@ -131,7 +131,7 @@ class Edges(Result):
 
     def summary(self) -> str:
         tried = int(np.isfinite(self.exact).sum())
-        closed = "says nothing" if self.by == "zero" else "has its mean weight"
+        closed = "carries nothing" if self.by == "zero" else "has its mean weight"
         at = smallest_within(self.chosen, self.margin)
         lines = [
             f"Edges ({self.evidence})",

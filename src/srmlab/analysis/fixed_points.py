@@ -1,4 +1,4 @@
-"""Fixed points: does a solved board stay solved, does the state come to rest, and where do wrong answers end?
+"""Fixed points: does a solved board stay solved, does the state settle, and where do wrong answers end up?
 
 A puzzle model, unrolled over its segments, is run for twice as many as it was trained for. K is the
 trained number, and k counts the ends of segments:

@@ -14,8 +14,8 @@ token is lower in the second copy than in the first, in nats.
     True
 
 Each window of the text gives one sequence, drawn by the window's tokens: the same text has the same ones.
-What is read is not the text, so it is no part of a survey; untrained twins (`srmlab.analysis.null.twins`) are
-measured as the model is.
+What is read is not the text, so a survey does not include it; untrained twins (`srmlab.analysis.null.twins`)
+are measured as the model is.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class Interaction(Result):
         return "\n".join(lines)
 
     def _bits(self, name: str, a: int, b: int, form: str) -> str:
-        """All that an ablation does to the predictions is said in bits."""
+        """What an ablation does to predictions is reported in bits."""
         values, errors = getattr(self, name), self.standard_error(name)
         return plus_minus(values[a, b] * BITS, errors[a, b] * BITS, form)
 

@@ -1,4 +1,4 @@
-"""Interventions: change something inside the model on purpose, and see what becomes of the prediction.
+"""Interventions: change something inside the model on purpose, and see what happens to the prediction.
 
 Four kinds of change, each a list of hooks for `effect` (or for `model.hooks` and `model.run_with_hooks`;
 lists can be added):
@@ -187,7 +187,7 @@ def at_point(point: Point, change: Change) -> list[Hook]:
 
 
 def put_in(point: Point, given: Tensor, where: Tensor) -> list[Hook]:
-    """Hooks that put `given` [B, T, S, D] in the place of the state at a point `where` [B, T, S] says so."""
+    """Hooks that put `given` [B, T, S, D] in place of a point's state where `where` [B, T, S] is true."""
 
     def change(state: Tensor, shown: Sequence[int], hook: HookPoint) -> Tensor:  # noqa: ARG001
         chosen = list(shown)
@@ -282,7 +282,7 @@ class Intervention:
         return bool(self.ablations or self.cuts or self.holds)
 
     def check(self, model: LanguageModel, tokens: int, dictionary: Dictionary | None = None) -> None:
-        """Refuse what the model, or a prompt of so many tokens, does not have, in one line."""
+        """Refuse, in one line, what the model or a prompt of this many tokens does not have."""
         config = model.config
         for a in self.ablations:
             _within("stream", a.stream, config.streams)
@@ -299,7 +299,7 @@ class Intervention:
                 _within("token", c.token, tokens)
         if self.holds and dictionary is None:
             raise UserError(
-                "there is no dictionary of these weights to hold features of: srmlab dictionary RUN"
+                "no dictionary was learned on these weights, so no feature can be held: srmlab dictionary RUN"
             )
         for h in self.holds:
             _within("stream", h.stream, config.streams)

@@ -247,7 +247,7 @@ class LensCost:
 
 
 def lens_cost(model: LanguageModel, lens_tokens: int) -> LensCost:
-    """What a lens over so many positions will cost, before starting it."""
+    """What a lens over this many positions will cost, before it is run."""
     points, decodings = len(model.points), 2 * len(model.streams) + 1
     V, E = model.unembedding.shape
     return LensCost(lens_tokens, points, decodings, 2.0 * lens_tokens * points * decodings * V * E)
@@ -261,7 +261,7 @@ def logit_lens(
     seed: int = 0,
     through_post: bool = False,
 ) -> LogitLens:
-    """What each stream alone says about the next token. `means` spares the pass that measures them.
+    """What each stream alone says about the next token. `means` saves the pass that measures them.
 
     `through_post` takes every layer's state through the post-steps before it is decoded.
     """

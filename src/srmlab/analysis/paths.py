@@ -1,11 +1,11 @@
 """Path patching along streams: what one stream tells another, in one layer, and what that is worth.
 
-A path (layer, source → target) is a part of the connection: what the target stream is given there depends on
-the source stream's state before the layer. It is patched in two steps:
+A path (layer, source → target) is a part of the connection: what the target stream receives there depends
+on the source stream's state before the layer. It is patched in two steps:
 
 1. The corrupt prompt is read with the source stream, before the layer, as in the clean prompt, and what the
-   target is then given is kept.
-2. The corrupt prompt is read with that one message in the place of its own. All else is held: the source
+   target then receives is kept.
+2. The corrupt prompt is read with that one message in place of its own. Everything else is held: the source
    itself, the messages to other streams, and those of other layers, but for what follows from the message.
 
 The effect is measured as in `patching`: 1 if all of the metric's difference comes back.

@@ -46,7 +46,7 @@ class RoutingControls(Result):
         return f"loss with another pattern: {', '.join(costs)} nats"
 
     def summary(self) -> str:
-        lines = [f"Other patterns in the place of the model's own ({self.evidence})"]
+        lines = [f"Other patterns in place of the model's own ({self.evidence})"]
         for i, name in enumerate(self.controls):
             change, kl = self.text("loss_change", "+.3f", (i,)), self.text("kl", at=(i,))
             lines.append(f"  {name}: the loss changes by {change} nats, KL {kl} nats")

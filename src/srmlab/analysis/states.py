@@ -48,7 +48,7 @@ class Finished:
     """
 
     def __init__(self, model: LanguageModel, every: int = 1) -> None:
-        """`every` so many layers."""
+        """Of every `every`-th layer."""
         self.model = model
         levels = model.points[: model.depth][every - 1 :: every]
         self.levels = {point.sites[-1]: point for point in levels}
@@ -112,7 +112,7 @@ class StateMeans(Result):
         require_named(self.points, self.mean)
 
     def check(self, model: LanguageModel, points: Sequence[str]) -> None:
-        """Refuse the means of another model, or of other points than are needed."""
+        """Refuse the means of another model, or those that lack a point that is needed."""
         fits = self.mean.shape[1:] == (len(model.streams), model.stream_dim)
         fits = fits and set(points) <= set(self.points)
         if not fits or (self.model and self.model != model_mark(model)):

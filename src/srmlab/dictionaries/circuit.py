@@ -17,7 +17,7 @@ The edges into a node are one backward pass; many nodes go through one together,
 Nodes are taken in the order of their influence on the target, until there are `nodes` of them.
 
 Influence: every node hands on what it has to what is before it, in proportion to the weights' absolute
-values; the target has 1. `effect` is with signs: what becomes of the target without the node, to first order.
+values; the target has 1. `effect` is with signs: how the target changes without the node, to first order.
 """
 
 from __future__ import annotations

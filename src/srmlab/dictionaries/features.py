@@ -1,5 +1,5 @@
-"""What the features of a dictionary are: the contexts in which each is strongest, and the tokens it speaks
-for.
+"""What the features of a dictionary are: the contexts in which each is strongest, and the tokens it
+promotes.
 
 For every feature: how often it fires, the places of the text where it is strongest (one in a sequence), with
 its activation at every token around them, and the tokens of this text whose logits its direction raises and

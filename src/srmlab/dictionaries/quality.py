@@ -39,7 +39,7 @@ from srmlab.models import LanguageModel
 
 
 class AllReplaced:
-    """What is said of everything that a dictionary or a transcoder replaces."""
+    """What the quality of a dictionary and that of transcoders have in common."""
 
     active: Array
     loss: Array

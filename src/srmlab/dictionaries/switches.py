@@ -135,7 +135,7 @@ class Switches(Result):
 
     def summary(self) -> str:
         lines = [f"Switches ({self.evidence})", f"  {self.headline()}"]
-        lines.append(f"  standard deviation above {self.bar:.3f}, the most of an untrained twin's edges")
+        lines.append(f"  standard deviation above {self.bar:.3f}, the largest of any untrained twin's edge")
         if not self.edges:
             return "\n".join(lines)
         for name in ("features", "best feature", "deciding feature"):

@@ -89,7 +89,7 @@ Place = tuple[str, HookFunction]
 
 
 def splice(transcoders: Transcoders, chosen: Mapping[str, Sequence[int]] | None = None) -> list[Place]:
-    """Hooks that put transcoders in the place of what they are of, wherever their step function is called:
+    """Hooks that put transcoders in place of what they approximate, wherever their step function is called:
     all of them, or only some streams by the names of their step functions.
     """
     hooks: list[Place] = []

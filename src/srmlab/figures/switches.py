@@ -52,7 +52,7 @@ def _deviations(axes: Axes, result: Switches) -> None:
 
 
 def _curve(axes: Axes, result: Switches) -> None:
-    """How well open is told from closed, by how many pairs of features are asked."""
+    """How well open and closed are told apart, against the number of feature pairs used."""
     low, middle, high = np.quantile(result.by_pairs, (0.25, 0.5, 0.75), axis=0)
     axes.plot(result.sizes, middle, color=BLUE, marker=".", label="pairs of features")
     axes.fill_between(result.sizes, low, high, color=BLUE, alpha=0.2, linewidth=0)
