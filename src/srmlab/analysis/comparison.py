@@ -9,8 +9,7 @@ nothing about other seeds (`srmlab sweep` does).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -38,9 +37,6 @@ class Compared:
     loss: Interval  # nats per token
     difference: Interval | None  # its loss less the first one's, on the same windows; None of the first
     inside: Inside
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @torch.no_grad()

@@ -20,13 +20,13 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
+from srmlab.analysis.interventions import Hook
 from srmlab.analysis.registry import streams_of
 from srmlab.dictionaries.dictionary import Activation
 from srmlab.dictionaries.learning import PATIENCE, Batches, Dead, Progress, learn_all, usual_settings
 from srmlab.dictionaries.transcoder import PARTS, Transcoder, TranscoderConfig, Transcoders
 from srmlab.errors import UserError
 from srmlab.models import Call, HookPoint, LanguageModel
-from srmlab.models.sites import HookFunction
 
 
 def learn_transcoders(
@@ -85,14 +85,11 @@ def places(model: LanguageModel, of: str, per_depth: bool) -> list[dict]:
     ]
 
 
-Place = tuple[str, HookFunction]
-
-
-def splice(transcoders: Transcoders, chosen: Mapping[str, Sequence[int]] | None = None) -> list[Place]:
+def splice(transcoders: Transcoders, chosen: Mapping[str, Sequence[int]] | None = None) -> list[Hook]:
     """Hooks that put transcoders in place of what they approximate, wherever their step function is called:
     all of them, or only some streams by the names of their step functions.
     """
-    hooks: list[Place] = []
+    hooks: list[Hook] = []
     for member in transcoders:
         streams = range(member.config.streams) if chosen is None else chosen.get(member.config.name, ())
         if len(streams):
@@ -100,7 +97,7 @@ def splice(transcoders: Transcoders, chosen: Mapping[str, Sequence[int]] | None 
     return hooks
 
 
-def _splice_one(member: Transcoder, streams: list[int]) -> list[Place]:
+def _splice_one(member: Transcoder, streams: list[int]) -> list[Hook]:
     given: list[Tensor] = []  # what the calls of one pass have read so far
     codes: list[Tensor] = []
     first = member.config.points[0]
