@@ -31,7 +31,7 @@ from torch import Tensor
 
 from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture, need_targets, read_twice
 from srmlab.analysis.readout import Readout, sequence_losses
-from srmlab.analysis.replacement import replacing
+from srmlab.analysis.replacement import replacer, replacing
 from srmlab.analysis.result import Array, Derived, Evidence, Measured, Result, derived, require, require_named
 from srmlab.analysis.states import StateMeans, StateSums, points_of, stream_major
 from srmlab.dictionaries.dictionary import Dictionary, DictionaryConfig, check
@@ -170,7 +170,7 @@ class ReplacedSums(Accumulator):
     ) -> None:
         """`own_mean` is what the result calls the mean of the values; `everything` and `alone` are what
         `losses_with` takes."""
-        self.model, self.at, self.own_mean = model, means, own_mean
+        self.model, self.own_mean, self.at_mean = model, own_mean, replacer("mean", means)
         self.everything, self.alone = everything, alone
         self.unembedding = model.unembedding.detach().float()
         P, S, R = places, config.streams, len(alone)
@@ -180,15 +180,17 @@ class ReplacedSums(Accumulator):
         self.means = {name: Mean(*shape) for name, shape in shapes.items()}
         self.means |= {name: Mean(*shape, over="targets") for name, shape in losses.items()}
 
-    def explain(self, place: int, value: Tensor, rebuilt: Tensor, codes: Tensor) -> Tensor:
-        """Values at a place, and what was made of them, [B, T, S, D], by codes [B, T, S, F]; how often each
-        feature fires [B, S, F]."""
-        fired = (codes > 0).sum(1)
+    def explain(
+        self, place: int, value: Tensor, rebuilt: Tensor, codes: Tensor, member: int, calls: int = 1
+    ) -> None:
+        """Values at a place, and what was made of them, [B, T, S, D], by codes [B, T, S, F] of a member that
+        is called so often."""
+        fired = (codes > 0).sum(1)  # [B, S, F]
         self.sums["residual"][:, place] = (value - rebuilt).square().sum((1, 3))
         self.sums["power"][:, place] = value.square().sum((1, 3))
         self.sums[self.own_mean][:, place] = value.sum(1)
         self.sums["active"][:, place] = fired.sum(-1)
-        return fired
+        self.sums["firing"][:, member] += fired / calls
 
     def end(self, batch: Placed, embedding: Tensor) -> None:
         self.sums["loss"][:] = self.loss(batch, embedding)
@@ -210,10 +212,6 @@ class ReplacedSums(Accumulator):
         with self.model.hooks(hooks):
             return self.loss(batch, self.model.output_embedding(batch.tokens, documents=batch.documents))
 
-    def at_mean(self, z: Tensor, point: str) -> Tensor:
-        """What comes in the place of values [S, B, T, D] that are ablated."""
-        return self.at.at(point, z.device)[:, None, None].expand_as(z)
-
     def result(self, evidence: Evidence) -> Any:
         need_targets(self.means["loss"])
         return super().result(evidence)
@@ -233,8 +231,7 @@ class QualitySums(ReplacedSums):
     def see(self, name: str, value: Tensor) -> None:
         point, codes = self.sites.index(name), self.dictionary.encode(value)
         self.z = stream_major(value)  # [S, B, T, D]
-        fired = self.explain(point, value.float(), self.dictionary.decode(codes), codes)
-        self.sums["firing"][:, point] = fired
+        self.explain(point, value.float(), self.dictionary.decode(codes), codes, point)
 
     def losses_with(self, how: str, replaced: list[int], batch: Placed, embedding: Tensor) -> Tensor:
         replace = self.rebuild if how == "spliced" else self.at_mean

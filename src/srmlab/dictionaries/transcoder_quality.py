@@ -102,7 +102,7 @@ class TranscoderSums(ReplacedSums):
     makes = TranscoderQuality
 
     def __init__(self, model: LanguageModel, transcoders: Transcoders, means: StateMeans, each: bool) -> None:
-        config, self.transcoders = transcoders.config, transcoders
+        config, self.transcoders, self.calls = transcoders.config, transcoders, means.points
         names, streams = [member.config.name for member in transcoders], range(config.streams)
         places = [(name, s) for name in names for s in streams] if each else []
         everything, alone = dict.fromkeys(names, streams), [{name: [s]} for name, s in places]
@@ -111,7 +111,7 @@ class TranscoderSums(ReplacedSums):
         self.known = {
             "of": transcoders.of,
             "names": tuple(names),
-            "calls": means.points,
+            "calls": self.calls,
             "replaced": tuple(f"{name} S{stream}" for name, stream in places),
             **{name: getattr(config, name) for name in ("features", "k", "activation", "skip", "reach")},
         }
@@ -129,9 +129,8 @@ class TranscoderSums(ReplacedSums):
                 given = self.given[member.config.points[member.writes.index(name)]]
                 self.codes[m].append(member.encode(given))
                 rebuilt = member.write(self.codes[m], given)
-                place = self.at.points.index(name)
-                fired = self.explain(place, value.float(), rebuilt, self.codes[m][-1])
-                self.sums["firing"][:, m] += fired / len(member.writes)
+                place, calls = self.calls.index(name), len(member.writes)
+                self.explain(place, value.float(), rebuilt, self.codes[m][-1], m, calls)
 
     def end(self, batch: Placed, embedding: Tensor) -> None:
         self.codes = []
