@@ -52,7 +52,7 @@ from srmlab.analysis.prompt_pairs import (
 )
 from srmlab.analysis.result import Array, Measured, Result, derived
 from srmlab.errors import UserError
-from srmlab.models import LanguageModel, Point
+from srmlab.models import LanguageModel
 from srmlab.models.forward import gradient_everywhere
 
 Axis = Literal["layer", "stream", "position"]
@@ -180,8 +180,8 @@ class Grid:
         found: list[Tensor] = []
         for cells in self.pairs.batched(self.cells):
             hooks: list[Hook] = []
-            for p, point in enumerate(self.model.points):
-                hooks += self.hooks(point, given[p], [self.where(cell, p) for cell in cells])
+            for p, state in enumerate(given):
+                hooks += self.hooks(p, state, cells)
             found.append(self.pairs.patched(hooks, len(cells)))
             done(len(cells))
         change = (torch.cat(found) - before).T.reshape(-1, *self.shape)
@@ -192,26 +192,19 @@ class Grid:
             return change
         return change.masked_fill(~real.cpu()[:, None, None], torch.nan)
 
-    def where(self, cell: tuple[int, ...], point: int) -> Tensor | None:
-        """[T, S] What of the state at a point a cell replaces; None if nothing."""
-        layer, stream, position = (
-            at if axis in self.over else None for axis, at in zip(get_args(Axis), cell, strict=True)
-        )
-        if layer is not None and layer != point:
-            return None
+    def hooks(self, p: int, given: Tensor, cells: Sequence[tuple[int, ...]]) -> list[Hook]:
+        """Hooks at a point for some cells, each of which reads all pairs; none if no cell is there."""
         _, S, T = self.full
-        streams = torch.arange(S) == stream if stream is not None else torch.ones(S, dtype=torch.bool)
-        positions = torch.arange(T) == position if position is not None else torch.ones(T, dtype=torch.bool)
-        return positions[:, None] & streams
-
-    def hooks(self, point: Point, given: Tensor, where: list[Tensor | None]) -> list[Hook]:
-        """Hooks at a point for some cells, each of which reads all pairs."""
-        if all(one is None for one in where):
+        where = torch.zeros(len(cells), T, S, dtype=torch.bool)
+        for c, cell in enumerate(cells):
+            axes = zip(get_args(Axis), cell, strict=True)
+            layer, stream, position = (at if axis in self.over else slice(None) for axis, at in axes)
+            if layer in (p, slice(None)):
+                where[c, position, stream] = True
+        if not bool(where.any()):
             return []
-        nowhere = torch.zeros(self.full[2], self.full[1], dtype=torch.bool)
-        chosen = torch.stack([nowhere if one is None else one for one in where]).to(given.device)
-        every = chosen.repeat_interleave(self.pairs.count, 0)
-        return put_in(point, given.repeat(len(where), 1, 1, 1), every)
+        every = where.to(given.device).repeat_interleave(self.pairs.count, 0)
+        return put_in(self.model.points[p], given.repeat(len(cells), 1, 1, 1), every)
 
     def approximate(self, given: list[Tensor]) -> Tensor:
         """[pair, layer, stream, position] gradient · (given − own state), of all cells from one pass."""
