@@ -14,7 +14,6 @@ from srmlab.analysis.ablation import Ablation
 from srmlab.analysis.readout import kl_of_changes
 from srmlab.analysis.replacement import other_tokens
 from srmlab.analysis.result import Evidence
-from srmlab.analysis.states import Spool
 from srmlab.errors import UserError
 
 
@@ -132,12 +131,6 @@ def test_known_means_give_the_same_as_measuring_them(model, batches):
     np.testing.assert_allclose(given.kl, srmlab.analysis.ablation(model, batches).kl, rtol=1e-5)
 
 
-def test_states_that_do_not_fit_on_disk_are_computed_again(model, batches, monkeypatch):
-    expected = srmlab.analysis.ablation(model, batches)
-    monkeypatch.setattr("srmlab.analysis.states.Spool.__init__.__defaults__", (1000,))
-    np.testing.assert_allclose(srmlab.analysis.ablation(model, batches).kl, expected.kl, rtol=1e-5)
-
-
 def test_the_kl_of_a_change_is_precise_when_small_and_finite_when_huge():
     generator = torch.Generator().manual_seed(0)
     unembedding, embedding, delta = (torch.randn(n, 8, generator=generator) for n in (50, 6, 6))
@@ -213,14 +206,13 @@ def test_resampling_gives_every_token_another_ones_state(count):
 
 def ablate_on_two(rank: int, folder: str) -> None:
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
-    Spool.__init__.__defaults__ = (10_000,)  # bytes: room for the second process's batches only
     sizes = (3, 1, 3, 1)
     batches = [torch.arange(16 * n).view(n, 16) % 97 for n in sizes]
     np.save(f"{folder}/{rank}.npy", srmlab.analysis.ablation(build(), batches).kl)
     torch.distributed.destroy_process_group()
 
 
-def test_processes_agree_when_the_states_of_one_do_not_fit_on_disk(tmp_path):
+def test_processes_that_share_the_text_agree_on_the_means_and_on_the_ablations(tmp_path):
     torch.multiprocessing.spawn(ablate_on_two, (str(tmp_path),), nprocs=2)
     batches = [torch.arange(16 * n).view(n, 16) % 97 for n in (3, 1, 3, 1)]
     expected = srmlab.analysis.ablation(build(), batches).kl

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import srmlab
-from srmlab.analysis.inside import exit_gates, inside, rank, rank_correlation
+from srmlab.analysis.bootstrap import ranks
+from srmlab.analysis.inside import exit_gates, inside, rank_correlation
 from srmlab.data import Batch
 from srmlab.models import LanguageModel
 from srmlab.models.loss import IGNORE, token_losses
@@ -94,7 +95,7 @@ def test_a_gate_that_says_the_same_of_every_token_knows_nothing():
 
 
 def test_equal_values_share_their_rank():
-    assert rank(torch.tensor([3.0, 1.0, 3.0, 0.0])).tolist() == [2.5, 1.0, 2.5, 0.0]
+    assert ranks(torch.tensor([3.0, 1.0, 3.0, 0.0])).tolist() == [3.5, 2.0, 3.5, 1.0]
     x = torch.tensor([1.0, 2.0, 3.0, 4.0])
     assert rank_correlation(x, x.exp()) == pytest.approx(1)
     assert rank_correlation(x, -x) == pytest.approx(-1)

@@ -31,7 +31,7 @@ def test_raw_and_corrected_are_decodings_of_hand_made_states(model, batches):
         kept[:, :, 2] = z[:, :, 2]
         log_p = (model.output_function(kept.permute(2, 0, 1, 3)) @ model.unembedding.T).log_softmax(-1)
         expected = log_p[:, :-1].gather(-1, tokens[:, 1:, None]).mean().item()
-        assert found.curves(mode)[1, 2] == pytest.approx(expected, abs=1e-5)
+        assert getattr(found, mode)[1, 2] == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("post_input", ["state", "state+update"])

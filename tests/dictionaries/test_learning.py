@@ -11,7 +11,7 @@ import srmlab.dictionaries
 from srmlab.data import as_batch
 from srmlab.dictionaries import Dictionary, DictionaryConfig
 from srmlab.dictionaries.dictionary import largest
-from srmlab.dictionaries.learning import replace, states_of
+from srmlab.dictionaries.learning import replace, values_at
 from srmlab.errors import UserError
 
 
@@ -66,9 +66,10 @@ def test_states_are_those_of_the_sites(small):
     tokens = text(0)
     _, cache = small.run_with_cache(tokens, "layers.*.out")
     batch = as_batch(tokens).to(small.device)
-    states = states_of(small, batch, ("layers.0.out", "layers.2.out"))
-    expected = torch.cat([cache[f"layers.{l}.out"].flatten(0, 1) for l in (0, 2)])
-    torch.testing.assert_close(states, expected)
+    found = values_at(small, batch, ("layers.0.out", "layers.2.out"))
+    for site, states in found.items():
+        torch.testing.assert_close(states, cache[site].flatten(0, 1).transpose(0, 1))
+    assert len(found) == 2
 
 
 def test_known_directions_are_found(small, monkeypatch):
@@ -76,13 +77,13 @@ def test_known_directions_are_found(small, monkeypatch):
     torch.manual_seed(0)
     true = torch.nn.functional.normalize(torch.randn(1, 12, 8), dim=-1)
 
-    def states(_model, batch, _points):
+    def states(_model, batch, points):
         draw = torch.Generator().manual_seed(int(batch.tokens[0, 0]))
         size = torch.rand(1, 512, 12, generator=draw) + 0.5
         chosen = largest(torch.rand(1, 512, 12, generator=draw), 2) > 0
-        return torch.bmm(size * chosen, true).transpose(0, 1)
+        return dict.fromkeys(points, torch.bmm(size * chosen, true))
 
-    monkeypatch.setattr(srmlab.dictionaries.learning, "states_of", states)
+    monkeypatch.setattr(srmlab.dictionaries.learning, "values_at", states)
     model = srmlab.build(small.config.replace(streams=1, stream_dim=8))
     found = srmlab.dictionaries.learn(
         model, lambda step: torch.full((1, 1), step), steps=1500, features=24, k=2, lr=5e-3, patience=5000

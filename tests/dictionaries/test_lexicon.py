@@ -11,7 +11,7 @@ from counting import counting_model, text
 
 import srmlab.dictionaries
 from srmlab.dictionaries import Dictionary, Lexicon, lexicons_of
-from srmlab.dictionaries.quality import check
+from srmlab.dictionaries.dictionary import check
 from srmlab.errors import UserError
 
 

@@ -12,7 +12,8 @@ import srmlab.analysis
 import srmlab.dictionaries
 from srmlab.data import as_batch
 from srmlab.dictionaries import Transcoder, TranscoderConfig, Transcoders
-from srmlab.dictionaries.transcoding import places, read, splice
+from srmlab.dictionaries.learning import values_at
+from srmlab.dictionaries.transcoding import places, splice
 from srmlab.errors import UserError
 
 QUICK = {"steps": 25, "features": 48, "k": 4}
@@ -68,7 +69,7 @@ def test_all_calls_of_a_step_function_share_one_and_sites_come_from_the_model(sm
     calls = [call for call in small.calls if call.group == "C"]
     assert transcoders["C"].config.points == tuple(call.given for call in calls)
     assert transcoders["C"].config.writes == tuple(dict(call.parts)["mlp"] for call in calls)
-    values = read(small, as_batch(text(0)).to(small.device), [transcoders["C"].config])
+    values = values_at(small, as_batch(text(0)).to(small.device), transcoders["C"].writes)
     _, cache = small.run_with_cache(text(0), transcoders["C"].config.writes[1])
     expected = cache[transcoders["C"].config.writes[1]].flatten(0, 1).transpose(0, 1)
     torch.testing.assert_close(values[transcoders["C"].config.writes[1]], expected)

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import numpy as np
-import torch
 
 from srmlab.analysis import Accumulator, Analysis, Mean, Measured, Request, Result, register
 
@@ -17,23 +16,16 @@ class StateLength(Result):
 
 
 class LengthSums(Accumulator):
+    makes = StateLength
+
     def __init__(self, request: Request) -> None:
         points = request.model.points  # every architecture says where its state can be read
-        self.place = {point.sites[-1]: p for p, point in enumerate(points)}
-        self.sites = list(self.place)
+        self.sites = [point.sites[-1] for point in points]
         self.means = {"length": Mean(len(points))}
 
-    def begin(self, batch) -> None:
-        self.sums = torch.zeros(len(batch.tokens), len(self.place))
-
     def see(self, name, value) -> None:
-        self.sums[:, self.place[name]] = value.flatten(2).norm(dim=-1).sum(1)  # [B, T, …] → [B]
-
-    def end(self, batch, embedding) -> None:  # noqa: ARG002
-        self.means["length"].add(batch, self.sums)
-
-    def result(self, evidence) -> StateLength:
-        return StateLength(evidence=evidence, **self.numbers())
+        lengths = value.flatten(2).norm(dim=-1)  # [B, T, …] → [B, T]
+        self.sums["length"][:, self.sites.index(name)] = lengths.sum(1)
 
 
 register(Analysis(StateLength, LengthSums))

@@ -24,8 +24,7 @@ from srmlab.analysis.routing_controls import RoutingControls, routing_controls
 from srmlab.analysis.effective_sources import EffectiveSources, effective_sources
 from srmlab.analysis.token_similarity import TokenSimilarity, token_similarity
 from srmlab.analysis.stream_similarity import StreamSimilarity, stream_similarity
-from srmlab.analysis.ablation import Ablation, ablation
-from srmlab.analysis.ablation_everywhere import AblationEverywhere
+from srmlab.analysis.ablation import Ablation, AblationEverywhere, ablation
 from srmlab.analysis.attribution import Attribution, attribute, attribution
 from srmlab.analysis.edge_attribution import EdgeAttribution, edge_attribution
 from srmlab.analysis.logit_lens import LogitLens, lens_cost, logit_lens

@@ -8,9 +8,11 @@ distributions are compared: KL(full ‖ ablated), averaged over tokens. In its p
     resample   its state at another token of the batch, drawn at random
 
 Because the output function is linear in the streams, this is exact without running the model again: S
-unembeddings a token. `layers="every"` replaces the stream after every layer instead (`range(2, 5)`: after
-those), and runs the model once per stream. `groups` ablates streams together; `interaction` (in
-interaction.py) asks about all pairs.
+unembeddings a token. There, only what a stream adds to the output counts, and nothing of what others read
+from it on the way. `layers="every"` replaces the stream after every layer instead (`range(2, 5)`: after
+those), so that both count, and runs the model once per stream; a survey has it as `ablation_everywhere`. The
+two can rank streams in opposite order. `groups` ablates streams together; `interaction` (in interaction.py)
+asks about all pairs.
 
     >>> import srmlab, srmlab.analysis, torch
     >>> model = srmlab.build(srmlab.preset("srm-nano"))
@@ -23,33 +25,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from srmlab.analysis.capture import (
-    Accumulator,
-    Batches,
-    Mean,
-    Placed,
-    capture,
-    finished,
-    on_any_process,
-    placed,
-    read_twice,
-    share_sums,
-)
-from srmlab.analysis.readout import BITS, Readout, add_changes
+from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture, read_twice
+from srmlab.analysis.readout import BITS, Readout, add_changes, changes_by
 from srmlab.analysis.registry import Analysis, Request, has_streams, register, streams_of
 from srmlab.analysis.replacement import By, Layers, check_by, points_at, replacement, replacer, replacing
 from srmlab.analysis.result import Array, Measured, Result, derived, require, write_table
-from srmlab.analysis.states import Spool, StateMeans, StateSums, means_in, points_of, stream_major
+from srmlab.analysis.states import StateMeans, StateSums, means_in, points_of, stream_major
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
 
@@ -113,14 +103,12 @@ class Ablation(Result):
         """The greatest KL over the least."""
         return float(self.kl.max() / self.kl.min()) if self.kl.min() > 0 else math.inf
 
-    def tiers(self, count: int | None = None) -> list[list[int]]:
-        """Groups in tiers of similar impact, the highest first: the cut into `count` that leaves the least
-        variance inside tiers.
-
-        Without a count: four tiers from twelve groups on, three below (as the paper cuts its 16 and 8
+    def tiers(self) -> list[list[int]]:
+        """Groups in tiers of similar impact, the highest first: the cut that leaves the least variance inside
+        tiers. There are four tiers of twelve groups or more, three of fewer (as the paper cuts its 16 and 8
         streams).
         """
-        count = min(len(self.kl), count or (4 if len(self.kl) >= 12 else 3))
+        count = min(len(self.kl), 4 if len(self.kl) >= 12 else 3)
         cuts = _natural_breaks(self.kl[self.ranking], count)
         return [self.ranking[a:b] for a, b in pairwise(cuts)]
 
@@ -150,32 +138,32 @@ class Ablation(Result):
         lines.append(f"  without {self.names[worst]} the loss changes by {change} nats")
         return "\n".join(lines)
 
-    def to_pgfplots(
-        self, directory: str | Path, prefix: str, unit: Literal["bits", "nats"] = "bits"
-    ) -> list[Path]:
+    def to_pgfplots(self, directory: str | Path, prefix: str) -> list[Path]:
         """`{prefix}_ablation_ranked.dat`: stream and kl, ranked; in bits, as the paper has it."""
-        values = self.bits if unit == "bits" else self.kl
-        rows = (("+".join(map(str, self.groups[g])), float(values[g])) for g in self.ranking)
+        rows = (("+".join(map(str, self.groups[g])), float(self.bits[g])) for g in self.ranking)
         return [write_table(Path(directory) / f"{prefix}_ablation_ranked.dat", ["stream", "kl"], rows)]
 
 
 class AblationSums(Accumulator):
-    """Sums of KL and loss change for groups of streams; what replaces a stream is left to the two kinds
-    below."""
+    """Sums of KL and loss change for groups of streams, replaced at some points; by default at the last. The
+    output function, which reads that one, is linear, so one pass is exact; elsewhere every group takes
+    another.
+    """
 
     makes = Ablation
 
     def __init__(
         self,
         model: LanguageModel,
-        by: By,
-        means: StateMeans | None,
-        groups: Groups | None,
-        points: Sequence[str],
+        by: By = "mean",
+        means: StateMeans | None = None,
+        groups: Groups | None = None,
+        points: Sequence[str] | None = None,
     ) -> None:
-        S = len(model.streams)
+        S, last = len(model.streams), points_of(model)[-1:]
         self.by: By = by
-        self.model, self.means_at, self.points = model, means, tuple(points)
+        self.model, self.means_at, self.points = model, means, tuple(points or last)
+        self.sites = self.points if self.points == last else ()
         self.groups = tuple(groups) if groups is not None else tuple((s,) for s in range(S))
         for group in self.groups:
             if not group or len(set(group)) < len(group) or any(not 0 <= s < S for s in group):
@@ -184,64 +172,39 @@ class AblationSums(Accumulator):
             means.check(model, self.points)
         self.readout = Readout(model)
         G = len(self.groups)
-        self.means = {"kl": Mean(G), "loss_change": Mean(G)}
+        self.means = {"kl": Mean(G), "loss_change": Mean(G, over="targets")}
         self.known = {"by": by, "groups": self.groups, "points": self.points}
         self.settings = {**self.known, "means": None if means is None else means.evidence.fingerprint}
-
-    def add(self, batch: Placed, embedding: Tensor, changes: Tensor) -> None:
-        """embedding [B, T, E] and its changes [G, B, T, E] → sums."""
-        kl = add_changes(self.means, batch, embedding, changes, self.readout.unembedding)
-        self.measured(batch, kl)
-
-    def measured(self, batch: Placed, kl: Tensor) -> None:
-        """A place for more sums of the KLs [G, B, T]."""
-
-
-class FinalAblation(AblationSums):
-    """Replaces streams of the final state: exact from one pass."""
-
-    def __init__(
-        self,
-        model: LanguageModel,
-        by: By = "mean",
-        means: StateMeans | None = None,
-        groups: Groups | None = None,
-    ) -> None:
-        super().__init__(model, by, means, groups, points_of(model)[-1:])
-        self.sites = self.points
 
     def see(self, name: str, value: Tensor) -> None:  # noqa: ARG002
         self.parts = self.readout.parts(stream_major(value))  # [S, B, T, E]
 
     def end(self, batch: Placed, embedding: Tensor) -> None:
+        changes = self.read_out(batch) if self.sites else self.run_again(batch, embedding)
+        kl = add_changes(self.means, batch, embedding, changes, self.readout.unembedding)
+        self.measured(batch, kl)
+
+    def read_out(self, batch: Placed) -> Tensor:
+        """[G, B, T, E] The changes of the embedding, from the parts that streams have of it."""
         mean = None  # the output function is linear, so parts are replaced like states
         if self.by == "mean":
             assert self.means_at is not None
             mean = self.readout.parts(self.means_at.at(self.points[0], self.parts.device)[:, None])[:, 0]
         changes = replacement(self.parts, self.by, mean, batch.index) - self.parts
         if any(len(group) > 1 for group in self.groups):
-            changes = torch.stack([changes[list(group)].sum(0) for group in self.groups])
-        elif self.groups != tuple((s,) for s in range(len(changes))):
-            changes = changes[[group[0] for group in self.groups]]
-        self.add(batch, embedding, changes)
+            return torch.stack([changes[list(group)].sum(0) for group in self.groups])
+        if self.groups != tuple((s,) for s in range(len(changes))):
+            return changes[[group[0] for group in self.groups]]
+        return changes
 
-    def replay(self, batch: Placed, z: Tensor) -> None:
-        """As after a pass, from the final states kept of it."""
-        self.parts = self.readout.parts(z)
-        self.end(batch, self.parts.sum(0))
+    def run_again(self, batch: Placed, embedding: Tensor) -> Tensor:
+        """[G, B, T, E] The same by running the model on with the streams replaced."""
+        replace = replacer(self.by, self.means_at, batch.index)
+        hooks = [(self.points, replacing(group, replace)) for group in self.groups]
+        return changes_by(self.model, batch, embedding, hooks)
 
-
-class RerunAblation(AblationSums):
-    """Replaces streams after chosen layers and runs the model on from there: one pass for every group."""
-
-    def end(self, batch: Placed, embedding: Tensor) -> None:
-        changed = []
-        for group in self.groups:
-            replace = replacer(self.by, self.means_at, batch.index)
-            with self.model.hooks([(self.points, replacing(group, replace))]):
-                hidden = self.model.output_embedding(batch.tokens, documents=batch.documents)
-                changed.append(hidden.float() - embedding.float())
-        self.add(batch, embedding, torch.stack(changed))
+    def measured(self, batch: Placed, kl: Tensor) -> None:
+        """A place for more sums of the KLs [G, B, T]."""
 
 
 def ablation(
@@ -252,34 +215,14 @@ def ablation(
     groups: Groups | None = None,
     means: StateMeans | None = None,
 ) -> Ablation:
-    """The impact of each stream (or group of streams) on the prediction. `means` spares the pass that
+    """The impact of each stream (or group of streams) on the prediction. `means` saves the pass that
     measures them."""
     model = streams_of(model, "ablation")
     check_by(by)
     points = points_at(model, layers)
-    if points == points_of(model)[-1:]:
-        if by == "mean" and means is None:
-            return _ablate_by_spool(model, read_twice(batches), groups)
-        return capture(model, batches, FinalAblation(model, by, means, groups))[0]
     if by == "mean" and means is None:
         (means,) = capture(model, read_twice(batches), StateSums(model))
-    return capture(model, batches, RerunAblation(model, by, means, groups, points))[0]
-
-
-def _ablate_by_spool(model: LanguageModel, batches: Batches, groups: Groups | None) -> Ablation:
-    """One pass for the means, which keeps the final states on disk; then the ablations from those."""
-    with closing(Spool(model)) as spool:
-        means, _ = capture(model, batches, StateSums(model, last=True), spool)
-        sums = FinalAblation(model, "mean", means, groups)
-        if on_any_process(spool.full):
-            return capture(model, batches, sums)[0]
-        with model.evaluating(), torch.inference_mode():
-            for batch in placed(batches, model.device):
-                z = spool.read(batch.index, model.device)
-                if z is not None:
-                    sums.replay(batch, z)
-    share_sums([sums])
-    return finished(sums, means.evidence)
+    return capture(model, batches, AblationSums(model, by, means, groups, points))[0]
 
 
 def _natural_breaks(values: Array, count: int) -> list[int]:
@@ -302,8 +245,23 @@ def _natural_breaks(values: Array, count: int) -> list[int]:
     return best[count, n][1]
 
 
-def _accumulator(request: Request) -> FinalAblation:
-    return FinalAblation(request.model, "mean", means_in(request))
+class AblationEverywhere(Ablation):
+    """A stream replaced by its mean after every layer: all that the prediction needs it for."""
+
+    kind: ClassVar[str] = "ablation_everywhere"
 
 
-register(Analysis(Ablation, _accumulator, has_streams, needs="means"))
+class EverywhereSums(AblationSums):
+    makes = AblationEverywhere
+
+
+def _final(request: Request) -> AblationSums:
+    return AblationSums(request.model, "mean", means_in(request))
+
+
+def _everywhere(request: Request) -> EverywhereSums:
+    return EverywhereSums(request.model, "mean", means_in(request), points=points_of(request.model))
+
+
+register(Analysis(Ablation, _final, has_streams, needs="means"))
+register(Analysis(AblationEverywhere, _everywhere, has_streams, needs="means"))

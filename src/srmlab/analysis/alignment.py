@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture
+from srmlab.analysis.capture import Accumulator, Batches, Mean, capture
 from srmlab.analysis.registry import Analysis, has_exchanges, register
 from srmlab.analysis.result import Array, Measured, Result, derived, require, write_table
 from srmlab.analysis.states import stream_major
@@ -72,10 +72,6 @@ class Alignment(Result):
     def negative_share(self) -> float:
         """The share of (layer, stream) pairs whose connection alignment is negative."""
         return float((self.connection < 0).mean())
-
-    def update_state(self, state: State = "output") -> Array:
-        """[layer step stream] Update–state alignment with the step's output or with its incoming state."""
-        return self.output if state == "output" else self.incoming
 
     @derived("state", "cosine")
     def update_mean(self) -> Array:
@@ -138,7 +134,7 @@ class Alignment(Result):
 
         Rows run through the streams first: the paper's matrix plots say mesh/cols = S.
         """
-        connection, update = self.connection, self.update_state(state)
+        connection, update = self.connection, getattr(self, state)
         update = update.reshape(-1, update.shape[-1])
         tables = {
             "attn_token_cos": ("layer", 1, connection),
@@ -172,13 +168,7 @@ class AlignmentSums(Accumulator):
         L, S = len(model.exchanges), len(model.streams)
         n = max(i for _, _, i in self.roles.values()) + 1
         self.sites = list(self.roles)
-        self.shapes = {"connection": (L, S), "output": (L, n, S), "incoming": (L, n, S)}
-        self.means = {name: Mean(*shape) for name, shape in self.shapes.items()}
-        self.sums: dict[str, Tensor] = {}
-
-    def begin(self, batch: Placed) -> None:
-        B = batch.tokens.shape[0]
-        self.sums = {name: torch.zeros(B, *shape) for name, shape in self.shapes.items()}
+        self.means = {"connection": Mean(L, S), "output": Mean(L, n, S), "incoming": Mean(L, n, S)}
 
     def see(self, name: str, value: Tensor) -> None:
         role, l, i = self.roles[name]
@@ -202,10 +192,6 @@ class AlignmentSums(Accumulator):
                 self.sums["output"][:, l, i] = after
                 self.before, self.z, self.z_norm = after, value, norm
 
-    def end(self, batch: Placed, embedding: Tensor) -> None:  # noqa: ARG002
-        for name, sums in self.sums.items():
-            self.means[name].add(batch, sums)
-
 
 def alignment(model: LanguageModel, batches: Batches) -> Alignment:
     """Connection alignment and update–state alignment in one pass."""
@@ -223,7 +209,7 @@ def cosine(a: Tensor, b: Tensor, a_norm: Tensor | None = None, b_norm: Tensor | 
 
 def token_sum(values: Tensor) -> Tensor:
     """[S, B, T] → per-sequence sums [B, S]."""
-    return values.sum(-1).T.cpu()
+    return values.sum(-1).T
 
 
 register(Analysis(Alignment, lambda request: AlignmentSums(request.model), has_exchanges))

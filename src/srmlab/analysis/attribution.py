@@ -90,7 +90,8 @@ class AttributionSums(Accumulator):
         self.sites = points_of(model)[-1:]
         self.readout = Readout(model)
         self.average = self.readout.unembedding.mean(0)
-        self.means = {"contribution": Mean(S), "centred": Mean(S), "logit": Mean()}
+        shapes = {"contribution": (S,), "centred": (S,), "logit": ()}
+        self.means = {name: Mean(*shape, over="targets") for name, shape in shapes.items()}
 
     def see(self, name: str, value: Tensor) -> None:  # noqa: ARG002
         self.parts = self.readout.parts(stream_major(value))  # [S, B, T, E]
@@ -99,13 +100,12 @@ class AttributionSums(Accumulator):
         direction = (
             self.readout.unembedding[batch.targets.clamp(min=0)] * batch.counted[..., None]
         )  # [B, T, E]
-        counts = batch.counted.sum(1)
         logits = torch.linalg.vecdot(self.parts.sum(0), direction)  # the embedding in fp32
         contribution = torch.linalg.vecdot(self.parts, direction)  # [S, B, T]
         centred = contribution - (self.parts @ self.average) * batch.counted
-        self.means["logit"].add(batch, logits.sum(-1), counts)
-        self.means["contribution"].add(batch, contribution.sum(-1).T, counts)
-        self.means["centred"].add(batch, centred.sum(-1).T, counts)
+        self.means["logit"].add(batch, logits.sum(-1))
+        self.means["contribution"].add(batch, contribution.sum(-1).T)
+        self.means["centred"].add(batch, centred.sum(-1).T)
 
     def result(self, evidence: Evidence) -> Attribution:
         need_targets(self.means["logit"])

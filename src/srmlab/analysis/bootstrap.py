@@ -1,4 +1,5 @@
-"""Standard errors from parts of the text: of means over rows, and by bootstrap of what a result derives.
+"""Statistics: standard errors from parts of the text, of means over rows and by bootstrap of what a result
+derives; correlations; ranks.
 
 >>> rows = np.array([[1.0, 2.0], [3.0, np.nan], [5.0, 6.0]])
 >>> mean_of_known(rows), error_of_known(rows).round(3)
@@ -10,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from srmlab.analysis.result import Array, Result
 
@@ -44,6 +47,21 @@ def error_of_known(rows: Array) -> Array:
     squares = np.where(known, rows - mean_of_known(rows), 0) ** 2
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(np.sqrt(squares.sum(0) / (count - 1) / count))
+
+
+def correlation(a: Array, b: Array) -> float:
+    """Pearson's, over the places where both are known; NaN where one of them does not vary."""
+    known = np.isfinite(a) & np.isfinite(b)
+    x, y = a[known], b[known]
+    if len(x) < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return float("nan")
+    return float(np.corrcoef(x, y)[0, 1])
+
+
+def ranks(values: Tensor) -> Tensor:
+    """From 1; equal values share the mean of their ranks."""
+    _, place, count = torch.unique(values, return_inverse=True, return_counts=True)
+    return (count.cumsum(0).double() - (count - 1) / 2)[place]
 
 
 def spread(value: Array | float, draws: Array) -> Array:

@@ -1,9 +1,9 @@
 """Streaming capture: one forward pass per batch feeds any number of accumulators, which keep sums and no
 caches.
 
-An `Accumulator` names the sites it wants, sees their values as the pass goes by, reduces them to one number
-per sequence and quantity, and adds those to its `Mean`s. Nothing that grows with the text is kept, so memory
-is that of one batch.
+An `Accumulator` names the sites it wants, sees their values as the pass goes by, and reduces them to one
+number per sequence and quantity (`sums`), which are added to its `Mean`s. Nothing that grows with the text is
+kept, so memory is that of one batch.
 
     >>> import srmlab, torch
     >>> from srmlab.analysis.capture import Accumulator, Mean, capture
@@ -12,12 +12,8 @@ is that of one batch.
     ...     def __init__(self, model):
     ...         self.sites = [f"layers.{l}.out" for l in range(model.config.depth)]
     ...         self.means = {"square": Mean(model.config.depth)}
-    ...     def begin(self, batch):
-    ...         self.rows = []
     ...     def see(self, name, value):
-    ...         self.rows.append(value.square().sum((1, 2, 3)))      # [B]
-    ...     def end(self, batch, embedding):
-    ...         self.means["square"].add(batch, torch.stack(self.rows, 1))
+    ...         self.sums["square"][:, self.sites.index(name)] = value.square().sum((1, 2, 3))      # [B]
     ...     def result(self, evidence):
     ...         return self.means["square"].mean
     >>> model = srmlab.build(srmlab.preset("srm-nano"))
@@ -48,7 +44,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -66,6 +62,7 @@ FOLDS = 32  # parts of the text whose sums are kept apart
 SINGLE_PASS = "batches that can be read only once: pass a list, or a function that returns an iterator"
 
 Batches = Iterable[Any] | Callable[[], Iterable[Any]]
+Done = Callable[..., None]  # (how many more are done, by default one)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,19 +79,24 @@ class Placed(Batch):
 
 
 class Mean:
-    """A running mean over tokens of an array of quantities, with its standard error over sequences."""
+    """A running mean of an array of quantities over tokens, or over those with a target, with its standard
+    error over sequences."""
 
-    def __init__(self, *shape: int) -> None:
+    def __init__(self, *shape: int, over: Literal["tokens", "targets"] = "tokens") -> None:
+        self.shape, self.over = shape, over
         self.sums = torch.zeros(FOLDS, *shape, dtype=torch.float64)  # Σs of each fold
         self.spread = torch.zeros(2, *shape, dtype=torch.float64)  # Σs², Σsw
         self.weights = torch.zeros(FOLDS, dtype=torch.float64)  # Σw of each fold
         self.sequences = torch.zeros(2, dtype=torch.float64)  # n, Σw²
 
     def add(self, batch: Placed, sums: Tensor, tokens: Tensor | None = None) -> None:
-        """Per-sequence sums [B, …], and how many tokens each is over [B]; by default all of them."""
+        """Per-sequence sums [B, …], and how many tokens each is over [B]; by default all of them, or all with
+        a target."""
         s = sums.detach().to("cpu", torch.float64)
-        w = torch.full((len(s),), batch.tokens.shape[1]) if tokens is None else tokens.cpu()
-        w = w.double()
+        if tokens is None:
+            tokens = torch.ones_like(batch.tokens) if self.over == "tokens" else batch.counted
+            tokens = tokens.sum(1)
+        w = tokens.cpu().double()
         self.sums.index_add_(0, batch.folds, s)
         self.weights.index_add_(0, batch.folds, w)
         self.spread[0] += s.square().sum(0)
@@ -136,15 +138,21 @@ class Accumulator:
     means: dict[str, Mean]
     settings: Mapping[str, Any] = MappingProxyType({})  # what its sums depend on besides model and text
     known: Mapping[str, Any] = MappingProxyType({})  # the fields of its result that are not measured
+    sums: Mapping[str, Tensor] = MappingProxyType({})  # of this batch, [B, …] for each of the means
+    tokens: Tensor | None = None  # [B] how many of them the sums are over, if not as the means say
 
     def begin(self, batch: Placed) -> None:
-        """Before a pass."""
+        """Before a pass: all sums are 0."""
+        B, device = len(batch.tokens), batch.tokens.device
+        self.sums = {name: torch.zeros(B, *mean.shape, device=device) for name, mean in self.means.items()}
 
     def see(self, name: str, value: Tensor) -> None:
         """The value at one of the sites, in the order of the computation."""
 
-    def end(self, batch: Placed, embedding: Tensor) -> None:
-        """After a pass; `embedding` [B, T, E] is what the unembedding reads."""
+    def end(self, batch: Placed, embedding: Tensor) -> None:  # noqa: ARG002
+        """After a pass: the sums join the means. `embedding` [B, T, E] is what the unembedding reads."""
+        for name, sums in self.sums.items():
+            self.means[name].add(batch, sums, self.tokens)
 
     def result(self, evidence: Evidence) -> Any:
         return self.makes(evidence=evidence, **self.known, **self.numbers())
@@ -161,17 +169,6 @@ class Accumulator:
             for name, mean in self.means.items()
             for part in ("sums", "spread", "weights", "sequences")
         }
-
-
-class Rows(Accumulator):
-    """One whose means have an entry for every site: `rows` gets [B, …] of each mean at each site, in turn."""
-
-    def begin(self, batch: Placed) -> None:  # noqa: ARG002
-        self.rows: dict[str, list[Tensor]] = {name: [] for name in self.means}
-
-    def end(self, batch: Placed, embedding: Tensor) -> None:  # noqa: ARG002
-        for name, rows in self.rows.items():
-            self.means[name].add(batch, torch.stack(rows, 1))
 
 
 class EvidenceSums(Accumulator):
@@ -194,9 +191,18 @@ class EvidenceSums(Accumulator):
         return {**super().state(), "hashes": self.hashes, "pairs": self.pairs}
 
     def result(self, evidence: Evidence | None = None) -> Evidence:  # noqa: ARG002
+        """The text, once it is read."""
         total = sum(int(piece) << (16 * i) for i, piece in enumerate(self.hashes.tolist()))
         counted = self.means["counted"]
         return Evidence(int(counted.total), int(counted.sequences[0]), f"{total % 2**64:016x}")
+
+
+def evidence_of(batches: Iterable[Placed]) -> Evidence:
+    """What text this is."""
+    text = EvidenceSums()
+    for batch in batches:
+        text.begin(batch)
+    return text.result()
 
 
 def _hash_rows(ids: Tensor) -> Tensor:
@@ -303,7 +309,7 @@ def placed(batches: Batches, device: torch.device) -> Iterator[Placed]:
 
 
 def observe(model: LanguageModel, batch: Batch) -> tuple[Tensor, Tensor | None]:
-    """One pass: the embedding [B, T, E], and the logits [B, T, V] if somebody listens there."""
+    """One pass: the embedding [B, T, E], and the logits [B, T, V] if a hook listens there."""
     tap = model.tap()
     embedding = model.output_embedding(batch.tokens, documents=batch.documents, tap=tap)
     return embedding, tap("logits", embedding @ model.unembedding.T) if tap.wants("logits") else None
@@ -313,6 +319,20 @@ def need_targets(mean: Mean) -> None:
     """Refuse a mean over targets of a text without any."""
     if mean.total == 0:
         raise UserError("no position has a next token: give windows of at least two tokens, or targets")
+
+
+def counting(progress: Callable[..., None] | None, total: int, *name: str) -> Done:
+    """To be called when more are done: tells `progress`, if there is one, the name, how many, and of how
+    many."""
+    done = 0
+
+    def more(count: int = 1) -> None:
+        nonlocal done
+        done += count
+        if progress is not None:
+            progress(*name, done, total)
+
+    return more
 
 
 def _pass(model: LanguageModel, batch: Placed, all_sums: Sequence[Accumulator]) -> None:
@@ -341,15 +361,6 @@ def _process() -> tuple[int, int]:
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1
-
-
-def on_any_process(flag: bool) -> bool:
-    """Whether `flag` holds in this process or, under torchrun, in any other."""
-    if _process()[1] == 1:
-        return flag
-    shared = torch.tensor(int(flag), device="cuda" if dist.get_backend() == "nccl" else "cpu")
-    dist.all_reduce(shared, op=dist.ReduceOp.MAX)
-    return bool(shared)
 
 
 def share_sums(all_sums: Sequence[Accumulator]) -> None:

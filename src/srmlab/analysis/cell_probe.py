@@ -68,7 +68,7 @@ class CellProbe(Result):
         for s, name in enumerate(self.streams):
             over = ", ".join(f"{value:.2f}" for value in self.held[:, s])
             last, null = self.text("held", ".3f", (-1, s)), self.text("shuffled", "+.3f", (-1, s))
-            lines.append(f"  {name}: R² {over} by segment; at last {last}, shuffled {null}")
+            lines.append(f"  {name}: R² {over} by segment; after the last {last}, shuffled {null}")
         return "\n".join(lines)
 
 
@@ -114,8 +114,8 @@ class ProbeSums(Accumulator):
         self.width = (len(model.streams), model.stream_dim + 1)
         self.values = model.config.vocab_size
         K, (S, D) = len(points), self.width
-        self.sums = Sums.empty(K, S, features=D, values=self.values)
-        self.null = torch.zeros_like(self.sums.xy)
+        self.all = Sums.empty(K, S, features=D, values=self.values)
+        self.null = torch.zeros_like(self.all.xy)
         places = model.config.context - model.config.puzzle_positions
         places = places if places <= MOST_PLACES else 0  # else it would take too much memory
         self.cells = Sums.empty(S, places, features=D, values=self.values)  # after the last segment
@@ -143,10 +143,10 @@ class ProbeSums(Accumulator):
         x = torch.cat((z, torch.ones_like(z[..., :1])), -1) * self.counted[..., None]
         k = self.points[name]
         xx = x.mT @ x  # [S, B, D, D]
-        self.sums.xx[:, k].index_add_(0, self.part, xx.transpose(0, 1))
-        self.sums.xy[:, k].index_add_(0, self.part, (x.mT @ self.right).transpose(0, 1))
+        self.all.xx[:, k].index_add_(0, self.part, xx.transpose(0, 1))
+        self.all.xy[:, k].index_add_(0, self.part, (x.mT @ self.right).transpose(0, 1))
         self.null[:, k].index_add_(0, self.part, (x.mT @ self.exchanged).transpose(0, 1))
-        self.sums.yy[:, k].index_add_(0, self.part, self.right.sum(1)[:, None].expand(-1, len(z), -1))
+        self.all.yy[:, k].index_add_(0, self.part, self.right.sum(1)[:, None].expand(-1, len(z), -1))
         if k == len(self.points) - 1 and self.cells.yy.shape[2]:
             T = x.shape[2]
             each = x.permute(1, 0, 2, 3)  # [B, S, T, D]
@@ -157,15 +157,15 @@ class ProbeSums(Accumulator):
                 self.cells.yy[part, :, :T] += right[row].expand(len(z), -1, -1)
 
     def state(self) -> dict[str, Tensor]:
-        parts = {"null": self.null, **{f"all.{name}": value for name, value in vars(self.sums).items()}}
+        parts = {"null": self.null, **{f"all.{name}": value for name, value in vars(self.all).items()}}
         return parts | {f"cells.{name}": value for name, value in vars(self.cells).items()}
 
     def result(self, evidence: Evidence) -> CellProbe:
         found: dict[str, list[Tensor]] = {"held": [], "shuffled": [], "digit": [], "cell": []}
-        null = Sums(self.sums.xx, self.null, self.sums.yy)
+        null = Sums(self.all.xx, self.null, self.all.yy)
         for part in range(PARTS):
-            weights, share = self.sums.without(part)
-            held, total = parted(self.sums, part, weights, share)
+            weights, share = self.all.without(part)
+            held, total = parted(self.all, part, weights, share)
             found["held"].append(1 - held.sum(-1) / total.sum(-1))
             found["digit"].append(1 - held[-1] / total[-1])
             exchanged, _ = null.without(part)

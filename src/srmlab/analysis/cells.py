@@ -25,10 +25,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture
+from srmlab.analysis.capture import Batches, Mean, Placed, capture
 from srmlab.analysis.registry import Analysis, Request, register
 from srmlab.analysis.result import Array, Measured, Result, derived, require
-from srmlab.analysis.states import Finished, settling
+from srmlab.analysis.states import LevelReader, settling
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
 
@@ -88,27 +88,6 @@ class Cells(Result):
         return "\n".join(lines)
 
 
-class LevelReader(Accumulator):
-    """Reads the state after every level as if it were the last. `values` [level] are the likeliest [B, T]."""
-
-    def __init__(self, model: LanguageModel, every: int = 1) -> None:
-        self.model, self.levels = model, Finished(model, every)
-        self.sites = self.levels.sites
-
-    def begin(self, batch: Placed) -> None:
-        self.batch = batch
-        self.values: list[Tensor] = []
-
-    def see(self, name: str, value: Tensor) -> None:
-        if found := self.levels.see(name, value, self.batch.documents):
-            self.read(found[1])
-
-    def read(self, state: Tensor) -> None:
-        """A state [B, T, S, D]."""
-        logits = self.model.read_out(state) @ self.model.unembedding.T
-        self.values.append(logits.argmax(-1))
-
-
 class CellSums(LevelReader):
     makes = Cells
 
@@ -116,7 +95,8 @@ class CellSums(LevelReader):
         super().__init__(model)
         self.known = self.settings = {"segment_depth": segment_depth}
         P = len(self.levels)
-        self.means = {name: Mean(P) for name in ("right", "solved", "settles", "lost")} | {"flipped": Mean()}
+        self.means = {name: Mean(P, over="targets") for name in ("right", "settles", "lost")}
+        self.means |= {"solved": Mean(P), "flipped": Mean()}
 
     def end(self, batch: Placed, embedding: Tensor) -> None:  # noqa: ARG002
         counted = batch.counted
@@ -125,7 +105,7 @@ class CellSums(LevelReader):
         lost[1:] = right[:-1] & ~right[1:]
         cells = {"right": right, "settles": settling(right), "lost": lost}
         for name, values in cells.items():
-            self.means[name].add(batch, (values * counted).sum(-1).T, counted.sum(1))
+            self.means[name].add(batch, (values * counted).sum(-1).T)
         self.means["solved"].add(batch, (right | ~counted).all(-1).T, torch.ones(len(counted)))
         somewhere = right.any(0) & counted
         self.means["flipped"].add(batch, (lost.any(0) & somewhere).sum(1), somewhere.sum(1))

@@ -3,14 +3,13 @@ inside, beside untrained twins.
 
 Losses are taken window by window on one text, so that the difference of two models is paired: what makes a
 window hard for one makes it hard for the other. Intervals are Student's at 95 %, over windows; they say
-nothing of other seeds (`srmlab sweep` does).
+nothing about other seeds (`srmlab sweep` does).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -39,9 +38,6 @@ class Compared:
     difference: Interval | None  # its loss less the first one's, on the same windows; None of the first
     inside: Inside
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @torch.no_grad()
 def window_losses(model: LanguageModel, batches: Sequence[Batch], progress: Callable[[], None]) -> np.ndarray:
@@ -64,8 +60,8 @@ def compare(
     progress: Callable[[], None] = lambda: None,
     twins: int | None = None,
 ) -> list[Compared]:
-    """One row a model, in their order; differences are to the first. So many untrained twins stand beside
-    what is inside; by default 3, and none of a large model. `progress` is called after every batch, and once
+    """One row a model, in their order; differences are to the first. `twins` untrained twins stand beside
+    what is inside; by default 3, and none for a large model. `progress` is called after every batch, and once
     more a model.
     """
     losses = {name: window_losses(model, batches, progress) for name, model in models.items()}

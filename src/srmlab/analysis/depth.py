@@ -27,11 +27,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture, need_targets
+from srmlab.analysis.capture import Batches, Mean, Placed, capture, need_targets
 from srmlab.analysis.readout import chunks
 from srmlab.analysis.registry import Analysis, register
 from srmlab.analysis.result import Array, Coordinate, Evidence, Measured, Result, derived, require
-from srmlab.analysis.states import Finished, settling
+from srmlab.analysis.states import LevelReader, settling
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
 
@@ -98,29 +98,24 @@ def at_depth(model: LanguageModel, depth: int, gradient_depth: int | None = None
     return model.at_depth(depth, gradient_depth)
 
 
-class DepthSums(Accumulator):
+class DepthSums(LevelReader):
     makes = Depth
 
     def __init__(self, model: LanguageModel, trained: int) -> None:
-        self.model, self.trained = model, trained
+        super().__init__(model)
+        self.trained = trained
         depths = np.arange(1, model.depth + 1)
         self.known = {"trained": trained, "unit": model.level_name, "depths": depths}
         self.settings = {"trained": trained}
-        self.levels = Finished(model)
-        self.sites = self.levels.sites
-        P = len(self.levels)
-        self.means = {"loss": Mean(P), "agreement": Mean(P), "settled": Mean(P)}
+        names = ("loss", "agreement", "settled")
+        self.means = {name: Mean(len(self.levels), over="targets") for name in names}
 
     def begin(self, batch: Placed) -> None:
-        self.batch = batch
+        super().begin(batch)
         self.losses: list[Tensor] = []
-        self.predictions: list[Tensor] = []
 
-    def see(self, name: str, value: Tensor) -> None:
-        found = self.levels.see(name, value, self.batch.documents)
-        if found is None:
-            return
-        embedding = self.model.read_out(found[1]).flatten(0, 1)
+    def read(self, state: Tensor) -> None:
+        embedding = self.model.read_out(state).flatten(0, 1)
         targets = self.batch.targets.flatten()
         loss = embedding.new_empty(len(targets), dtype=torch.float32)
         prediction = torch.empty_like(targets)
@@ -130,18 +125,15 @@ class DepthSums(Accumulator):
             loss[rows] = -log_p.gather(-1, targets[rows].clamp(min=0)[:, None]).squeeze(-1)
             prediction[rows] = log_p.argmax(-1)
         self.losses.append(loss * self.batch.counted.flatten())
-        self.predictions.append(prediction)
+        self.values.append(prediction)
 
     def end(self, batch: Placed, embedding: Tensor) -> None:  # noqa: ARG002
-        B, T = batch.tokens.shape
-        counted = batch.counted
-        same = torch.stack(self.predictions) == self.predictions[self.trained - 1]  # [P, B·T]
+        same = torch.stack(self.values) == self.values[self.trained - 1]  # [P, B·T]
         settled = torch.zeros_like(same, dtype=torch.float32)
         settled[: self.trained] = settling(same[: self.trained])
         rows = {"loss": torch.stack(self.losses), "agreement": same.float(), "settled": settled}
         for name, values in rows.items():
-            per_sequence = (values.view(-1, B, T) * counted).sum(-1).T
-            self.means[name].add(batch, per_sequence, counted.sum(1))
+            self.means[name].add(batch, (values.view(-1, *batch.tokens.shape) * batch.counted).sum(-1).T)
 
     def result(self, evidence: Evidence) -> Depth:
         need_targets(self.means["loss"])

@@ -70,20 +70,20 @@ def settled(curves: Array, still: float = STILL) -> Array:
     )
 
 
-def convergence(curve: Array, tolerance: float = TOLERANCE) -> float:
-    """The earliest transition after which every relative change of a drift curve stays under `tolerance`,
-    else the last. NaN if a gap in the curve (a group that a random order skips) leaves it unknown."""
-    found = float(convergences(np.asarray(curve)[:, None], tolerance)[0])
+def convergence(curve: Array) -> float:
+    """The earliest transition after which every relative change of a drift curve stays under 10 %, else the
+    last. NaN if a gap in the curve (a group that a random order skips) leaves it unknown."""
+    found = float(convergences(np.asarray(curve)[:, None])[0])
     return int(found) if math.isfinite(found) else found
 
 
-def convergences(curves: Array, tolerance: float = TOLERANCE) -> Array:
+def convergences(curves: Array) -> Array:
     """[stream] The convergence of each of the curves [transition, stream]."""
     transitions, streams = curves.shape
     if transitions == 0:
         return np.full(streams, np.nan)
     change = np.abs(np.diff(curves, axis=0)) / np.maximum(np.abs(curves[:-1]), FLOOR)
-    restless = ~(change < tolerance)  # NaN too
+    restless = ~(change < TOLERANCE)  # NaN too
     after_last = transitions - 1 - restless[::-1].argmax(0) if transitions > 1 else 0
     settled = np.where(restless.any(0), after_last, 0)
     each = np.arange(streams)
@@ -163,23 +163,19 @@ class Drift(Result):
     def places(self, axis: str, size: int) -> Sequence[object]:
         return self.groups if axis == "group" else super().places(axis, size)
 
-    def curves(self, metric: Metric = "cosine") -> Array:
-        return self.cosine if metric == "cosine" else self.kl
-
-    def convergence(self, metric: Metric = "cosine", tolerance: float = TOLERANCE) -> dict[str, Convergence]:
+    def convergence(self, metric: Metric = "cosine") -> dict[str, Convergence]:
         """For every step group, when its streams converge."""
-        curves = self.curves(metric)
+        curves = getattr(self, metric)
         return {
             group: Convergence(
-                tuple(int(t) if math.isfinite(t) else t for t in convergences(curves[g], tolerance)),
-                curves.shape[1],
+                tuple(int(t) if math.isfinite(t) else t for t in convergences(curves[g])), curves.shape[1]
             )
             for g, group in enumerate(self.groups)
         }
 
     def quartiles(self, metric: Metric = "cosine") -> Array:
         """[3, group, transition] The lower quartile, median and upper quartile over streams."""
-        curves = self.curves(metric)
+        curves = getattr(self, metric)
         if np.isfinite(curves).all():
             return np.quantile(curves, (0.25, 0.5, 0.75), axis=2)
         with warnings.catch_warnings():  # a group that a random order skips has no drift there
@@ -197,7 +193,7 @@ class Drift(Result):
     @derived("metric group stream", "transition")
     def converged(self) -> Array:
         """When each stream converges; NaN where a gap hides it."""
-        return np.array([[convergences(curves) for curves in self.curves(metric)] for metric in METRICS])
+        return np.array([[convergences(curves) for curves in getattr(self, metric)] for metric in METRICS])
 
     @derived("metric group", "transition")
     def mean_convergence(self) -> Array:
@@ -262,7 +258,7 @@ class Drift(Result):
 
 
 def absolute(curves: Array) -> str:
-    """The absolute rule in words, of a group's curves [transition, stream]."""
+    """The absolute rule in words, for a group's curves [transition, stream]."""
     when = settled(curves)
     quiet = when[np.isfinite(when)]
     mean = f", from transition {quiet.mean():.1f} on average" if len(quiet) else ""
@@ -337,13 +333,9 @@ class DriftSums(Accumulator):
             "direction": direction,
         }
         self.sites = contributions.sites
-        self.shape = (len(contributions.groups), contributions.layers - 1, len(contributions.streams))
-        self.means = {"cosine": Mean(*self.shape), "kl": Mean(*self.shape)}
-        self.sums: dict[str, Tensor] = {}
+        shape = (len(contributions.groups), contributions.layers - 1, len(contributions.streams))
+        self.means = {"cosine": Mean(*shape), "kl": Mean(*shape)}
         self.before: dict[int, Softened | None] = {}
-
-    def begin(self, batch: Placed) -> None:
-        self.sums = {name: torch.zeros(batch.tokens.shape[0], *self.shape) for name in self.means}
 
     def see(self, name: str, value: Tensor) -> None:
         for group, layer, contribution in self.reader.see(name, value):
@@ -361,12 +353,11 @@ class DriftSums(Accumulator):
                     distance = before.cosine_distance(now)
                 else:
                     distance = before.kl(now) if self.direction == "forward" else now.kl(before)
-                self.sums[name][:, group, transition] = distance.sum(-1).T.cpu()
+                self.sums[name][:, group, transition] = distance.sum(-1).T
 
-    def end(self, batch: Placed, embedding: Tensor) -> None:  # noqa: ARG002
+    def end(self, batch: Placed, embedding: Tensor) -> None:
+        super().end(batch, embedding)
         self.before.clear()
-        for name, sums in self.sums.items():
-            self.means[name].add(batch, sums)
 
 
 class Softened:

@@ -24,7 +24,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from torch import Tensor
 
-from srmlab.analysis.ablation import FinalAblation
+from srmlab.analysis.ablation import AblationSums
 from srmlab.analysis.alignment import AlignmentSums
 from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture, read_twice
 from srmlab.analysis.drift import Contributions, DriftSums
@@ -32,7 +32,7 @@ from srmlab.analysis.readout import sequence_losses
 from srmlab.analysis.registry import streams_of
 from srmlab.analysis.result import Array, Coordinate, Evidence, Measured, Result, require
 from srmlab.analysis.routing import RoutingSums
-from srmlab.analysis.states import StateSums
+from srmlab.analysis.states import StateSums, points_of
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
 
@@ -124,11 +124,10 @@ class LossSums(Accumulator):
 
     def __init__(self, model: LanguageModel) -> None:
         self.unembedding = model.unembedding.detach().float()
-        self.means = {"loss": Mean()}
+        self.means = {"loss": Mean(over="targets")}
 
     def end(self, batch: Placed, embedding: Tensor) -> None:
-        losses = sequence_losses(embedding, self.unembedding, batch.targets)
-        self.means["loss"].add(batch, losses, batch.counted.sum(1))
+        self.means["loss"].add(batch, sequence_losses(embedding, self.unembedding, batch.targets))
 
     def result(self, evidence: Evidence) -> Mean:  # noqa: ARG002
         return self.means["loss"]
@@ -180,13 +179,13 @@ def _analyses(model: LanguageModel, batches: Batches, threshold: float) -> tuple
     accumulators: dict[str, Accumulator] = {
         "alignment": AlignmentSums(model),
         "drift": DriftSums(Contributions(model)),
-        "states": StateSums(model, last=True),
+        "states": StateSums(model, points_of(model)[-1:]),
         "loss": LossSums(model),
     }
     if model.config.connection == "attention":
         accumulators["routing"] = RoutingSums(model, threshold)
     found = dict(zip(accumulators, capture(model, batches, *accumulators.values()), strict=True))
-    (found["ablation"],) = capture(model, batches, FinalAblation(model, "mean", found["states"]))
+    (found["ablation"],) = capture(model, batches, AblationSums(model, "mean", found["states"]))
     return found, found["loss"]
 
 

@@ -1,12 +1,12 @@
-"""Edge attribution: what one prediction owes to every edge between the streams, back from its logit.
+"""Edge attribution: how much one prediction owes to each edge between streams, traced back from its logit.
 
-The streams of a token meet in the connection only. With the patterns held, what a target is given is a sum
+The streams of a token meet in the connection only. With the patterns held, what a target receives is a sum
 over sources and heads, pattern × value × output, with no remainder; so with g the gradient of the logit
 with respect to a weight of the pattern,
 
     edge[source → target] = weight · g
 
-is exactly that message's part of (gradient of the logit) · (what the target is given): over sources and heads
+is exactly that message's part of (gradient of the logit) · (what the target receives): over sources and heads
 the edges of a target add up to it. What becomes of a message after that, through norms, MLPs and attention
 over tokens, is not linear: there the gradient stands for it, and an edge is an estimate of what the logit
 loses without it, to be checked by cutting it. Between the layers
@@ -34,11 +34,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from srmlab.analysis.interventions import Hook
+from srmlab.analysis.interventions import Hook, within
 from srmlab.analysis.readout import Readout
 from srmlab.analysis.registry import pattern_sites, streams_of
 from srmlab.analysis.states import StateMeans, points_of, state_means
-from srmlab.errors import UserError
 from srmlab.models import HookPoint, LanguageModel
 
 
@@ -67,10 +66,9 @@ def edge_attribution(
     every edge. `means` are the mean states, by default the prompt's own; `hooks` intervene while it runs."""
     model = streams_of(model, "edge_attribution")
     sites = pattern_sites(model, "edge_attribution")
-    if not 0 <= token < len(tokens):
-        raise UserError(f"token {token} is not in 0…{len(tokens) - 1}")
-    if target is not None and not 0 <= target < model.config.vocab_size:
-        raise UserError(f"target {target} is not in 0…{model.config.vocab_size - 1}")
+    within("token", token, len(tokens))
+    if target is not None:
+        within("target", target, model.config.vocab_size)
     tokens = tokens[: token + 1].to(model.device)  # what comes later cannot matter
     means = means or state_means(model, [tokens[None]])
     whole = model.at_depth(model.depth, model.depth)  # the same weights, with a gradient through all layers

@@ -2,7 +2,7 @@
 
 An edge (layer, head, target, source) is one weight of the connection's pattern. Every edge gets a gate g, 1
 in the model as it is, and carries g · weight + (1 − g) · level. The level is 0 (`by="zero"`: a closed edge
-says nothing), or the edge's mean weight (`by="mean"`: it goes on speaking, but no longer depends on the
+carries nothing), or the edge's mean weight (`by="mean"`: it still contributes, but no longer depends on the
 token). The pattern of later layers answers to what a closed gate changes.
 
     exact         the change of the loss when this one gate is closed: one pass for every edge
@@ -30,15 +30,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import count
 from typing import Annotated, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from srmlab.analysis.capture import Accumulator, Batches, EvidenceSums, Mean, Placed, finished, placed
+from srmlab.analysis.bootstrap import correlation
+from srmlab.analysis.capture import (
+    Accumulator,
+    Batches,
+    Done,
+    Mean,
+    Placed,
+    counting,
+    evidence_of,
+    finished,
+    placed,
+)
 from srmlab.analysis.depth import at_depth
 from srmlab.analysis.interventions import Hook
 from srmlab.analysis.readout import sequence_losses
@@ -53,7 +62,7 @@ NODES = 8  # gates' values at which the integrated gradient is taken
 TOGETHER = 4096  # tokens of a pass in which edges are closed one by one
 CLOSED = 0.25  # of the edges, from one size of a circuit to the next
 AXES = "layer head target source"
-Say = Callable[[str, int], Callable[[], None]]  # what, and how much of it → called when one of it is done
+Say = Callable[[str, int], Done]  # what, and how much of it
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -103,16 +112,16 @@ class Edges(Result):
     @derived("", "correlation")
     def agreement(self) -> float:
         """Of attribution with the exact effect, over the edges that were closed one by one."""
-        return correlation(self.attribution, self.exact)
+        return float(np.nan_to_num(correlation(self.attribution, self.exact)))
 
     @derived("", "correlation")
     def integrated_agreement(self) -> float:
-        return correlation(self.integrated, self.exact)
+        return float(np.nan_to_num(correlation(self.integrated, self.exact)))
 
     @derived("", "correlation")
     def weight_agreement(self) -> float:
         """Of the mean weight, which takes no gradient, with the exact effect."""
-        return correlation(self.weight, self.exact)
+        return float(np.nan_to_num(correlation(self.weight, self.exact)))
 
     def headline(self) -> str:
         return (
@@ -122,7 +131,7 @@ class Edges(Result):
 
     def summary(self) -> str:
         tried = int(np.isfinite(self.exact).sum())
-        closed = "says nothing" if self.by == "zero" else "has its mean weight"
+        closed = "carries nothing" if self.by == "zero" else "has its mean weight"
         at = smallest_within(self.chosen, self.margin)
         lines = [
             f"Edges ({self.evidence})",
@@ -148,14 +157,6 @@ class Edges(Result):
 def named(edge: Sequence[int]) -> str:
     layer, head, target, source = edge
     return f"layer {layer}, head {head}, S{target} ← S{source}"
-
-
-def correlation(a: Array, b: Array) -> float:
-    """Pearson's, over the places where both are known."""
-    known = np.isfinite(a) & np.isfinite(b)
-    x, y = a[known] - a[known].mean(), b[known] - b[known].mean()
-    size = float(np.sqrt(np.square(x).sum() * np.square(y).sum()))
-    return float((x * y).sum() / size) if size > 0 else 0.0
 
 
 def gate_edges(model: LanguageModel, gates: Tensor, levels: Tensor | None = None) -> list[Hook]:
@@ -196,9 +197,9 @@ class Circuits:
 
     def mean(self, rows: Tensor, over: Literal["tokens", "targets"] = "targets") -> Mean:
         """The mean of per-sequence sums [N, …]."""
-        found = Mean(*rows.shape[1:])
+        found = Mean(*rows.shape[1:], over=over)
         for batch, part in zip(self.batches, rows.split([len(b.tokens) for b in self.batches]), strict=True):
-            found.add(batch, part, batch.counted.sum(1) if over == "targets" else None)
+            found.add(batch, part)
         return found
 
     def weights(self) -> Tensor:
@@ -233,7 +234,7 @@ class Circuits:
             losses.append(loss.detach().cpu())
         return torch.cat(rows), torch.cat(losses)
 
-    def integrated(self, done: Callable[[], None]) -> Tensor:
+    def integrated(self, done: Done) -> Tensor:
         """[N, L, H, target, source] The mean of −∂loss/∂gate while all gates open together."""
         total = torch.zeros(())
         for place, share in zip(*np.polynomial.legendre.leggauss(NODES), strict=True):
@@ -241,7 +242,7 @@ class Circuits:
             done()
         return total
 
-    def exact(self, edges: Sequence[int], done: Callable[[], None]) -> Tensor:
+    def exact(self, edges: Sequence[int], done: Done) -> Tensor:
         """[N, L, H, target, source] The change of the loss with one edge closed, for some edges (by their
         number); NaN for the rest."""
         before, rows = self.loss(self.open), []
@@ -255,8 +256,7 @@ class Circuits:
                 with torch.inference_mode():
                     losses = self.losses(repeated(batch, n), gates.repeat_interleave(B, 0))
                 change[:, together] = losses.cpu().view(n, B).T
-                for _ in range(n):
-                    done()
+                done(n)
             rows.append(change)
         return (torch.cat(rows) - before[:, None]).view(-1, *self.shape)
 
@@ -326,10 +326,10 @@ def edges(
         raise UserError("edges are chosen on one half of the text and tested on the other: give two batches")
     for batch in given:
         model.check_tokens(batch.tokens, documents=batch.documents, targets=batch.targets)
-    text = EvidenceSums()
-    for batch in given:
-        text.begin(batch)
-    say = partial(counted, progress)
+
+    def say(name: str, total: int) -> Done:
+        return counting(progress, total, name)
+
     with model.evaluating():
         here, there = (Circuits(model, part) for part in (given[: len(given) // 2], given[len(given) // 2 :]))
         draw = torch.Generator().manual_seed(seed)
@@ -354,7 +354,7 @@ def edges(
         costs = there.costs([*orders.values(), *random], sizes, say)  # [N, order, size]
         means |= {name: there.mean(costs[:, i]) for i, name in enumerate(orders)}
         means["random"] = there.mean(costs[:, len(orders) :])
-    return finished(EdgeSums(by, margin, sizes, means), text.result())
+    return finished(EdgeSums(by, margin, sizes, means), evidence_of(given))
 
 
 def check(margin: float, by: str, draws: int) -> None:
@@ -390,15 +390,3 @@ def first(order: Tensor, size: int, like: Tensor) -> Tensor:
 def ranking(mean: Mean) -> Tensor:
     """The numbers of the edges, the largest first."""
     return torch.from_numpy(mean.mean).flatten().argsort(descending=True, stable=True)
-
-
-def counted(progress: Callable[[str, int, int], None] | None, name: str, total: int) -> Callable[[], None]:
-    """What is called whenever one of `total` is done."""
-    numbers = count(1)
-
-    def done() -> None:
-        number = next(numbers)
-        if progress is not None:
-            progress(name, number, total)
-
-    return done

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srmlab.analysis.capture import EvidenceSums, Mean, Placed, observe, place
+from srmlab.analysis.capture import Mean, Placed, evidence_of, observe, place
 from srmlab.analysis.interventions import Hook
 from srmlab.analysis.readout import BITS, chunks, kl_divergence
 from srmlab.analysis.result import Array, Axes, Result, derived, require
@@ -83,24 +83,18 @@ def effect(
     batch = place(tokens if targets is None else (tokens, targets), model.device)
     model.check_tokens(batch.tokens, targets=batch.targets)
     with model.evaluating(), torch.inference_mode():
-        with model.hooks(
-            [(name, _listen) for name, _ in hooks]
-        ):  # the same arithmetic as in the changed pass
-            before = Prediction(*observe(model, batch), model.unembedding.float())
-        with model.hooks(hooks):
-            after = Prediction(*observe(model, batch), model.unembedding.float())
-        kl, losses = _compare(before, after, batch)
+        listening = [(name, _listen) for name, _ in hooks]  # the same arithmetic as in the changed pass
+        before, after = (_predictions(model, batch, some) for some in (listening, hooks))
+        kl, losses = _compare(before, after, batch, model.config.vocab_size)
         T = batch.tokens.shape[1]
-        p, q = (found.log_p(slice(T - 1, None, T)).exp() for found in (before, after))
+        p, q = (log_p(slice(T - 1, None, T)).exp() for log_p in (before, after))
     ranked = (q - p).abs().topk(min(top, p.shape[-1]), dim=-1).indices
-    text = EvidenceSums()
-    text.begin(batch)
     shape = batch.tokens.shape
-    mean_kl, change = Mean(), Mean()
+    mean_kl, change = Mean(), Mean(over="targets")
     mean_kl.add(batch, kl.view(shape).sum(1))
-    change.add(batch, (losses[1] - losses[0]).view(shape).nansum(1), batch.counted.sum(1))
+    change.add(batch, (losses[1] - losses[0]).view(shape).nansum(1))
     return Effect(
-        evidence=text.result(),
+        evidence=evidence_of([batch]),
         errors={
             "mean_kl": mean_kl.standard_error,
             "mean_bits": np.asarray(mean_kl.standard_error * BITS),
@@ -119,27 +113,30 @@ def _listen(value: Tensor, hook: HookPoint) -> None:
     """Changes nothing."""
 
 
-class Prediction:
+LogP = Callable[[slice], Tensor]  # some of the B·T positions → log-probabilities of the next token [n, V]
+
+
+def _predictions(model: LanguageModel, batch: Placed, hooks: Sequence[Hook]) -> LogP:
     """The next-token distributions of a pass: of its logits if they were looked at, else of its embedding."""
+    with model.hooks(hooks):
+        embedding, logits = observe(model, batch)
+    unembedding = model.unembedding.float()
 
-    def __init__(self, embedding: Tensor, logits: Tensor | None, unembedding: Tensor) -> None:
-        self.embedding, self.unembedding = embedding.flatten(0, 1), unembedding
-        self.logits = None if logits is None else logits.flatten(0, 1)
+    def log_p(rows: slice) -> Tensor:
+        if logits is not None:
+            return logits.flatten(0, 1)[rows].float().log_softmax(-1)
+        return (embedding.flatten(0, 1)[rows].float() @ unembedding.T).log_softmax(-1)
 
-    def log_p(self, rows: slice) -> Tensor:
-        """[n, V] Log-probabilities after some of the B·T positions."""
-        if self.logits is not None:
-            return self.logits[rows].float().log_softmax(-1)
-        return (self.embedding[rows].float() @ self.unembedding.T).log_softmax(-1)
+    return log_p
 
 
-def _compare(before: Prediction, after: Prediction, batch: Placed) -> tuple[Tensor, Tensor]:
+def _compare(before: LogP, after: LogP, batch: Placed, vocabulary: int) -> tuple[Tensor, Tensor]:
     """KL [N] and the losses before and after [2, N] (NaN without target) of two passes."""
     targets = batch.targets.flatten()
     N, device = len(targets), targets.device
     kl, losses = torch.empty(N, device=device), torch.empty(2, N, device=device)
-    for rows in chunks(N, len(before.unembedding)):
-        p, q = before.log_p(rows), after.log_p(rows)
+    for rows in chunks(N, vocabulary):
+        p, q = before(rows), after(rows)
         kl[rows] = kl_divergence(p, q)
         index = targets[rows].clamp(min=0)[:, None]
         losses[:, rows] = -torch.stack([p.gather(-1, index), q.gather(-1, index)]).squeeze(-1)

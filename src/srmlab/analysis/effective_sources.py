@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srmlab.analysis.capture import Batches, Mean, Rows, capture
+from srmlab.analysis.capture import Accumulator, Batches, Mean, capture
 from srmlab.analysis.registry import Analysis, has_patterns, pattern_sites, register, streams_of
 from srmlab.analysis.result import Array, Measured, Result, derived
 from srmlab.models import LanguageModel
@@ -79,7 +79,7 @@ class EffectiveSources(Result):
         return "\n".join(lines)
 
 
-class SourceSums(Rows):
+class SourceSums(Accumulator):
     makes = EffectiveSources
 
     def __init__(self, model: LanguageModel) -> None:
@@ -89,12 +89,12 @@ class SourceSums(Rows):
         self.means = {"number": Mean(*shape), "weight": Mean(*shape, S)}
         self.means["above_twice_uniform"] = Mean(*shape, S)
 
-    def see(self, name: str, value: Tensor) -> None:  # noqa: ARG002
-        pattern = value.float()  # [B, T, H, target, source]
+    def see(self, name: str, value: Tensor) -> None:
+        layer, pattern = self.sites.index(name), value.float()  # [B, T, H, target, source]
         entropy = torch.special.entr(pattern).sum(-1)
-        self.rows["number"].append(entropy.exp().sum(1))
-        self.rows["weight"].append(pattern.sum(1))
-        self.rows["above_twice_uniform"].append((pattern > 2 / pattern.shape[-1]).sum(1))
+        self.sums["number"][:, layer] = entropy.exp().sum(1)
+        self.sums["weight"][:, layer] = pattern.sum(1)
+        self.sums["above_twice_uniform"][:, layer] = (pattern > 2 / pattern.shape[-1]).sum(1)
 
 
 def effective_sources(model: LanguageModel, batches: Batches) -> EffectiveSources:

@@ -1,4 +1,4 @@
-"""Fixed points: does a solved board stay solved, does the state come to rest, and where do wrong answers end?
+"""Fixed points: does a solved board stay solved, does the state settle, and where do wrong answers end up?
 
 A puzzle model, unrolled over its segments, is run for twice as many as it was trained for. K is the
 trained number, and k counts the ends of segments:
@@ -24,10 +24,11 @@ import torch
 from torch import Tensor
 
 from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture
-from srmlab.analysis.cells import LevelReader, puzzles_of, reads_puzzles, segment_of
+from srmlab.analysis.cells import puzzles_of, reads_puzzles, segment_of
 from srmlab.analysis.depth import deepened
 from srmlab.analysis.registry import Analysis, register
 from srmlab.analysis.result import Array, Coordinate, Measured, Result, derived
+from srmlab.analysis.states import LevelReader
 from srmlab.models import LanguageModel
 
 ENDS = ("stuck", "cycling", "escaping")
@@ -139,12 +140,10 @@ def returns(values: Tensor, counted: Tensor) -> Tensor:
     return (as_last & left).any(0)
 
 
-def fixed_points(
-    model: LanguageModel, batches: Batches, segment_depth: int, max_depth: int | None = None
-) -> FixedPoints:
+def fixed_points(model: LanguageModel, batches: Batches, segment_depth: int) -> FixedPoints:
     """What becomes of boards and states beyond the segments the model was trained for."""
     model = puzzles_of(model, "fixed points")
-    deep = deepened(model, max_depth)
+    deep = deepened(model, None)
     return capture(deep, batches, FixedPointSums(deep, segment_depth, model.depth // segment_depth))[0]
 
 

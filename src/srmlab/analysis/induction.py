@@ -14,8 +14,8 @@ token is lower in the second copy than in the first, in nats.
     True
 
 Each window of the text gives one sequence, drawn by the window's tokens: the same text has the same ones.
-What is read is not the text, so it is no part of a survey; untrained twins (`srmlab.analysis.null.twins`) are
-measured as the model is.
+What is read is not the text, so a survey does not include it; untrained twins (`srmlab.analysis.null.twins`)
+are measured as the model is.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture
-from srmlab.analysis.result import Array, Evidence, Measured, Result, derived
+from srmlab.analysis.result import Array, Measured, Result, derived
 from srmlab.models import HookPoint, LanguageModel
 from srmlab.models.loss import token_losses
 
@@ -73,14 +73,17 @@ class Induction(Result):
 
 
 class InductionSums(Accumulator):
+    makes = Induction
+
     def __init__(self, model: LanguageModel) -> None:
         self.model = model
         self.means = {"score": Mean(len(model.pattern_sites), model.config.sizes.heads), "gain": Mean()}
-        self.length = 0
 
     def end(self, batch: Placed, embedding: Tensor) -> None:  # noqa: ARG002
         tokens = repeated(batch.tokens, self.model.config.vocab_size)
-        self.length = n = tokens.shape[1] // 2
+        n = tokens.shape[1] // 2
+        uniform = float(np.mean([1 / (n + i + 1) for i in range(n - 1)])) if n > 1 else float("nan")
+        self.known = {"calls": tuple(self.model.pattern_sites), "length": n, "uniform": uniform}
         if n < 2:
             return
         scores: list[Tensor] = []
@@ -95,12 +98,6 @@ class InductionSums(Accumulator):
         count = torch.full((len(tokens),), n - 1)
         self.means["score"].add(batch, torch.stack(scores, 1), count)
         self.means["gain"].add(batch, losses[:, : n - 1].sum(1) - losses[:, n:].sum(1), count)
-
-    def result(self, evidence: Evidence) -> Induction:
-        n = self.length
-        uniform = float(np.mean([1 / (n + i + 1) for i in range(n - 1)])) if n > 1 else float("nan")
-        calls = tuple(self.model.pattern_sites)
-        return Induction(evidence=evidence, calls=calls, length=n, uniform=uniform, **self.numbers())
 
 
 def repeated(windows: Tensor, vocabulary: int) -> Tensor:

@@ -32,6 +32,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from srmlab.analysis.bootstrap import ranks
 from srmlab.analysis.capture import capture
 from srmlab.analysis.depth import deepened
 from srmlab.analysis.drift import Drift
@@ -70,25 +71,20 @@ class Inside:
 
 
 def inside(model: LanguageModel, batches: Sequence[Batch], twins: int) -> Inside:
-    """The numbers of a model beside those of so many untrained twins."""
+    """The numbers of a model beside those of this many untrained twins."""
     own = numbers(model, batches)
     others = [numbers(twin, batches) for _, twin in twins_of(model, twins)]
 
-    def beside(name: str, unit: str) -> Beside | None:
-        if name not in own:
-            return None
+    def beside(name: str, unit: str) -> Beside:
         return Beside(name, unit, own[name], tuple(other[name] for other in others))
 
-    collapse, change = beside("collapse", "cosine"), beside("change", "share of the state's length")
-    assert collapse is not None
-    assert change is not None
     losses, changes = by_level(deepened(model, None), batches)
     return Inside(
         depth=model.depth,
-        collapse=collapse,
-        streams=beside("streams", "cosine"),
-        drift=beside("drift", "cosine distance"),
-        change=change,
+        collapse=beside("collapse", "cosine"),
+        streams=beside("streams", "cosine") if "streams" in own else None,
+        drift=beside("drift", "cosine distance") if "drift" in own else None,
+        change=beside("change", "share of the state's length"),
         losses=losses,
         changes=changes,
         gates=tuple(exit_gates(model, batches)) if model.exit_sites else (),
@@ -132,10 +128,7 @@ def by_level(model: LanguageModel, batches: Sequence[Batch]) -> tuple[tuple[floa
 @torch.no_grad()
 def exit_gates(model: LanguageModel, batches: Sequence[Batch]) -> list[Gate]:
     """One for every level but the last."""
-    levels = model.depth - 1
-    found: dict[str, list[list[float]]] = {
-        name: [[] for _ in range(levels)] for name in ("gain", "knows", "shuffled", "entropy")
-    }
+    found: list[list[list[float]]] = []  # by window and level: gain, knows, shuffled, entropy
     generator = torch.Generator().manual_seed(0)
     with model.evaluating():
         for batch in batches:
@@ -147,15 +140,14 @@ def exit_gates(model: LanguageModel, batches: Sequence[Batch]) -> list[Gate]:
                 gain = loss[:-1, row, counted] - loss[-1, row, counted]  # [levels, tokens]
                 on, unsure = 1 - stop[:-1, row, counted], entropy[:-1, row, counted]
                 mixed = on[:, torch.randperm(on.shape[1], generator=generator)]
-                for level in range(levels):
-                    found["gain"][level].append(float(gain[level].mean()))
-                    found["knows"][level].append(rank_correlation(on[level], gain[level]))
-                    found["shuffled"][level].append(rank_correlation(mixed[level], gain[level]))
-                    found["entropy"][level].append(rank_correlation(unsure[level], gain[level]))
-    return [
-        Gate(level + 1, *(interval(np.array(values[level])) for values in found.values()))
-        for level in range(levels)
-    ]
+                found.append(
+                    [
+                        [float(gained.mean()), *(rank_correlation(score, gained) for score in scores)]
+                        for gained, *scores in zip(gain, on, mixed, unsure, strict=True)
+                    ]
+                )
+    by_level = np.array(found).reshape(-1, model.depth - 1, 4).transpose(1, 2, 0)  # [level, quantity, window]
+    return [Gate(level + 1, *map(interval, values)) for level, values in enumerate(by_level)]
 
 
 def read_gates(model: LanguageModel, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
@@ -183,14 +175,7 @@ def rank_correlation(x: Tensor, y: Tensor) -> float:
     >>> round(rank_correlation(torch.tensor([1.0, 2.0, 30.0]), torch.tensor([0.1, 0.5, 0.4])), 6)
     0.5
     """
-    ranks = torch.stack([rank(x), rank(y)]).double()
-    ranks = ranks - ranks.mean(1, keepdim=True)
-    lengths = ranks.norm(dim=1)
-    return float(ranks[0] @ ranks[1] / lengths.prod()) if lengths.min() > 0 else 0.0
-
-
-def rank(x: Tensor) -> Tensor:
-    """How many are smaller; those that are equal share their ranks."""
-    _, places, counts = x.unique(return_inverse=True, return_counts=True)
-    smaller = counts.cumsum(0) - counts
-    return (smaller + (counts - 1) / 2)[places]
+    both = torch.stack([ranks(x), ranks(y)])
+    both = both - both.mean(1, keepdim=True)
+    lengths = both.norm(dim=1)
+    return float(both[0] @ both[1] / lengths.prod()) if lengths.min() > 0 else 0.0

@@ -20,13 +20,13 @@ from typing import Annotated, ClassVar
 import numpy as np
 from torch import Tensor
 
-from srmlab.analysis.ablation import FinalAblation
+from srmlab.analysis.ablation import AblationSums
 from srmlab.analysis.capture import Batches, Mean, Placed, capture, read_twice
 from srmlab.analysis.readout import BITS
 from srmlab.analysis.registry import Analysis, Request, has_streams, register, streams_of
 from srmlab.analysis.replacement import By, check_by
 from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, plus_minus, require
-from srmlab.analysis.states import StateMeans, StateSums, means_in
+from srmlab.analysis.states import StateMeans, StateSums, means_in, points_of
 from srmlab.models import LanguageModel
 
 
@@ -74,12 +74,12 @@ class Interaction(Result):
         return "\n".join(lines)
 
     def _bits(self, name: str, a: int, b: int, form: str) -> str:
-        """All that an ablation does to the predictions is said in bits."""
+        """What an ablation does to predictions is reported in bits."""
         values, errors = getattr(self, name), self.standard_error(name)
         return plus_minus(values[a, b] * BITS, errors[a, b] * BITS, form)
 
 
-class InteractionSums(FinalAblation):
+class InteractionSums(AblationSums):
     def __init__(self, model: LanguageModel, by: By = "mean", means: StateMeans | None = None) -> None:
         S = len(model.streams)
         self.pairs = list(combinations(range(S), 2))
@@ -124,7 +124,7 @@ def interaction(
     model = streams_of(model, "interaction")
     check_by(by)
     if by == "mean" and means is None:
-        (means,) = capture(model, read_twice(batches), StateSums(model, last=True))
+        (means,) = capture(model, read_twice(batches), StateSums(model, points_of(model)[-1:]))
     return capture(model, batches, InteractionSums(model, by, means))[0]
 
 

@@ -1,4 +1,4 @@
-"""Interventions: change something inside the model on purpose, and see what becomes of the prediction.
+"""Interventions: change something inside the model on purpose, and see what happens to the prediction.
 
 Four kinds of change, each a list of hooks for `effect` (or for `model.hooks` and `model.run_with_hooks`;
 lists can be added):
@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from srmlab.analysis.registry import has_patterns, streams_of
+from srmlab.analysis.registry import pattern_sites, streams_of
 from srmlab.analysis.replacement import By, Layers, check_by, points_at, replacer, replacing
 from srmlab.analysis.states import StateMeans, stream_major
 from srmlab.errors import UserError
@@ -65,7 +65,6 @@ def replace_streams(
     layers: Layers = "every",
     by: By = "mean",
     means: StateMeans | None = None,
-    seed: int = 0,
 ) -> list[Hook]:
     """Hooks that replace streams after some layers ("last", "every", or layer numbers)."""
     model = streams_of(model, "replace_streams")
@@ -76,7 +75,7 @@ def replace_streams(
     points = points_at(model, layers)
     if by == "mean" and means is not None:
         means.check(model, points)
-    hook = replacing(chosen, replacer(by, means, seed))
+    hook = replacing(chosen, replacer(by, means))
     return [(point, hook) for point in points]
 
 
@@ -100,20 +99,10 @@ def cut_edges(model: LanguageModel, edges: Iterable[Edge], renormalise: bool = T
 
         return cut
 
-    return [(_pattern(model, layer), cutter(places)) for layer, places in by_layer.items()]
-
-
-def _pattern(model: LanguageModel, layer: int) -> str:
-    """The site of a layer's pattern."""
-    if not has_patterns(model):
-        raise UserError(
-            "there are no edges to cut: only a connection with a pattern, such as attention, has them"
-        )
-    if not 0 <= layer < len(model.exchanges):
-        raise UserError(f"cut_edges at layer {layer}: give one of 0 to {len(model.exchanges) - 1}")
-    site = model.exchanges[layer].pattern
-    assert site is not None
-    return site
+    sites = pattern_sites(model, "cut_edges") if by_layer else []
+    for layer in by_layer:
+        within("layer", layer, len(sites))
+    return [(sites[layer], cutter(places)) for layer, places in by_layer.items()]
 
 
 def _check_edge(place: tuple, pattern: Tensor, hook: HookPoint) -> None:
@@ -188,7 +177,7 @@ def at_point(point: Point, change: Change) -> list[Hook]:
 
 
 def put_in(point: Point, given: Tensor, where: Tensor) -> list[Hook]:
-    """Hooks that put `given` [B, T, S, D] in the place of the state at a point `where` [B, T, S] says so."""
+    """Hooks that put `given` [B, T, S, D] in place of a point's state where `where` [B, T, S] is true."""
 
     def change(state: Tensor, shown: Sequence[int], hook: HookPoint) -> Tensor:  # noqa: ARG001
         chosen = list(shown)
@@ -214,9 +203,8 @@ def hold_features(dictionary: Dictionary, held: Iterable[Held]) -> list[Hook]:
     held = list(held)
     config = dictionary.config
     for stream, feature, value in held:
-        for what, at, size in (("stream", stream, config.streams), ("feature", feature, config.features)):
-            if at not in range(size):
-                raise UserError(f"hold {what} {at}: give one of 0 to {size - 1}")
+        within("hold stream", stream, config.streams)
+        within("hold feature", feature, config.features)
         if not math.isfinite(value):
             raise UserError(f"hold feature {feature} at {value}: give a number")
     directions = dictionary.directions.detach()
@@ -283,28 +271,28 @@ class Intervention:
         return bool(self.ablations or self.cuts or self.holds)
 
     def check(self, model: LanguageModel, tokens: int, dictionary: Dictionary | None = None) -> None:
-        """Refuse what the model, or a prompt of so many tokens, does not have, in one line."""
+        """Refuse, in one line, what the model or a prompt of this many tokens does not have."""
         config = model.config
         for a in self.ablations:
-            _within("stream", a.stream, config.streams)
-            _within("first layer", a.first, config.depth)
-            _within("last layer", a.last, config.depth)
+            within("stream", a.stream, config.streams)
+            within("first layer", a.first, config.depth)
+            within("last layer", a.last, config.depth)
             if a.first > a.last:
                 raise UserError(f"layers {a.first}–{a.last} are not a range: swap them")
         for c in self.cuts:
-            _within("layer", c.layer, config.depth)
-            _within("head", c.head, config.stream_heads)
-            _within("target stream", c.target, config.streams)
-            _within("source stream", c.source, config.streams)
+            within("layer", c.layer, config.depth)
+            within("head", c.head, config.stream_heads)
+            within("target stream", c.target, config.streams)
+            within("source stream", c.source, config.streams)
             if c.token is not None:
-                _within("token", c.token, tokens)
+                within("token", c.token, tokens)
         if self.holds and dictionary is None:
             raise UserError(
-                "there is no dictionary of these weights to hold features of: srmlab dictionary RUN"
+                "no dictionary was learned on these weights, so no feature can be held: srmlab dictionary RUN"
             )
         for h in self.holds:
-            _within("stream", h.stream, config.streams)
-            _within("feature", h.feature, dictionary.config.features if dictionary else 0)
+            within("stream", h.stream, config.streams)
+            within("feature", h.feature, dictionary.config.features if dictionary else 0)
 
     def hooks(
         self, model: LanguageModel, means: StateMeans, dictionary: Dictionary | None = None
@@ -329,9 +317,9 @@ class Intervention:
         return {name: list(found) for name, found in dataclasses.asdict(self).items()}
 
 
-def _within(what: str, value: int, size: int) -> None:
-    if not 0 <= value < size:
-        raise UserError(f"{what} {value} is not in 0…{size - 1}")
+def within(what: str, value: int, size: int) -> None:
+    if value not in range(size):
+        raise UserError(f"{what} {value}: give one of 0 to {size - 1}")
 
 
 def _checked_streams(model: LanguageModel, streams: Iterable[int]) -> list[int]:

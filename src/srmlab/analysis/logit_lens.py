@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, Protocol
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -51,8 +51,6 @@ from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, r
 from srmlab.analysis.states import Finished, StateMeans, StateSums, means_in, points_of, stream_major
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
-
-Mode = Literal["corrected", "raw"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -80,9 +78,6 @@ class LogitLens(Result):
             for point in self.points
         ]
 
-    def curves(self, mode: Mode = "corrected") -> Array:
-        return self.corrected if mode == "corrected" else self.raw
-
     @derived("mode point", "nats, mean log-probability of the correct token")
     def stream_mean(self) -> Array:
         """[corrected, raw; point] Mean over streams."""
@@ -104,7 +99,7 @@ class LogitLens(Result):
         lines = [f"Stream-wise logit lens, {self.sampled:,} positions of {self.evidence}"]
         lines.append(f"  all streams: {', '.join(self.text('full', '.2f', (p,)) for p in range(P))} nats")
         for m, mode in enumerate(("corrected", "raw")):
-            order = np.argsort(-self.curves(mode)[-1], kind="stable")
+            order = np.argsort(-getattr(self, mode)[-1], kind="stable")
             last = ", ".join(f"{self.streams[s]} {self.text(mode, '.2f', (P - 1, s))}" for s in order[:4])
             mean = ", ".join(self.text("stream_mean", ".2f", (m, p)) for p in range(P))
             lines.append(f"  {mode}, mean over streams: {mean}; at the end {last}")
@@ -115,29 +110,19 @@ class LogitLens(Result):
         return "\n".join(lines)
 
 
-Asked = list[tuple[tuple[str, int, int], Tensor]]  # (field, point, stream), embeddings [n, E]
-
-
-class Decoder(Protocol):
-    """Turns a model's sites into embeddings to decode."""
-
-    sites: Sequence[str]
-    points: Sequence[str]
-    streams: Sequence[str]
-    unembedding: Tensor
-
-    def decode(self, name: str, value: Tensor, chosen: Tensor, documents: Tensor | None) -> Asked:
-        """What is to be decoded at a site, for positions `chosen` of B·T."""
-        ...
+# What is to be decoded at a site, for some of the B·T positions: (field, point, stream), embeddings [n, E]
+Asked = list[tuple[tuple[str, int, int], Tensor]]
 
 
 class StreamDecoder:
+    """For streams that add up to the output: each alone, the others at zero or at their mean."""
+
     def __init__(self, model: LanguageModel, means: StateMeans, through_post: bool = False) -> None:
         self.finished = Finished(model) if through_post else None
-        self.points: Sequence[str] = points_of(model) if self.finished is None else self.finished.points
+        self.points = points_of(model) if self.finished is None else self.finished.points
         means.check(model, self.points)
         self.sites: Sequence[str] = self.points if self.finished is None else self.finished.sites
-        self.streams: Sequence[str] = model.streams
+        self.streams = model.streams
         self.readout = Readout(model)
         self.unembedding = self.readout.unembedding
         stacked = torch.stack([means.at(point, model.device) for point in self.points], dim=1)  # [S, P, D]
@@ -167,8 +152,8 @@ class PlainDecoder:
 
     def __init__(self, model: LanguageModel) -> None:
         self.model = model
-        self.streams: Sequence[str] = model.streams
-        self.points: Sequence[str] = [point.name for point in model.points]
+        self.streams = model.streams
+        self.points = tuple(point.name for point in model.points)
         self.places = {
             site: (p, s) for p, point in enumerate(model.points) for s, site in enumerate(point.sites)
         }
@@ -188,7 +173,11 @@ class LensSums(Accumulator):
     makes = LogitLens
 
     def __init__(
-        self, decoder: Decoder, total_tokens: int, lens_tokens: int | None = LENS_TOKENS, seed: int = 0
+        self,
+        decoder: StreamDecoder | PlainDecoder,
+        total_tokens: int,
+        lens_tokens: int | None,
+        seed: int = 0,
     ) -> None:
         if lens_tokens is not None and lens_tokens < 1:
             raise UserError(f"lens_tokens = {lens_tokens}: at least 1, or None for every token")
@@ -200,12 +189,12 @@ class LensSums(Accumulator):
         self.means = {"full": Mean(P), "raw": Mean(P, S), "corrected": Mean(P, S)}
 
     def begin(self, batch: Placed) -> None:
+        super().begin(batch)
         self.documents = batch.documents
         self.chosen = sample_positions(batch, self.rate, self.seed)
         self.targets = batch.targets.flatten()[self.chosen]
         self.rows = self.chosen // batch.tokens.shape[1]  # the sequence each position is in
-        B = batch.tokens.shape[0]
-        self.sums = {name: torch.zeros(B, *mean.sums.shape[1:]) for name, mean in self.means.items()}
+        self.tokens = torch.bincount(self.rows, minlength=len(batch.tokens))
 
     def see(self, name: str, value: Tensor) -> None:
         n = len(self.chosen)
@@ -216,20 +205,15 @@ class LensSums(Accumulator):
         found = log_probabilities(stacked, self.decoder.unembedding, self.targets.repeat(len(asked)))
         per_sequence = torch.zeros(len(asked), len(self.sums["full"]), device=found.device)
         per_sequence.index_add_(1, self.rows, found.view(len(asked), n))
-        for ((field, point, stream), _), sums in zip(asked, per_sequence.cpu(), strict=True):
+        for ((field, point, stream), _), sums in zip(asked, per_sequence, strict=True):
             place = self.sums[field][:, point] if stream < 0 else self.sums[field][:, point, stream]
             place.copy_(sums)
-
-    def end(self, batch: Placed, embedding: Tensor) -> None:  # noqa: ARG002
-        counts = torch.bincount(self.rows, minlength=batch.tokens.shape[0])
-        for name, mean in self.means.items():
-            mean.add(batch, self.sums[name], counts)
 
     def result(self, evidence: Evidence) -> LogitLens:
         need_targets(self.means["full"])
         self.known = {
-            "points": tuple(self.decoder.points),
-            "streams": tuple(self.decoder.streams),
+            "points": self.decoder.points,
+            "streams": self.decoder.streams,
             "sampled": int(self.means["full"].total),
         }
         return super().result(evidence)
@@ -263,7 +247,7 @@ class LensCost:
 
 
 def lens_cost(model: LanguageModel, lens_tokens: int) -> LensCost:
-    """What a lens over so many positions will cost, before starting it."""
+    """What a lens over this many positions will cost, before it is run."""
     points, decodings = len(model.points), 2 * len(model.streams) + 1
     V, E = model.unembedding.shape
     return LensCost(lens_tokens, points, decodings, 2.0 * lens_tokens * points * decodings * V * E)
@@ -277,29 +261,33 @@ def logit_lens(
     seed: int = 0,
     through_post: bool = False,
 ) -> LogitLens:
-    """What each stream alone says about the next token. `means` spares the pass that measures them.
+    """What each stream alone says about the next token. `means` saves the pass that measures them.
 
     `through_post` takes every layer's state through the post-steps before it is decoded.
     """
-    if not has_streams(model):
-        total = count_tokens(read_twice(batches))
-        return capture(model, batches, LensSums(PlainDecoder(model), total, lens_tokens, seed))[0]
-    if means is None:
+    if has_streams(model) and means is None:
         (means,) = capture(model, read_twice(batches), StateSums(model, through_post=through_post))
-    assert means is not None
-    decoder = StreamDecoder(model, means, through_post)
-    return capture(model, batches, LensSums(decoder, means.evidence.tokens, lens_tokens, seed))[0]
+    return capture(model, batches, _sums(model, batches, lens_tokens, means, seed, through_post))[0]
 
 
-def count_tokens(batches: Batches) -> int:
-    return sum(batch.tokens.numel() for batch in placed(batches, torch.device("cpu")))
+def _sums(
+    model: LanguageModel,
+    batches: Batches,
+    lens_tokens: int | None,
+    means: StateMeans | None,
+    seed: int = 0,
+    through_post: bool = False,
+) -> LensSums:
+    if has_streams(model) and means is not None:
+        decoder = StreamDecoder(model, means, through_post)
+        return LensSums(decoder, means.evidence.tokens, lens_tokens, seed)
+    total = sum(batch.tokens.numel() for batch in placed(read_twice(batches), torch.device("cpu")))
+    return LensSums(PlainDecoder(model), total, lens_tokens, seed)
 
 
 def _accumulator(request: Request) -> LensSums:
-    if has_streams(request.model):
-        means = means_in(request)
-        return LensSums(StreamDecoder(request.model, means), means.evidence.tokens, request.lens_tokens)
-    return LensSums(PlainDecoder(request.model), count_tokens(request.batches), request.lens_tokens)
+    means = means_in(request) if has_streams(request.model) else None
+    return _sums(request.model, request.batches, request.lens_tokens, means)
 
 
 register(Analysis(LogitLens, _accumulator, needs="means"))

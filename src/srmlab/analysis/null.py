@@ -1,6 +1,6 @@
 """Untrained twins: the same analysis, on the same text, of the same model before it learned anything.
 
-A statistic of a trained model says nothing of learning if models with other random weights and no training
+A statistic of a trained model says nothing about learning if models with other random weights and no training
 have it too. Twins have the model's config with other seeds; their results lie in analysis/null/seed-N.
 
     >>> import srmlab, srmlab.analysis, torch
@@ -28,7 +28,7 @@ from srmlab.analysis.routing import Routing
 from srmlab.analysis.student import student
 from srmlab.models import LanguageModel, build
 
-SMALL = 5_000_000  # parameters up to which `srmlab analyze` makes twins unasked
+SMALL = 5_000_000  # parameters up to which `srmlab analyze` makes twins by default
 TWINS = 3
 
 

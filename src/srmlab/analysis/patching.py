@@ -30,33 +30,29 @@ Texts of unequal length are padded on the left (`tokenizer(texts)`), and positio
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from srmlab.analysis.bootstrap import correlation
+from srmlab.analysis.capture import Done, counting
 from srmlab.analysis.interventions import Hook, put_in
 from srmlab.analysis.prompt_pairs import (
     Metric,
     Pairs,
-    Progress,
+    Patched,
     Prompts,
     Side,
-    batched,
-    counted,
     measure,
-    patched,
-    pearson,
-    ranked,
-    with_errors,
 )
-from srmlab.analysis.result import Array, Measured, Result, derived, plus_minus
+from srmlab.analysis.result import Array, Measured, Result, derived
 from srmlab.errors import UserError
-from srmlab.models import LanguageModel, Point
+from srmlab.models import LanguageModel
 from srmlab.models.forward import gradient_everywhere
 
 Axis = Literal["layer", "stream", "position"]
@@ -64,7 +60,7 @@ GRID = "layer stream position"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PatchGrid(Result):
+class PatchGrid(Patched, Result):
     kind: ClassVar[str] = "patch_grid"
     columns: ClassVar[tuple[str, ...]] = ("share", "change", "approximate", "mismatched")
 
@@ -91,17 +87,12 @@ class PatchGrid(Result):
     @derived("", "Pearson's r over cells")
     def correlation(self) -> float:
         """Of the gradient's approximation with the exact change."""
-        return pearson(self.approximate, self.change)
+        return correlation(self.approximate, self.change)
 
     @derived("layer", "Pearson's r over cells")
     def correlation_by_layer(self) -> Array:
         """The same within a layer; after the last the output is near, and often linear."""
-        return np.array([pearson(*both) for both in zip(self.approximate, self.change, strict=True)])
-
-    @property
-    def ranking(self) -> list[tuple[int, int, int]]:
-        """Cells (layer, stream, position) from the greatest absolute share to the least."""
-        return ranked(self.share)
+        return np.array([correlation(*both) for both in zip(self.approximate, self.change, strict=True)])
 
     def cell(self, at: tuple[int, int, int]) -> str:
         """A cell in words."""
@@ -115,17 +106,14 @@ class PatchGrid(Result):
         return f"{self.cell(top)} {self.text('share', '+.1%', top)}; gradient against exact: r = {r}"
 
     def summary(self) -> str:
-        changed, other = self.into, "clean" if self.into == "corrupt" else "corrupt"
-        pairs = counted(self.evidence.sequences)
+        changed, other = self.into, self.other
         lines = [
-            f"Patching the {changed} prompt with the {other} one's state ({pairs})",
+            f"Patching the {changed} prompt with the {other} one's state ({self.pairs})",
             f"  metric: {changed} {self.text('before', '.4g')}, {other} {self.text('goal', '.4g')}",
         ]
         for at in self.ranking[:8]:
-            null = plus_minus(self.null[at], self.standard_error("null")[at], "+.1%")
-            lines.append(
-                f"  {self.text('share', '+.1%', at)}  {self.cell(at)}; another {changed} prompt's {null}"
-            )
+            share, null = self.text("share", "+.1%", at), self.text("null", "+.1%", at)
+            lines.append(f"  {share}  {self.cell(at)}; another {changed} prompt's {null}")
         by_layer = " ".join(f"{r:.2f}" for r in self.correlation_by_layer)
         r = f"{self.text('correlation')} over {self.change.size} cells"
         lines.append(f"  gradient against exact: r = {r}, by layer {by_layer}")
@@ -143,49 +131,35 @@ def patch_grid(
     attribution: bool = True,
     null: bool = True,
     labels: Sequence[str] | None = None,
-    progress: Progress | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> PatchGrid:
     """The effect of the clean state in the corrupt prompt, for every cell.
 
     clean, corrupt: ids [pair, token], or what `tokenizer(texts)` gives; standard errors are over pairs.
     `over` names the axes of the grid; what is not named is patched all at once (and of all layers at once
     there is no attribution). `into="clean"` goes the other way: corrupt states into the clean prompt.
-    `labels` name the positions.
+    `labels` name the positions. `progress` is called with how many cells are done, and of how many.
     """
-    pairs = Pairs.of(model, clean, corrupt, into)
-    grid = Grid(model, pairs, metric, over, labels)
-    before, goal = pairs.ends(model, metric)
-    given = states(model, pairs, pairs.giving)
-    twice = null and pairs.count > 1
-    total = len(grid.cells) * (2 if twice else 1)
-    by_pair = {"before": before, "goal": goal}
-    by_pair["change"] = grid.measured(given, before, pairs.real, progress, 0, total)
-    nothing = torch.full_like(by_pair["change"], torch.nan)
-    with_gradient = attribution and "layer" in grid.over
-    by_pair["approximate"] = grid.approximate(given) if with_gradient else nothing
-    by_pair["mismatched"] = nothing
-    if twice:
-        others = [state.roll(1, 0) for state in states(model, pairs, pairs.changed)]
-        real = pairs.real & pairs.real.roll(1, 0)
-        by_pair["mismatched"] = grid.measured(others, before, real, progress, len(grid.cells), total)
-    arrays = {name: values.numpy() for name, values in by_pair.items()}
+    pairs = Pairs.of(model, clean, corrupt, into, metric)
+    grid = Grid(pairs, over, labels)
+    before, goal = pairs.ends()
+    done = counting(progress, len(grid.cells) * (2 if null and pairs.count > 1 else 1))
+    change, mismatched = pairs.with_null(
+        model.points, null, lambda given, real: grid.measured(given, before, real, done)
+    )
+    by_pair = {"before": before, "goal": goal, "change": change, "mismatched": mismatched}
+    by_pair["approximate"] = torch.full_like(change, torch.nan)
+    if attribution and "layer" in grid.over:
+        by_pair["approximate"] = grid.approximate(pairs.states(pairs.giving, model.points))
     names = dict(zip(("layers", "streams", "positions"), grid.names, strict=True))
-    known: dict[str, Any] = {"evidence": pairs.evidence, "into": into, **names}
-    return with_errors(arrays, lambda means: PatchGrid(**known, **means))
+    return pairs.result(by_pair, PatchGrid, into=into, **names)
 
 
 class Grid:
     """The cells, and what a pass does at each."""
 
-    def __init__(
-        self,
-        model: LanguageModel,
-        pairs: Pairs,
-        metric: Metric,
-        over: Iterable[Axis],
-        labels: Sequence[str] | None,
-    ) -> None:
-        self.model, self.pairs, self.metric = model, pairs, metric
+    def __init__(self, pairs: Pairs, over: Iterable[Axis], labels: Sequence[str] | None) -> None:
+        self.model, self.pairs = pairs.model, pairs
         self.over = (over,) if isinstance(over, str) else tuple(over)
         known = get_args(Axis)
         if not self.over or len(set(self.over)) < len(self.over) or not set(self.over) <= set(known):
@@ -193,7 +167,7 @@ class Grid:
         if labels is not None and len(labels) != pairs.changed.shape[1]:
             raise UserError(f"{len(labels)} labels for {pairs.changed.shape[1]} positions: give one for each")
         positions = pairs.position_names if labels is None else tuple(labels)
-        everything = tuple(point.name for point in model.points), model.streams, positions
+        everything = tuple(point.name for point in self.model.points), self.model.streams, positions
         self.full = tuple(map(len, everything))
         self.names = tuple(
             names if axis in self.over else ("all",) for axis, names in zip(known, everything, strict=True)
@@ -201,25 +175,15 @@ class Grid:
         self.shape = tuple(map(len, self.names))
         self.cells = list(product(*map(range, self.shape)))
 
-    def measured(
-        self,
-        given: list[Tensor],
-        before: Tensor,
-        real: Tensor,
-        progress: Progress | None,
-        done: int,
-        total: int,
-    ) -> Tensor:
+    def measured(self, given: list[Tensor], before: Tensor, real: Tensor, done: Done) -> Tensor:
         """[pair, layer, stream, position] What each cell does to the metric; NaN at padding."""
         found: list[Tensor] = []
-        for cells in batched(self.model, self.pairs, self.cells):
+        for cells in self.pairs.batched(self.cells):
             hooks: list[Hook] = []
-            for p, point in enumerate(self.model.points):
-                hooks += self.hooks(point, given[p], [self.where(cell, p) for cell in cells])
-            found.append(patched(self.model, self.pairs, self.metric, hooks, len(cells)))
-            done += len(cells)
-            if progress is not None:
-                progress(done, total)
+            for p, state in enumerate(given):
+                hooks += self.hooks(p, state, cells)
+            found.append(self.pairs.patched(hooks, len(cells)))
+            done(len(cells))
         change = (torch.cat(found) - before).T.reshape(-1, *self.shape)
         return self.without_padding(change, real)
 
@@ -228,33 +192,26 @@ class Grid:
             return change
         return change.masked_fill(~real.cpu()[:, None, None], torch.nan)
 
-    def where(self, cell: tuple[int, ...], point: int) -> Tensor | None:
-        """[T, S] What of the state at a point a cell replaces; None if nothing."""
-        layer, stream, position = (
-            at if axis in self.over else None for axis, at in zip(get_args(Axis), cell, strict=True)
-        )
-        if layer is not None and layer != point:
-            return None
+    def hooks(self, p: int, given: Tensor, cells: Sequence[tuple[int, ...]]) -> list[Hook]:
+        """Hooks at a point for some cells, each of which reads all pairs; none if no cell is there."""
         _, S, T = self.full
-        streams = torch.arange(S) == stream if stream is not None else torch.ones(S, dtype=torch.bool)
-        positions = torch.arange(T) == position if position is not None else torch.ones(T, dtype=torch.bool)
-        return positions[:, None] & streams
-
-    def hooks(self, point: Point, given: Tensor, where: list[Tensor | None]) -> list[Hook]:
-        """Hooks at a point for some cells, each of which reads all pairs."""
-        if all(one is None for one in where):
+        where = torch.zeros(len(cells), T, S, dtype=torch.bool)
+        for c, cell in enumerate(cells):
+            axes = zip(get_args(Axis), cell, strict=True)
+            layer, stream, position = (at if axis in self.over else slice(None) for axis, at in axes)
+            if layer in (p, slice(None)):
+                where[c, position, stream] = True
+        if not bool(where.any()):
             return []
-        nowhere = torch.zeros(self.full[2], self.full[1], dtype=torch.bool)
-        chosen = torch.stack([nowhere if one is None else one for one in where]).to(given.device)
-        every = chosen.repeat_interleave(self.pairs.count, 0)
-        return put_in(point, given.repeat(len(where), 1, 1, 1), every)
+        every = where.to(given.device).repeat_interleave(self.pairs.count, 0)
+        return put_in(self.model.points[p], given.repeat(len(cells), 1, 1, 1), every)
 
     def approximate(self, given: list[Tensor]) -> Tensor:
         """[pair, layer, stream, position] gradient · (given − own state), of all cells from one pass."""
         change = torch.stack(
             [
                 (gradient.double() * (theirs - own).double()).sum(-1)
-                for theirs, (own, gradient) in zip(given, gradients(self), strict=True)
+                for theirs, (own, gradient) in zip(given, gradients(self.pairs), strict=True)
             ],
             dim=1,
         ).mT  # [P, L, S, T]
@@ -266,17 +223,9 @@ class Grid:
         return self.without_padding(change.cpu(), self.pairs.real)
 
 
-def states(model: LanguageModel, pairs: Pairs, tokens: Tensor) -> list[Tensor]:
-    """The state [P, T, S, D] of either prompt of the pairs at every point."""
-    sites = [site for point in model.points for site in point.sites]
-    with model.evaluating():
-        _, cache = model.run_with_cache(tokens, sites, **pairs.options())
-    return [model.state_at(point, cache) for point in model.points]
-
-
-def gradients(grid: Grid) -> list[tuple[Tensor, Tensor]]:
+def gradients(pairs: Pairs) -> list[tuple[Tensor, Tensor]]:
     """Of the prompts that are changed: the state [P, T, S, D] at every point, and the gradient to it."""
-    model, pairs = grid.model, grid.pairs
+    model = pairs.model
     sites = [site for point in model.points for site in point.sites]
 
     def with_gradient(value: Tensor, _: object) -> Tensor:
@@ -288,7 +237,7 @@ def gradients(grid: Grid) -> list[tuple[Tensor, Tensor]]:
         with torch.enable_grad(), gradient_everywhere(), model.hooks([(model.site_names[0], with_gradient)]):
             logits, cache = model.run_with_cache(pairs.changed, sites, detach=False, **pairs.options())
             values = [cache[site] for site in sites]
-            found = torch.autograd.grad(measure(grid.metric, logits).sum(), values, allow_unused=True)
+            found = torch.autograd.grad(measure(pairs.metric, logits).sum(), values, allow_unused=True)
     finally:
         model.train(was)
     slopes = {

@@ -1,11 +1,11 @@
 """Path patching along streams: what one stream tells another, in one layer, and what that is worth.
 
-A path (layer, source → target) is a part of the connection: what the target stream is given there depends on
-the source stream's state before the layer. It is patched in two steps:
+A path (layer, source → target) is a part of the connection: what the target stream receives there depends
+on the source stream's state before the layer. It is patched in two steps:
 
 1. The corrupt prompt is read with the source stream, before the layer, as in the clean prompt, and what the
-   target is then given is kept.
-2. The corrupt prompt is read with that one message in the place of its own. All else is held: the source
+   target then receives is kept.
+2. The corrupt prompt is read with that one message in place of its own. Everything else is held: the source
    itself, the messages to other streams, and those of other layers, but for what follows from the message.
 
 The effect is measured as in `patching`: 1 if all of the metric's difference comes back.
@@ -25,23 +25,24 @@ It is defined on models whose streams exchange something at a site of its own (`
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
-from srmlab.analysis import prompt_pairs
+from srmlab.analysis.capture import Done, counting
 from srmlab.analysis.interventions import put_in
-from srmlab.analysis.prompt_pairs import Metric, Pairs, Progress, Prompts, Side
-from srmlab.analysis.result import Array, Measured, Result, derived, plus_minus
+from srmlab.analysis.prompt_pairs import Metric, Pairs, Patched, Prompts, Side
+from srmlab.analysis.result import Array, Measured, Result, derived
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel, Point
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PathGrid(Result):
+class PathGrid(Patched, Result):
     kind: ClassVar[str] = "path_grid"
     columns: ClassVar[tuple[str, ...]] = ("share", "change", "mismatched")
 
@@ -64,11 +65,6 @@ class PathGrid(Result):
         """The same with the state of another prompt of the kind that is changed."""
         return self.mismatched / (self.goal - self.before)
 
-    @property
-    def ranking(self) -> list[tuple[int, int, int]]:
-        """Paths (layer, target, source) from the greatest absolute share to the least."""
-        return prompt_pairs.ranked(self.share)
-
     def path(self, at: tuple[int, int, int]) -> str:
         layer, target, source = at
         return f"layer {layer}, {self.streams[source]} → {self.streams[target]}"
@@ -77,13 +73,10 @@ class PathGrid(Result):
         return "; ".join(f"{self.path(at)} {self.text('share', '+.1%', at)}" for at in self.ranking[:3])
 
     def summary(self) -> str:
-        pairs = prompt_pairs.counted(self.evidence.sequences)
-        lines = [f"Paths between streams, patched in the {self.into} prompt ({pairs})"]
+        lines = [f"Paths between streams, patched in the {self.into} prompt ({self.pairs})"]
         for at in self.ranking[:8]:
-            null = plus_minus(self.null[at], self.standard_error("null")[at], "+.2%")
-            lines.append(
-                f"  {self.text('share', '+.2%', at)}  {self.path(at)}; another {self.into} prompt's {null}"
-            )
+            share, null = self.text("share", "+.2%", at), self.text("null", "+.2%", at)
+            lines.append(f"  {share}  {self.path(at)}; another {self.into} prompt's {null}")
         return "\n".join(lines)
 
 
@@ -95,7 +88,7 @@ def path_grid(
     *,
     into: Side = "corrupt",
     null: bool = True,
-    progress: Progress | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> PathGrid:
     """The effect of every path (layer, source stream → target stream), at all positions together."""
     if not model.exchanges:
@@ -103,23 +96,15 @@ def path_grid(
             f"paths between streams are defined on a model whose streams exchange messages; "
             f"{model.config.architecture} has none"
         )
-    pairs = Pairs.of(model, clean, corrupt, into)
-    start, goal = pairs.ends(model, metric)
-    before = _before_layers(model, pairs, pairs.giving)
+    pairs = Pairs.of(model, clean, corrupt, into, metric)
+    start, goal = pairs.ends()
+    entries = [_entry(model, layer) for layer in range(len(model.exchanges))]
     twice = null and pairs.count > 1
-    total = (2 if twice else 1) * len(model.exchanges) * len(model.streams) ** 2
-    change = _measured(model, pairs, metric, before, progress, 0, total)
-    mismatched = torch.full_like(change, torch.nan)
-    if twice:
-        other = [state.roll(1, 0) for state in _before_layers(model, pairs, pairs.changed)]
-        mismatched = _measured(model, pairs, metric, other, progress, total // 2, total)
-    by_pair = {"before": start, "goal": goal}
-    by_pair["change"], by_pair["mismatched"] = (
-        found - start[:, None, None, None] for found in (change, mismatched)
-    )
-    arrays = {name: values.numpy() for name, values in by_pair.items()}
-    known: dict[str, Any] = {"evidence": pairs.evidence, "streams": model.streams, "into": into}
-    return prompt_pairs.with_errors(arrays, lambda means: PathGrid(**known, **means))
+    done = counting(progress, (2 if twice else 1) * len(entries) * len(model.streams) ** 2)
+    found = pairs.with_null(entries, null, lambda before, _: _measured(pairs, before, done))
+    change, mismatched = (values - start[:, None, None, None] for values in found)
+    by_pair = {"before": start, "goal": goal, "change": change, "mismatched": mismatched}
+    return pairs.result(by_pair, PathGrid, streams=model.streams, into=into)
 
 
 def _entry(model: LanguageModel, layer: int) -> Point:
@@ -130,47 +115,28 @@ def _entry(model: LanguageModel, layer: int) -> Point:
     return Point(first, (first,))
 
 
-def _before_layers(model: LanguageModel, pairs: Pairs, tokens: Tensor) -> list[Tensor]:
-    """What either prompt of the pairs has where each layer's connection reads, [P, T, S, D]."""
-    entries = [_entry(model, layer) for layer in range(len(model.exchanges))]
-    with model.evaluating():
-        sites = [site for entry in entries for site in entry.sites]
-        _, cache = model.run_with_cache(tokens, sites, **pairs.options())
-    return [model.state_at(entry, cache) for entry in entries]
-
-
-def _measured(
-    model: LanguageModel,
-    pairs: Pairs,
-    metric: Metric,
-    before: list[Tensor],
-    progress: Progress | None,
-    done: int,
-    total: int,
-) -> Tensor:
+def _measured(pairs: Pairs, before: list[Tensor], done: Done) -> Tensor:
     """[pair, layer, target, source] The metric of every path."""
-    S = len(model.streams)
+    model, S = pairs.model, len(pairs.model.streams)
     found = torch.empty(len(model.exchanges), S, S, pairs.count, dtype=torch.float64)
     for layer, exchange in enumerate(model.exchanges):
-        messages = _messages(model, pairs, layer, before[layer])
+        messages = _messages(pairs, layer, before[layer])
         site = Point(exchange.message, (exchange.message,))
-        for paths in prompt_pairs.batched(model, pairs, list(product(range(S), range(S)))):
+        for paths in pairs.batched(list(product(range(S), range(S)))):
             targets, sources = zip(*paths, strict=True)
             given = torch.cat([messages[source] for source in sources])
             where = _streams(targets, S, pairs, given.device)
-            values = prompt_pairs.patched(model, pairs, metric, put_in(site, given, where), len(paths))
+            values = pairs.patched(put_in(site, given, where), len(paths))
             found[layer, list(targets), list(sources)] = values
-            done += len(paths)
-            if progress is not None:
-                progress(done, total)
+            done(len(paths))
     return found.permute(3, 0, 1, 2)
 
 
-def _messages(model: LanguageModel, pairs: Pairs, layer: int, before: Tensor) -> list[Tensor]:
+def _messages(pairs: Pairs, layer: int, before: Tensor) -> list[Tensor]:
     """For every source: the messages [P, T, S, D] of a layer with that stream replaced before it."""
-    S, entry = len(model.streams), _entry(model, layer)
+    model, S, entry = pairs.model, len(pairs.model.streams), _entry(pairs.model, layer)
     kept: list[Tensor] = []
-    for sources in prompt_pairs.batched(model, pairs, range(S)):
+    for sources in pairs.batched(range(S)):
         where = _streams(sources, S, pairs, before.device)
         hooks = put_in(entry, before.repeat(len(sources), 1, 1, 1), where)
         message = model.exchanges[layer].message

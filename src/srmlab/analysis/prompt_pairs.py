@@ -9,31 +9,56 @@ their predictions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from srmlab.analysis.bootstrap import DRAWS, bootstrapped, error_of_known, mean_of_known
-from srmlab.analysis.capture import EvidenceSums, place
+from srmlab.analysis.capture import evidence_of, place
 from srmlab.analysis.interventions import Hook
 from srmlab.analysis.readout import kl_divergence
-from srmlab.analysis.result import Array, Evidence, Result
+from srmlab.analysis.result import Array, Derived, Evidence, Result
 from srmlab.data.tokenizers import Padded
 from srmlab.errors import UserError
-from srmlab.models import LanguageModel
+from srmlab.models import LanguageModel, Point
 
 Side = Literal["corrupt", "clean"]
 Metric = Callable[[Tensor], Tensor]  # logits [pair, token, V] → a number for each pair
 Prompts = Tensor | Padded
-Progress = Callable[[int, int], None]  # how many cells are done, and of how many
 Cell = TypeVar("Cell")
 Found = TypeVar("Found", bound=Result)
 LOGIT_BYTES = 64 * 2**20  # held at once
 ROWS = 128  # prompts in one pass
+
+
+class Patched:
+    """What results of patching have in common; `share` and `null` are by cell of their grid."""
+
+    evidence: Evidence
+    into: Side
+    share: ClassVar[Derived[Array]]
+    null: ClassVar[Derived[Array]]
+
+    @property
+    def other(self) -> Side:
+        """Which of the two prompts gives its states."""
+        return "clean" if self.into == "corrupt" else "corrupt"
+
+    @property
+    def pairs(self) -> str:
+        return f"{self.evidence.sequences} pair{'s' * (self.evidence.sequences != 1)}"
+
+    @property
+    def ranking(self) -> list[tuple[int, int, int]]:
+        """Cells from the greatest absolute share to the least."""
+        order = np.argsort(-np.abs(np.nan_to_num(self.share)), axis=None, kind="stable")
+        layers, rows, columns = (part.tolist() for part in np.unravel_index(order, self.share.shape))
+        return list(zip(layers, rows, columns, strict=True))
 
 
 # --- metrics ------------------------------------------------------------------------------------------------
@@ -73,14 +98,16 @@ def measure(metric: Metric, logits: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Prompts that are changed, [P, T], and those whose states are put in."""
+    """Prompts that are changed, [P, T], those whose states are put in, and what is measured of them."""
 
+    model: LanguageModel
+    metric: Metric
     changed: Tensor
     giving: Tensor
     real: Tensor  # [P, T] what is not padding
 
     @staticmethod
-    def of(model: LanguageModel, clean: Prompts, corrupt: Prompts, into: Side) -> Pairs:
+    def of(model: LanguageModel, clean: Prompts, corrupt: Prompts, into: Side, metric: Metric) -> Pairs:
         if into not in get_args(Side):
             raise UserError(f'into = {into!r}: must be "corrupt" or "clean"')
         (tokens, real), (others, real_too) = (_with_mask(given, model.device) for given in (clean, corrupt))
@@ -92,23 +119,11 @@ class Pairs:
         model.check_tokens(tokens)
         if not bool(real[:, -1].all()):
             raise UserError("pad prompts on the left, as tokenizer(texts) does it")
-        return Pairs(*((others, tokens) if into == "corrupt" else (tokens, others)), real)
+        return Pairs(model, metric, *((others, tokens) if into == "corrupt" else (tokens, others)), real)
 
     @property
     def count(self) -> int:
         return len(self.changed)
-
-    def options(self, times: int = 1) -> dict[str, Any]:
-        """What a pass over the pairs, so many times, needs besides tokens."""
-        return {} if bool(self.real.all()) else {"attention_mask": self.real.repeat(times, 1)}
-
-    def ends(self, model: LanguageModel, metric: Metric) -> tuple[Tensor, Tensor]:
-        """[pair] The metric of the prompts that are changed, and of the others."""
-        with model.evaluating():
-            changed, giving = (
-                measure(metric, model(tokens, **self.options())) for tokens in (self.changed, self.giving)
-            )
-        return changed.cpu(), giving.cpu()
 
     @property
     def position_names(self) -> tuple[str, ...]:
@@ -116,10 +131,71 @@ class Pairs:
 
     @property
     def evidence(self) -> Evidence:
-        text = EvidenceSums()
-        for tokens in (self.changed, self.giving):
-            text.begin(place(tokens, torch.device("cpu")))
-        return Evidence(int(self.real.sum()), self.count, text.result().fingerprint)
+        text = evidence_of(place(tokens, torch.device("cpu")) for tokens in (self.changed, self.giving))
+        return Evidence(int(self.real.sum()), self.count, text.fingerprint)
+
+    def options(self, times: int = 1) -> dict[str, Any]:
+        """What a pass over the pairs, so many times, needs besides tokens."""
+        return {} if bool(self.real.all()) else {"attention_mask": self.real.repeat(times, 1)}
+
+    def ends(self) -> tuple[Tensor, Tensor]:
+        """[pair] The metric of the prompts that are changed, and of the others."""
+        with self.model.evaluating():
+            changed, giving = (
+                measure(self.metric, self.model(tokens, **self.options()))
+                for tokens in (self.changed, self.giving)
+            )
+        return changed.cpu(), giving.cpu()
+
+    def states(self, tokens: Tensor, points: Sequence[Point]) -> list[Tensor]:
+        """The state [P, T, S, D] of either prompts at some points."""
+        with self.model.evaluating():
+            sites = [site for point in points for site in point.sites]
+            _, cache = self.model.run_with_cache(tokens, sites, **self.options())
+        return [self.model.state_at(point, cache) for point in points]
+
+    def batched(self, cells: Sequence[Cell]) -> Iterator[Sequence[Cell]]:
+        """As many cells at a time as fit into one pass, which reads the pairs once for each."""
+        logits = 4 * self.changed.numel() * self.model.config.vocab_size  # bytes
+        size = max(1, min(ROWS // self.count, LOGIT_BYTES // logits))
+        yield from (cells[i : i + size] for i in range(0, len(cells), size))
+
+    def patched(self, hooks: Sequence[Hook], cells: int) -> Tensor:
+        """[cell, pair] The metric of one pass over all pairs, once for each of `cells`, under hooks."""
+        tokens = self.changed.repeat(cells, 1)
+        with self.model.evaluating(), self.model.hooks(hooks):
+            logits = self.model(tokens, **self.options(cells)).unflatten(0, (cells, self.count))
+            return torch.stack([measure(self.metric, one) for one in logits]).cpu()
+
+    def with_null(
+        self, points: Sequence[Point], null: bool, measured: Callable[[list[Tensor], Tensor], Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """[pair, …] What is measured with the other prompts' states put in at some points; and with those of
+        another pair's prompt of the kind that is changed (NaN of one pair, or if not asked for). `measured`
+        gets the states and where they are not padding [P, T]."""
+        change = measured(self.states(self.giving, points), self.real)
+        if not null or self.count == 1:
+            return change, torch.full_like(change, torch.nan)
+        others = [state.roll(1, 0) for state in self.states(self.changed, points)]
+        return change, measured(others, self.real & self.real.roll(1, 0))
+
+    def result(self, by_pair: Mapping[str, Tensor], make: Callable[..., Found], **known: Any) -> Found:
+        """The result of means over pairs; standard errors of means from their spread, of what is derived from
+        pairs drawn anew."""
+        arrays, count = {name: values.numpy() for name, values in by_pair.items()}, self.count
+        found = make(evidence=self.evidence, **known, **_means(arrays))
+        if count < 2:
+            return found
+        generator = np.random.default_rng(0)
+
+        def samples() -> Iterator[Found]:
+            for _ in range(DRAWS):
+                rows = generator.integers(count, size=count)
+                drawn = _means({name: values[rows] for name, values in arrays.items()})
+                yield dataclasses.replace(found, **drawn)
+
+        errors = {name: error_of_known(values) for name, values in arrays.items()}
+        return dataclasses.replace(found, errors=errors | bootstrapped(found, samples(), count))
 
 
 def _with_mask(given: Prompts, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -130,62 +206,5 @@ def _with_mask(given: Prompts, device: torch.device) -> tuple[Tensor, Tensor]:
     return given.to(device), torch.ones(given.shape, dtype=torch.bool, device=device)
 
 
-# --- many changes of the same prompts in one pass -----------------------------------------------------------
-
-
-def patched(model: LanguageModel, pairs: Pairs, metric: Metric, hooks: Sequence[Hook], cells: int) -> Tensor:
-    """[cell, pair] The metric of one pass over all pairs, once for each of `cells`, under hooks."""
-    tokens = pairs.changed.repeat(cells, 1)
-    with model.evaluating(), model.hooks(hooks):
-        logits = model(tokens, **pairs.options(cells)).unflatten(0, (cells, pairs.count))
-        return torch.stack([measure(metric, one) for one in logits]).cpu()
-
-
-def batched(model: LanguageModel, pairs: Pairs, cells: Sequence[Cell]) -> Iterator[Sequence[Cell]]:
-    """As many cells at a time as fit into one pass."""
-    logits = 4 * pairs.changed.numel() * model.config.vocab_size  # bytes
-    size = max(1, min(ROWS // pairs.count, LOGIT_BYTES // logits))
-    yield from (cells[i : i + size] for i in range(0, len(cells), size))
-
-
-# --- errors over pairs --------------------------------------------------------------------------------------
-
-
-def with_errors(by_pair: dict[str, Array], make: Callable[[dict[str, Any]], Found]) -> Found:
-    """The result of means over pairs; standard errors of means from their spread, of what is derived from
-    pairs drawn anew."""
-    count = len(by_pair["before"])
-    found = make(_means(by_pair))
-    if count < 2:
-        return found
-    generator = np.random.default_rng(0)
-
-    def samples() -> Iterator[Found]:
-        for _ in range(DRAWS):
-            rows = generator.integers(count, size=count)
-            yield make(_means({name: values[rows] for name, values in by_pair.items()}))
-
-    errors = {name: error_of_known(values) for name, values in by_pair.items()}
-    return make(_means(by_pair) | {"errors": errors | bootstrapped(found, samples(), count)})
-
-
 def _means(by_pair: dict[str, Array]) -> dict[str, Any]:
     return {name: mean_of_known(values) for name, values in by_pair.items()}
-
-
-def counted(pairs: int) -> str:
-    return f"{pairs} pair{'s' * (pairs != 1)}"
-
-
-def ranked(share: Array) -> list[tuple]:
-    order = np.argsort(-np.abs(np.nan_to_num(share)), axis=None, kind="stable")
-    return [tuple(map(int, np.unravel_index(i, share.shape))) for i in order]
-
-
-def pearson(a: Array, b: Array) -> float:
-    """Over the cells that both have; NaN if one of them does not vary."""
-    known = np.isfinite(a) & np.isfinite(b)
-    x, y = a[known], b[known]
-    if len(x) < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
-        return float("nan")
-    return float(np.corrcoef(x, y)[0, 1])

@@ -25,7 +25,8 @@ number of tokens.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -121,8 +122,20 @@ def add_changes(
         )
     )
     means["kl"].add(batch, kl.sum(-1).T)
-    means["loss_change"].add(batch, loss.sum(-1).T, batch.counted.sum(1))
+    means["loss_change"].add(batch, loss.sum(-1).T)
     return kl
+
+
+def changes_by(
+    model: LanguageModel, batch: Placed, embedding: Tensor, hooks: Iterable[tuple[Any, Any]]
+) -> Tensor:
+    """[K, B, T, E] How each of K hooks alone changes the embedding [B, T, E]: a pass for each."""
+    changed = []
+    for hook in hooks:
+        with model.hooks([hook]):
+            hidden = model.output_embedding(batch.tokens, documents=batch.documents)
+        changed.append(hidden.float() - embedding.float())
+    return torch.stack(changed)
 
 
 def kl_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ from srmlab.models import LanguageModel
 Need = Literal["states", "outputs", "means", "depth"]
 PASSES: dict[Need, str] = {  # what an analysis needs → the pass that gives it, in the order of the passes
     "states": "states",  # whatever a pass computes
-    "outputs": "outputs",  # the last state, in a pass whose attention nobody looks at, so as fast as it gets
+    "outputs": "outputs",  # the last state, in a pass that records no attention, so as fast as it gets
     "means": "outputs",  # that, and the mean states
     "depth": "depth",  # a pass of a deeper model
 }

@@ -1,4 +1,4 @@
-"""Replacement: what comes in the place of a stream's state, wherever one is taken away.
+"""Replacement: what takes the place of a stream's state wherever it is removed.
 
 mean       its mean over the evaluation tokens
 zero       nothing
@@ -31,7 +31,7 @@ Replace = Callable[[Tensor, str], Tensor]  # states [S, B, T, D] at a point → 
 
 
 def replacement(z: Tensor, by: By, mean: Tensor | None = None, seed: int = 0) -> Tensor:
-    """What comes in the place of the states z [S, B, T, D]; `mean` [S, D] is needed by "mean"."""
+    """What takes the place of the states z [S, B, T, D]; `mean` [S, D] is needed by "mean"."""
     if by == "zero":
         return torch.zeros_like(z)
     if by == "mean":

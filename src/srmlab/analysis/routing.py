@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srmlab.analysis.capture import Batches, Mean, Rows, capture
+from srmlab.analysis.capture import Accumulator, Batches, Mean, capture
 from srmlab.analysis.registry import Analysis, has_patterns, pattern_sites, register, streams_of
 from srmlab.analysis.result import Array, Measured, Result, derived, require
 from srmlab.errors import UserError
@@ -162,7 +162,7 @@ class Routing(Result):
         return "\n".join(lines)
 
 
-class RoutingSums(Rows):
+class RoutingSums(Accumulator):
     makes = Routing
 
     def __init__(self, model: LanguageModel, threshold: float = 0.10) -> None:
@@ -175,9 +175,10 @@ class RoutingSums(Rows):
         shape = (len(self.sites), model.exchanges[0].heads, len(model.streams), len(model.streams))
         self.means = {"frequency": Mean(*shape), "weight": Mean(*shape)}
 
-    def see(self, name: str, value: Tensor) -> None:  # noqa: ARG002
-        self.rows["frequency"].append((value > self.threshold).sum(1))  # [B, H, target, source]
-        self.rows["weight"].append(value.sum(1, dtype=torch.float32))
+    def see(self, name: str, value: Tensor) -> None:
+        layer = self.sites.index(name)
+        self.sums["frequency"][:, layer] = (value > self.threshold).sum(1)  # [B, H, target, source]
+        self.sums["weight"][:, layer] = value.sum(1, dtype=torch.float32)
 
 
 def routing(model: LanguageModel, batches: Batches, threshold: float = 0.10) -> Routing:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture
-from srmlab.analysis.readout import add_changes
+from srmlab.analysis.readout import add_changes, changes_by
 from srmlab.analysis.registry import Analysis, has_patterns, pattern_sites, register
 from srmlab.analysis.result import Array, Measured, Result
 from srmlab.models import HookPoint, LanguageModel
@@ -46,7 +46,7 @@ class RoutingControls(Result):
         return f"loss with another pattern: {', '.join(costs)} nats"
 
     def summary(self) -> str:
-        lines = [f"Other patterns in the place of the model's own ({self.evidence})"]
+        lines = [f"Other patterns in place of the model's own ({self.evidence})"]
         for i, name in enumerate(self.controls):
             change, kl = self.text("loss_change", "+.3f", (i,)), self.text("kl", at=(i,))
             lines.append(f"  {name}: the loss changes by {change} nats, KL {kl} nats")
@@ -75,16 +75,12 @@ class ControlSums(Accumulator):
         self.model = model
         self.patterns = pattern_sites(model, "routing_controls")
         self.known = {"controls": ("uniform", "shuffled")}
-        self.means = {"kl": Mean(2), "loss_change": Mean(2)}
+        self.means = {"kl": Mean(2), "loss_change": Mean(2, over="targets")}
 
     def end(self, batch: Placed, embedding: Tensor) -> None:
-        changes = []
-        for hook in (uniform, shuffled(batch.index)):
-            with self.model.hooks([(self.patterns, hook)]):
-                hidden = self.model.output_embedding(batch.tokens, documents=batch.documents)
-            changes.append(hidden.float() - embedding.float())
-        unembedding = self.model.unembedding.detach().float()
-        add_changes(self.means, batch, embedding, torch.stack(changes), unembedding)
+        hooks = [(self.patterns, hook) for hook in (uniform, shuffled(batch.index))]
+        changes = changes_by(self.model, batch, embedding, hooks)
+        add_changes(self.means, batch, embedding, changes, self.model.unembedding.detach().float())
 
 
 def routing_controls(model: LanguageModel, batches: Batches) -> RoutingControls:

@@ -14,7 +14,6 @@ which takes it through the post-steps.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
@@ -23,14 +22,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, Rows, capture
+from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture
 from srmlab.analysis.registry import Analysis, Request, has_streams, register, streams_of
-from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require_named
+from srmlab.analysis.result import Array, Measured, Result, derived, require_named
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
 from srmlab.storage.identity import model_mark
-
-SPOOL_LIMIT = 4 * 2**30  # bytes of states kept on disk between two readings; beyond, the model runs twice
 
 
 def stream_major(value: Tensor) -> Tensor:
@@ -51,7 +48,7 @@ class Finished:
     """
 
     def __init__(self, model: LanguageModel, every: int = 1) -> None:
-        """`every` so many layers."""
+        """Of every `every`-th layer."""
         self.model = model
         levels = model.points[: model.depth][every - 1 :: every]
         self.levels = {point.sites[-1]: point for point in levels}
@@ -74,6 +71,27 @@ class Finished:
         return len(self.levels)
 
 
+class LevelReader(Accumulator):
+    """Reads the state after every level as if it were the last."""
+
+    def __init__(self, model: LanguageModel, every: int = 1) -> None:
+        self.model, self.levels = model, Finished(model, every)
+        self.sites = self.levels.sites
+
+    def begin(self, batch: Placed) -> None:
+        self.batch = batch
+        self.values: list[Tensor] = []  # [level] the likeliest at every position, [B, T]
+
+    def see(self, name: str, value: Tensor) -> None:
+        if found := self.levels.see(name, value, self.batch.documents):
+            self.read(found[1])
+
+    def read(self, state: Tensor) -> None:
+        """A state [B, T, S, D]."""
+        logits = self.model.read_out(state) @ self.model.unembedding.T
+        self.values.append(logits.argmax(-1))
+
+
 def settling(same: Tensor) -> Tensor:
     """1 where the truth of [level, …] begins that lasts to the last level, else 0."""
     until = same.flip(0).cumprod(0).flip(0)  # 1 from there on
@@ -94,7 +112,7 @@ class StateMeans(Result):
         require_named(self.points, self.mean)
 
     def check(self, model: LanguageModel, points: Sequence[str]) -> None:
-        """Refuse the means of another model, or of other points than are needed."""
+        """Refuse the means of another model, or those that lack a point that is needed."""
         fits = self.mean.shape[1:] == (len(model.streams), model.stream_dim)
         fits = fits and set(points) <= set(self.points)
         if not fits or (self.model and self.model != model_mark(model)):
@@ -134,18 +152,21 @@ class StateMeans(Result):
         return "\n".join(lines)
 
 
-class StateSums(Rows):
+class StateSums(Accumulator):
     makes = StateMeans
 
-    def __init__(self, model: LanguageModel, last: bool = False, through_post: bool = False) -> None:
+    def __init__(
+        self, model: LanguageModel, points: Sequence[str] | None = None, through_post: bool = False
+    ) -> None:
+        """Of some sites; by default of all points in depth."""
         self.finished = Finished(model) if through_post else None
-        self.points = points_of(model)[-1:] if last else points_of(model)
+        self.points = points_of(model) if points is None else tuple(points)
         self.sites = self.points
         if self.finished is not None:
             self.points, self.sites = self.finished.points, self.finished.sites
-        self.settings = {"last": last, "through_post": through_post}
+        self.settings = {"points": self.points}
         self.means = {"mean": Mean(len(self.points), len(model.streams), model.stream_dim)}
-        self.known = {"points": tuple(self.points), "model": model_mark(model)}
+        self.known = {"points": self.points, "model": model_mark(model)}
 
     def begin(self, batch: Placed) -> None:
         super().begin(batch)
@@ -156,47 +177,10 @@ class StateSums(Rows):
             found = self.finished.see(name, value, self.documents)
             if found is None:
                 return
-            value = found[1]
-        self.rows["mean"].append(stream_major(value).sum(2).transpose(0, 1))  # [B, S, D]
-
-
-class Spool(Accumulator):
-    """Keeps the final states of one pass on disk, so that a second reading needs no second pass."""
-
-    def __init__(self, model: LanguageModel, limit: int = SPOOL_LIMIT) -> None:
-        self.sites = points_of(model)[-1:]
-        self.means = {}
-        self.limit = limit
-        self.full = False
-        self.file = tempfile.TemporaryFile()  # noqa: SIM115  (it has no name, and is gone when closed)
-        self.shapes: dict[int, tuple[int, int, torch.Size]] = {}  # batch index → offset, count, shape
-
-    def begin(self, batch: Placed) -> None:
-        self.index = batch.index
-
-    def see(self, name: str, value: Tensor) -> None:  # noqa: ARG002
-        offset = self.file.tell()
-        if self.full or offset + 4 * value.numel() > self.limit:
-            self.full = True
-            return
-        z = stream_major(value).cpu().contiguous()
-        z.numpy().tofile(self.file)
-        self.shapes[self.index] = (offset, z.numel(), z.shape)
-
-    def read(self, index: int, device: torch.device) -> Tensor | None:
-        """The final states [S, B, T, D] of a batch, or None if they were not this process's, or too many."""
-        if index not in self.shapes:
-            return None
-        offset, count, shape = self.shapes[index]
-        self.file.seek(offset)
-        return torch.from_numpy(np.fromfile(self.file, np.float32, count)).view(shape).to(device)
-
-    def result(self, evidence: Evidence) -> Spool:  # noqa: ARG002
-        self.file.flush()
-        return self
-
-    def close(self) -> None:
-        self.file.close()
+            name, value = found
+        self.sums["mean"][:, self.points.index(name)] = (
+            stream_major(value).sum(2).transpose(0, 1)
+        )  # [B, S, D]
 
 
 def means_in(request: Request) -> StateMeans:

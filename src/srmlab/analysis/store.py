@@ -101,8 +101,8 @@ class Store:
         return store
 
     def finish(self, order: Sequence[str], notes: Mapping[str, str] | None = None) -> None:
-        """Throw away what is half done, and write the summary of all that is known; `notes` by name go under
-        those of results."""
+        """Delete partial results, and write the summary of all that is known; `notes` go, by name, under the
+        summaries of results."""
         shutil.rmtree(self.partial.parent, ignore_errors=True)
         self.results.mkdir(parents=True, exist_ok=True)
         known = self.known()

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from srmlab.analysis.capture import Batches, Mean, Placed, Rows, capture
+from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture
 from srmlab.analysis.registry import Analysis, register
 from srmlab.analysis.result import Array, Measured, Result, derived
 from srmlab.errors import UserError
@@ -72,14 +72,14 @@ class StreamSimilarity(Result):
         return "\n".join(lines)
 
 
-class StreamPairs(Rows):
+class StreamPairs(Accumulator):
     makes = StreamSimilarity
 
     def __init__(self, model: LanguageModel) -> None:
         if not has_several_streams(model):
             raise UserError(f"stream_similarity compares streams; a {type(model).__name__} has one")
         self.known = {"points": tuple(point.name for point in model.points), "streams": model.streams}
-        self.last_sites = {point.sites[-1] for point in model.points}
+        self.last_sites = [point.sites[-1] for point in model.points]
         self.sites = [site for point in model.points for site in point.sites]
         S = len(model.streams)
         self.means = {"cosine": Mean(len(model.points), S, S)}
@@ -92,7 +92,8 @@ class StreamPairs(Rows):
         self.parts.append(value if value.ndim == 4 else value[:, :, None])  # [B, T, S or 1, D]
         if name in self.last_sites:
             unit = F.normalize(torch.cat(self.parts, 2).float(), dim=-1)
-            self.rows["cosine"].append(torch.einsum("btsd,btrd->bsr", unit, unit))
+            point = self.last_sites.index(name)
+            self.sums["cosine"][:, point] = torch.einsum("btsd,btrd->bsr", unit, unit)
             self.parts = []
 
 

@@ -60,17 +60,18 @@ class TokenPairs(Accumulator):
     makes = TokenSimilarity
 
     def __init__(self, model: LanguageModel) -> None:
-        self.points = tuple(point.name for point in model.points)
-        self.known = {"points": self.points, "streams": model.streams}
+        self.known = {"points": tuple(point.name for point in model.points), "streams": model.streams}
         self.sites = [site for point in model.points for site in point.sites]
-        self.means = {"cosine": Mean(len(self.points), len(model.streams))}
+        self.means = {"cosine": Mean(len(model.points), len(model.streams))}
 
     def begin(self, batch: Placed) -> None:
-        self.columns: list[Tensor] = []
+        super().begin(batch)
         ids = torch.zeros_like(batch.tokens) if batch.documents is None else batch.documents
         self.documents = [(ids == d)[:, :, None, None] for d in ids.unique()]  # [B, T, 1, 1]
+        sizes = torch.stack([document.flatten(1).sum(1) for document in self.documents])  # [document, B]
+        self.tokens = torch.where(sizes > 1, sizes, 0).sum(0)  # one token has no other
 
-    def see(self, name: str, value: Tensor) -> None:  # noqa: ARG002
+    def see(self, name: str, value: Tensor) -> None:
         states = value if value.ndim == 4 else value[:, :, None]  # [B, T, S, D]
         unit = F.normalize(states.float(), dim=-1)
         total = unit.new_zeros(unit.shape[0], unit.shape[2])
@@ -78,13 +79,8 @@ class TokenPairs(Accumulator):
             mine = unit * document
             cosines = mine.sum(1).square().sum(-1) - mine.square().sum((1, 3))  # [B, S], of all i ≠ j
             total += cosines / (document.sum(1)[..., 0] - 1).clamp(min=1)  # a mean over pairs, times tokens
-        self.columns.append(total)
-
-    def end(self, batch: Placed, embedding: Tensor) -> None:  # noqa: ARG002
-        sizes = torch.stack([document.flatten(1).sum(1) for document in self.documents])  # [document, B]
-        counted = torch.where(sizes > 1, sizes, 0).sum(0)  # one token has no other
-        rows = torch.cat(self.columns, 1).view(len(batch.tokens), len(self.points), -1)
-        self.means["cosine"].add(batch, rows, counted)
+        first = self.sites.index(name) * total.shape[1]  # a site has all streams of a point, or one
+        self.sums["cosine"].flatten(1)[:, first : first + total.shape[1]] = total
 
 
 def token_similarity(model: LanguageModel, batches: Batches) -> TokenSimilarity:

@@ -182,16 +182,14 @@ def opened(folder: Path, device: str) -> tuple[Transcoders, dict[str, Features]]
 def found_beside(path: Path, transcoders: Transcoders) -> dict[str, Features]:
     """What their features are, by the text that the model comes with, if it does: a shipped set is small
     enough to be described anew."""
-    from srmlab.dictionaries.features import find_features
+    from srmlab.dictionaries import features
     from srmlab.training.run_text import open_text, text_of
 
     if text_of(path) is None:
         return {}
     text = open_text(path)
     batches = text.batches(1, DESCRIBED)
-    return {
-        member.config.name: find_features(text.model, member, batches, EXAMPLES) for member in transcoders
-    }
+    return {member.config.name: features(text.model, member, batches, EXAMPLES) for member in transcoders}
 
 
 def scores(graph: Graph, kept: Any, checked: Any) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -76,7 +76,7 @@ class Command:
         windows = sum(len(batch.tokens) for batch in batches)
         read = f"{windows} windows of {first.context} tokens of {first.source}"
         if self.json:
-            print(json.dumps({"read": read, "models": [row.to_dict() for row in rows]}, indent=2))
+            print(json.dumps({"read": read, "models": [asdict(row) for row in rows]}, indent=2))
             return
         print(table(rows))
         print()

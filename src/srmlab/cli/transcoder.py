@@ -61,7 +61,6 @@ class Command(Learning):
     def learn(self) -> dict[str, Any]:
         from srmlab import dictionaries
         from srmlab.analysis.null import twins
-        from srmlab.dictionaries.features import EXAMPLES, find_features
         from srmlab.interop import saelens
         from srmlab.progress import Display
 
@@ -86,8 +85,8 @@ class Command(Learning):
                 other = self.learned(text, twin, steps, display, "learning on the twin")
                 found["twin"] = measure(twin, other, each=False, progress=partial(progress, "twin"))
             features = {
-                member.config.name: find_features(
-                    model, member, held_out, EXAMPLES, partial(progress, "features")
+                member.config.name: dictionaries.features(
+                    model, member, held_out, progress=partial(progress, "features")
                 )
                 for member in transcoders
                 if not self.per_depth

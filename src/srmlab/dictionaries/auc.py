@@ -11,13 +11,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from srmlab.analysis.bootstrap import ranks
+
 BINS = 512  # of ranks, for resampling
-
-
-def ranks(score: Tensor) -> Tensor:
-    """From 1; equal scores share the mean of their ranks."""
-    _, place, count = torch.unique(score, return_inverse=True, return_counts=True)
-    return (count.cumsum(0).double() - (count - 1) / 2)[place]
 
 
 def auc(score: Tensor, positive: Tensor) -> float:

@@ -17,7 +17,7 @@ The edges into a node are one backward pass; many nodes go through one together,
 Nodes are taken in the order of their influence on the target, until there are `nodes` of them.
 
 Influence: every node hands on what it has to what is before it, in proportion to the weights' absolute
-values; the target has 1. `effect` is with signs: what becomes of the target without the node, to first order.
+values; the target has 1. `effect` is with signs: how the target changes without the node, to first order.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from srmlab.dictionaries.dictionary import check
 from srmlab.dictionaries.transcoder import Transcoder, Transcoders
-from srmlab.dictionaries.transcoding import check_transcoders
 from srmlab.errors import UserError
 from srmlab.models import HookPoint, LanguageModel
 
@@ -152,7 +152,7 @@ def attribute(
     progress: Callable[[int], None] | None = None,
 ) -> Graph:
     """The graph of a target on a prompt."""
-    check_transcoders(model, transcoders)
+    check(model, transcoders.members[0])
     if not model.held_sites or transcoders.of != "mlp":
         raise UserError("an attribution graph needs an SRM and transcoders of its MLPs (--of mlp)")
     if nodes < 1:

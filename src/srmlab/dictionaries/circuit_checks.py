@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srmlab.dictionaries.circuit import Graph, Linear
+from srmlab.analysis.bootstrap import correlation
+from srmlab.dictionaries.circuit import ROWS, Graph, Linear
 from srmlab.dictionaries.transcoder import Transcoders
 from srmlab.models import HookPoint, LanguageModel
 
@@ -120,12 +121,6 @@ class CircuitCheck:
         )
 
 
-def correlation(one: np.ndarray, other: np.ndarray) -> float:
-    if len(one) < 2 or one.std() == 0 or other.std() == 0:
-        return float("nan")
-    return float(np.corrcoef(one, other)[0, 1])
-
-
 def check_circuit(
     model: LanguageModel,
     transcoders: Transcoders,
@@ -133,10 +128,9 @@ def check_circuit(
     kept: Pruned,
     count: int = 32,
     draws: int = 16,
-    seed: int = 0,
 ) -> CircuitCheck:
     """Cut features, one by one and all of the graph's, beside as many at random."""
-    draw = np.random.default_rng(seed)
+    draw = np.random.default_rng(0)
     linear = Linear(model, transcoders, graph.tokens)
     effect, features = graph.effect, kept.features(graph)
     top = features[np.argsort(-np.abs(effect[features]), kind="stable")][:count]
@@ -152,13 +146,11 @@ def check_circuit(
     )
 
 
-def cut_each(
-    model: LanguageModel, transcoders: Transcoders, graph: Graph, kept: Pruned, rows: int = 64
-) -> dict[int, float]:
+def cut_each(model: LanguageModel, transcoders: Transcoders, graph: Graph, kept: Pruned) -> dict[int, float]:
     """The real change of the target when one feature of the graph is cut, for each of them."""
     linear, features = Linear(model, transcoders, graph.tokens), kept.features(graph)
     cuts = [np.array([n]) for n in features]
-    parts = [cut(linear, model, graph, cuts[i : i + rows]) for i in range(0, len(cuts), rows)]
+    parts = [cut(linear, model, graph, cuts[i : i + ROWS]) for i in range(0, len(cuts), ROWS)]
     return dict(zip(features.tolist(), np.concatenate(parts).tolist() if parts else [], strict=True))
 
 

@@ -29,7 +29,8 @@ import copy
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, get_args
@@ -37,8 +38,12 @@ from typing import Any, ClassVar, Literal, Self, get_args
 import torch
 from torch import Tensor, nn
 
+from srmlab.analysis.registry import streams_of
+from srmlab.analysis.states import points_of
 from srmlab.errors import UserError
 from srmlab.files import write_file
+from srmlab.models import LanguageModel
+from srmlab.storage.identity import model_mark
 
 Activation = Literal["topk", "batchtopk", "jumprelu"]
 Null = Literal["shuffled", "random"]
@@ -100,6 +105,11 @@ class Dictionary(nn.Module):
         """Its directions in 16 hexadecimal digits: which dictionary a feature's number belongs to."""
         values = self.directions.detach().float().cpu().numpy().tobytes()
         return hashlib.blake2b(values, digest_size=8).hexdigest()
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """The sites of what it makes of the states at its points."""
+        return self.config.points
 
     def activations(self, states: Tensor) -> Tensor:
         """States […, S, D] → […, S, F], before any are chosen; never negative."""
@@ -186,35 +196,73 @@ def largest(activations: Tensor, k: int) -> Tensor:
     return torch.zeros_like(activations).scatter(-1, places, values)
 
 
+def check(model: LanguageModel, dictionary: Dictionary) -> LanguageModel:
+    """The model, if the dictionary, or transcoder, was learned on it."""
+    config, kind = dictionary.config, "transcoder" if dictionary.translates else "dictionary"
+    model = streams_of(model, f"a {kind}")
+    fits = (config.streams, config.dim) == (len(model.streams), model.stream_dim)
+    if not fits or (config.model and config.model != model_mark(model)):
+        raise UserError(
+            f"this {kind} was learned on other weights (was the run trained further?): "
+            f"`srmlab {kind}` learns one on these"
+        )
+    known = model.site_names if dictionary.translates else points_of(model)
+    if not config.points or not set(config.points) <= set(known):
+        raise UserError(f"this {kind}'s points, {config.points}, are not states of this model")
+    return model
+
+
+# --- files --------------------------------------------------------------------------------------------------
+
+
 def save(dictionary: Dictionary, folder: str | Path) -> Path:
     """Write dictionary.safetensors and dictionary.json into a folder."""
-    from safetensors.torch import save_file
-
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file({name: value.contiguous() for name, value in dictionary.state_dict().items()}, folder / WEIGHTS)
-    document = {"format": FORMAT, **dataclasses.asdict(dictionary.config)}
+    document = dataclasses.asdict(dictionary.config)
     if document["activation"] == "topk":
         del document["activation"]  # as it was before there were others
-    write_file(folder / CONFIG, json.dumps(document, indent=2) + "\n")
-    return folder
+    return write_learned(folder, "dictionary", document, dictionary.state_dict())
 
 
 def load(folder: str | Path, device: torch.device | str = "cpu") -> Dictionary:
     """Read a dictionary back."""
+    with reading(folder, "dictionary") as (settings, weights):
+        dictionary = Dictionary(DictionaryConfig(**settings))
+        dictionary.load_state_dict(weights)
+    return dictionary.to(device).eval()
+
+
+def write_learned(
+    folder: str | Path, name: str, settings: Mapping[str, Any], weights: Mapping[str, Tensor]
+) -> Path:
+    """NAME.safetensors and NAME.json of a dictionary or of transcoders."""
+    from safetensors.torch import save_file
+
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file({n: value.contiguous() for n, value in weights.items()}, folder / f"{name}.safetensors")
+    document = {"format": FORMAT, **settings}
+    write_file(folder / f"{name}.json", json.dumps(document, indent=2) + "\n")
+    return folder
+
+
+@contextmanager
+def reading(folder: str | Path, name: str) -> Iterator[tuple[dict[str, Any], dict[str, Tensor]]]:
+    """The settings and weights in NAME.json and NAME.safetensors; if using them fails, they are damaged."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    folder = Path(folder)
-    if not (folder / CONFIG).is_file():
-        raise UserError(f"no dictionary in {folder}; `srmlab dictionary RUN` learns one")
+    folder, command = Path(folder), name.removesuffix("s")
+    if not (folder / f"{name}.json").is_file():
+        learned = "one" if name == command else "them"
+        raise UserError(f"no {name} in {folder}; `srmlab {command} RUN` learns {learned}")
     try:
-        document: dict[str, Any] = json.loads((folder / CONFIG).read_text())
+        document = json.loads((folder / f"{name}.json").read_text(), object_hook=_with_tuples)
         if document.pop("format") != FORMAT:
-            raise UserError(f"{folder / CONFIG} is of another version; learn the dictionary again")
-        document["points"] = tuple(document["points"])
-        dictionary = Dictionary(DictionaryConfig(**document))
-        dictionary.load_state_dict(load_file(folder / WEIGHTS))
+            raise UserError(f"{folder / name}.json is of another version; learn the {name} again")
+        yield document, load_file(folder / f"{name}.safetensors")
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
-        raise UserError(f"{folder} holds a damaged dictionary ({error}); learn it again") from None
-    return dictionary.to(device).eval()
+        raise UserError(f"{folder} has a damaged {name} file ({error}); learn it again") from None
+
+
+def _with_tuples(document: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in document.items()}

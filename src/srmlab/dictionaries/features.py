@@ -1,5 +1,5 @@
-"""What the features of a dictionary are: the contexts in which each is strongest, and the tokens it speaks
-for.
+"""What the features of a dictionary are: the contexts in which each is strongest, and the tokens it
+promotes.
 
 For every feature: how often it fires, the places of the text where it is strongest (one in a sequence), with
 its activation at every token around them, and the tokens of this text whose logits its direction raises and
@@ -21,18 +21,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from srmlab.analysis.capture import Batches, EvidenceSums, placed
+from srmlab.analysis.capture import Accumulator, Batches, Placed, capture
 from srmlab.analysis.readout import Readout
-from srmlab.analysis.result import Array, Axes, Result, require
-from srmlab.data import Batch
-from srmlab.dictionaries.dictionary import Dictionary
-from srmlab.dictionaries.quality import check
+from srmlab.analysis.result import Array, Axes, Evidence, Result, require
+from srmlab.dictionaries.dictionary import Dictionary, check
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
 
@@ -116,47 +114,20 @@ def features(
     examples: int = EXAMPLES,
     progress: Progress = None,
 ) -> Features:
-    """The strongest examples of every feature, and the tokens whose logits it raises."""
-    return find_features(check(model, dictionary), dictionary, batches, examples, progress)
-
-
-def find_features(
-    model: LanguageModel, dictionary: Dictionary, batches: Batches, examples: int, progress: Progress = None
-) -> Features:
-    """The same for anything that reads sites of the model: also of a transcoder."""
+    """The strongest examples of every feature of a dictionary or transcoder, and the tokens whose logits it
+    raises."""
     if examples < 1:
         raise UserError(f"examples = {examples}: give 1 or more")
-    search = Search(model, dictionary.to(model.device), examples)
-    text = EvidenceSums()
-    with model.evaluating(), torch.inference_mode():
-        for batch in placed(batches, model.device):
-            model.check_tokens(batch.tokens, documents=batch.documents)
-            text.begin(batch)
-            search.read(batch)
-            if progress is not None:
-                progress(batch.index + 1)
-        if search.fired is None:
-            raise UserError("no batches to read: give at least one [batch, token] tensor of token ids")
-        raised, lowered = spoken_for(model, dictionary, search.seen)
-    return Features(
-        evidence=text.result(),
-        points=dictionary.config.points,
-        fired=search.fired.cpu().numpy(),
-        strength=search.strength.cpu().double().numpy(),
-        context=search.context.cpu().numpy(),
-        activation=search.activation.cpu().double().numpy(),
-        raised=raised[1].cpu().numpy(),
-        raised_by=raised[0].cpu().double().numpy(),
-        lowered=lowered[1].cpu().numpy(),
-        lowered_by=lowered[0].cpu().double().numpy(),
-    )
+    search = Search(check(model, dictionary), dictionary.to(model.device), examples)
+    return capture(model, batches, search, progress=progress)[0]
 
 
-class Search:
+class Search(Accumulator):
     """The strongest examples so far, one of a sequence at most."""
 
     def __init__(self, model: LanguageModel, dictionary: Dictionary, examples: int) -> None:
         self.model, self.dictionary = model, dictionary
+        self.sites, self.means = dictionary.config.points, {}
         S, F = dictionary.config.streams, dictionary.config.features
         shape, device = (S, F, examples), model.device
         self.strength = torch.zeros(shape, device=device)
@@ -165,24 +136,25 @@ class Search:
         self.seen = torch.zeros(
             model.config.vocab_size, dtype=torch.bool, device=device
         )  # tokens of the text
-        self.fired: Tensor | None = None
+        self.fired = torch.zeros(S, F, dtype=torch.int64, device=device)
 
-    def read(self, batch: Batch) -> None:
-        points = self.dictionary.config.points
-        states: list[Tensor] = []
-        with self.model.hooks([(points, lambda value, _: states.append(value))]):
-            self.model.output_embedding(batch.tokens, documents=batch.documents)
+    def begin(self, batch: Placed) -> None:  # noqa: ARG002
+        self.states: list[Tensor] = []
+
+    def see(self, name: str, value: Tensor) -> None:  # noqa: ARG002
+        self.states.append(value)
+
+    def end(self, batch: Placed, embedding: Tensor) -> None:  # noqa: ARG002
         for row, sequence in enumerate(batch.tokens):
-            codes = self.dictionary.encode(states[0][row])  # [T, S, F]
-            for later in states[1:]:
+            codes = self.dictionary.encode(self.states[0][row])  # [T, S, F]
+            for later in self.states[1:]:
                 codes = torch.maximum(codes, self.dictionary.encode(later[row]))
             self.add(sequence, codes.transpose(0, 1))
 
     def add(self, sequence: Tensor, codes: Tensor) -> None:
         """One sequence [T], with its codes [S, T, F]."""
         self.seen[sequence] = True
-        count = (codes > 0).sum(1)
-        self.fired = count if self.fired is None else self.fired + count
+        self.fired += (codes > 0).sum(1)
         strength, at = codes.max(1)  # [S, F]
         place = at[..., None] + torch.arange(BEFORE + 1 + AFTER, device=at.device)  # in the padded sequence
         padded = torch.nn.functional.pad(sequence, (BEFORE, AFTER), value=-1)
@@ -193,6 +165,21 @@ class Search:
         index = best[..., None].expand(*best.shape, place.shape[-1])
         self.context = torch.cat((self.context, padded[place][..., None, :]), -2).gather(-2, index)
         self.activation = torch.cat((self.activation, around[..., None, :]), -2).gather(-2, index)
+
+    def result(self, evidence: Evidence) -> Features:
+        raised, lowered = spoken_for(self.model, self.dictionary, self.seen)
+        arrays = {
+            "fired": self.fired,
+            "strength": self.strength.double(),
+            "context": self.context,
+            "activation": self.activation.double(),
+            "raised": raised[1],
+            "raised_by": raised[0].double(),
+            "lowered": lowered[1],
+            "lowered_by": lowered[0].double(),
+        }
+        numbers: dict[str, Any] = {name: value.cpu().numpy() for name, value in arrays.items()}
+        return Features(evidence=evidence, points=self.dictionary.config.points, **numbers)
 
 
 def spoken_for(model: LanguageModel, dictionary: Dictionary, among: Tensor) -> list[tuple[Tensor, Tensor]]:

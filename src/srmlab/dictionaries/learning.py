@@ -24,7 +24,7 @@ dictionary then says what a stream carries at any depth.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -36,7 +36,7 @@ from srmlab.data import Batch, as_batch
 from srmlab.dictionaries.dictionary import Activation, Dictionary, DictionaryConfig, largest
 from srmlab.dictionaries.sparsity import chosen, first_threshold
 from srmlab.errors import UserError
-from srmlab.models import LanguageModel
+from srmlab.models import HookPoint, LanguageModel
 from srmlab.storage.identity import model_mark
 
 PATIENCE = 100_000  # states without firing, after which a feature is dead
@@ -46,11 +46,12 @@ JUMP = 1.0  # the width of a threshold's jump, in spreads of the states
 
 Dead = Literal["replace", "auxiliary"]
 Progress = Callable[[int, float], None]  # steps done, the share of variance unexplained
+Batches = Callable[[int], Batch | Tensor | tuple[Tensor, ...]]  # step → what is read
 
 
 def learn(
     model: LanguageModel,
-    batch: Callable[[int], Batch | Tensor | tuple[Tensor, ...]],
+    batch: Batches,
     *,
     steps: int,
     features: int | None = None,
@@ -69,25 +70,36 @@ def learn(
     output function reads; it and "every" include the post-steps, if there are any. By default there are 8
     features for each dimension of a stream, and an eighth as many as dimensions are in use at once.
     """
-    model = streams_of(model, "a dictionary")
-    dim = model.config.stream_dim
-    config = DictionaryConfig(
-        streams=len(model.streams),
-        dim=dim,
-        features=usual_features(dim) if features is None else features,
-        k=usual_k(dim) if k is None else k,
-        points=points_at(model, layers),
-        model=model_mark(model),
-        activation=activation,
-    )
-    learner = Learner(Dictionary(config, seed).to(model.device), steps, lr, patience, dead)
+    shared = usual_settings(streams_of(model, "a dictionary"), features, k, activation)
+    dictionary = Dictionary(DictionaryConfig(**shared, points=points_at(model, layers)), seed)
+    learn_all(model, batch, [dictionary], steps, lr, patience, dead, progress)
+    return dictionary
+
+
+def learn_all(
+    model: LanguageModel,
+    batch: Batches,
+    dictionaries: Sequence[Dictionary],
+    steps: int,
+    lr: float,
+    patience: int,
+    dead: Dead,
+    progress: Progress | None,
+) -> None:
+    """Dictionaries or transcoders learn, all from the same passes of the model."""
+    learners = [Learner(one.to(model.device), steps, lr, patience, dead) for one in dictionaries]
+    sites = [site for one in dictionaries for site in dict.fromkeys((*one.config.points, *one.writes))]
     for step in range(steps):
-        states = states_of(model, as_batch(batch(step)).to(model.device), config.points)
-        states = states.transpose(0, 1)  # [S, N, D]
-        unexplained = learner.step(states, states)
+        values = values_at(model, as_batch(batch(step)).to(model.device), sites)
+        left = []
+        for learner, one in zip(learners, dictionaries, strict=True):
+            states = torch.cat([values[site] for site in one.config.points], dim=1)  # [S, points · N, D]
+            targets = torch.cat([values[site] for site in one.writes], dim=1) if one.translates else states
+            left.append(learner.step(states, targets))
         if progress is not None:
-            progress(step + 1, unexplained)
-    return learner.dictionary.eval()
+            progress(step + 1, sum(left) / len(left))
+    for one in dictionaries:
+        one.eval()
 
 
 class Learner:
@@ -146,6 +158,21 @@ class Learner:
         return left.square().sum(-1).mean(1) / self.variance
 
 
+def usual_settings(
+    model: LanguageModel, features: int | None, k: int | None, activation: Activation
+) -> dict[str, Any]:
+    """What the configs of all that is learned on a model have in common."""
+    dim = model.stream_dim
+    return {
+        "streams": len(model.streams),
+        "dim": dim,
+        "features": usual_features(dim) if features is None else features,
+        "k": usual_k(dim) if k is None else k,
+        "model": model_mark(model),
+        "activation": activation,
+    }
+
+
 def usual_features(dim: int) -> int:
     return 8 * dim
 
@@ -154,14 +181,17 @@ def usual_k(dim: int) -> int:
     return max(1, dim // 8)
 
 
-def states_of(model: LanguageModel, batch: Batch, points: Sequence[str]) -> Tensor:
-    """The states [N, S, D] of all tokens at all points, point by point."""
-    found: list[Tensor] = []
-    with model.evaluating():
+def values_at(model: LanguageModel, batch: Batch, sites: Sequence[str]) -> dict[str, Tensor]:
+    """The values [S, N, D] of all tokens, by site."""
+    found: dict[str, Tensor] = {}
+
+    def keep(value: Tensor, hook: HookPoint) -> None:
+        found[hook.name] = stream_major(value).flatten(1, 2)
+
+    with model.evaluating(), model.hooks([(sites, keep)]):
         model.check_tokens(batch.tokens, documents=batch.documents)
-        with model.hooks([(points, lambda value, _: found.append(stream_major(value).flatten(1, 2)))]):
-            model.output_embedding(batch.tokens, documents=batch.documents)
-    return torch.cat(found, dim=1).transpose(0, 1)
+        model.output_embedding(batch.tokens, documents=batch.documents)
+    return found
 
 
 @torch.no_grad()

@@ -16,9 +16,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from srmlab.dictionaries.dictionary import CONFIG, Dictionary, load
+from srmlab.dictionaries.dictionary import CONFIG, Dictionary, check, load
 from srmlab.dictionaries.features import Features
-from srmlab.dictionaries.quality import check
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
 

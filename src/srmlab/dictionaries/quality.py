@@ -21,9 +21,9 @@ reconstructions from the first layer on. Every number has a standard error over 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -31,18 +31,15 @@ from torch import Tensor
 
 from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture, need_targets, read_twice
 from srmlab.analysis.readout import Readout, sequence_losses
-from srmlab.analysis.registry import streams_of
-from srmlab.analysis.replacement import Replace, replacing
+from srmlab.analysis.replacement import replacer, replacing
 from srmlab.analysis.result import Array, Derived, Evidence, Measured, Result, derived, require, require_named
 from srmlab.analysis.states import StateMeans, StateSums, points_of, stream_major
-from srmlab.dictionaries.dictionary import Dictionary
-from srmlab.errors import UserError
+from srmlab.dictionaries.dictionary import Dictionary, DictionaryConfig, check
 from srmlab.models import LanguageModel
-from srmlab.storage.identity import model_mark
 
 
 class AllReplaced:
-    """What is said of everything that a dictionary or a transcoder replaces."""
+    """What the quality of a dictionary and that of transcoders have in common."""
 
     active: Array
     loss: Array
@@ -142,17 +139,10 @@ class Quality(AllReplaced, Result):
             f"{self.text('all_recovered', '.1%')} recovered",
         ]
         for s in range(len(self.recovered)):
-            explained, active, alive, recovered = (
-                self.text(name, form, (s,))
-                for name, form in (
-                    ("stream_explained", ".1%"),
-                    ("stream_active", ".1f"),
-                    ("alive", ".0%"),
-                    ("recovered", ".1%"),
-                )
-            )
+            active, alive = self.text("stream_active", ".1f", (s,)), self.text("alive", ".0%", (s,))
             lines.append(
-                f"  S{s}: {explained} of variance, {active} in use, {alive} alive, {recovered} recovered"
+                f"  S{s}: {self.text('stream_explained', '.1%', (s,))} of variance, {active} in use, "
+                f"{alive} alive, {self.text('recovered', '.1%', (s,))} recovered"
             )
         return "\n".join(lines)
 
@@ -162,85 +152,97 @@ def share(part: Array, whole: Array) -> Array:
     return np.divide(part, whole, out=np.full(np.shape(whole), np.nan), where=np.asarray(whole) > 0)
 
 
-class QualitySums(Accumulator):
-    def __init__(self, model: LanguageModel, dictionary: Dictionary, means: StateMeans) -> None:
-        config = dictionary.config
-        self.model, self.dictionary = model, dictionary
+class ReplacedSums(Accumulator):
+    """Sums of what is explained of some values, and of the losses with them replaced: "spliced", by what was
+    learned, or "ablated", by their means; all at once, and each alone.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        config: DictionaryConfig,
+        means: StateMeans,
+        own_mean: str,
+        places: int,
+        members: int,
+        everything: Any,
+        alone: Sequence[Any],
+    ) -> None:
+        """`own_mean` is what the result calls the mean of the values; `everything` and `alone` are what
+        `losses_with` takes."""
+        self.model, self.own_mean, self.at_mean = model, own_mean, replacer("mean", means)
+        self.everything, self.alone = everything, alone
         self.unembedding = model.unembedding.detach().float()
-        self.sites = self.points = config.points
-        self.readout = Readout(model) if self.points == points_of(model)[-1:] else None
-        self.replacements = {point: means.at(point, model.device) for point in self.points}
-        P, S, F = len(self.points), config.streams, config.features
-        self.shapes = {
-            "residual": (P, S),
-            "power": (P, S),
-            "state": (P, S, config.dim),
-            "active": (P, S),
-            "firing": (P, S, F),
-        }
-        losses = {"loss": (), "spliced": (S,), "ablated": (S,), "all_spliced": (), "all_ablated": ()}
-        self.means = {name: Mean(*shape) for name, shape in (self.shapes | losses).items()}
-        self.sums: dict[str, Tensor] = {}
+        P, S, R = places, config.streams, len(alone)
+        shapes = {"residual": (P, S), "power": (P, S), own_mean: (P, S, config.dim), "active": (P, S)}
+        shapes["firing"] = (members, S, config.features)
+        losses = {"loss": (), "spliced": (R,), "ablated": (R,), "all_spliced": (), "all_ablated": ()}
+        self.means = {name: Mean(*shape) for name, shape in shapes.items()}
+        self.means |= {name: Mean(*shape, over="targets") for name, shape in losses.items()}
 
-    def begin(self, batch: Placed) -> None:
-        B = len(batch.tokens)
-        self.sums = {name: torch.zeros(B, *shape) for name, shape in self.shapes.items()}
-
-    def see(self, name: str, value: Tensor) -> None:
-        p = self.points.index(name)
-        z = stream_major(value)  # [S, B, T, D]
-        codes = self.dictionary.encode(value)
-        rebuilt = stream_major(self.dictionary.decode(codes))
-        fired = stream_major(codes > 0).sum(2)  # [S, B, F]
-        of_sequence = {
-            "residual": (z - rebuilt).square().sum((-1, -2)),
-            "power": z.square().sum((-1, -2)),
-            "state": z.sum(2),
-            "active": fired.sum(-1),
-            "firing": fired,
-        }
-        for field, sums in of_sequence.items():
-            self.sums[field][:, p] = sums.transpose(0, 1).cpu()
-        self.z = z
+    def explain(
+        self, place: int, value: Tensor, rebuilt: Tensor, codes: Tensor, member: int, calls: int = 1
+    ) -> None:
+        """Values at a place, and what was made of them, [B, T, S, D], by codes [B, T, S, F] of a member that
+        is called so often."""
+        fired = (codes > 0).sum(1)  # [B, S, F]
+        self.sums["residual"][:, place] = (value - rebuilt).square().sum((1, 3))
+        self.sums["power"][:, place] = value.square().sum((1, 3))
+        self.sums[self.own_mean][:, place] = value.sum(1)
+        self.sums["active"][:, place] = fired.sum(-1)
+        self.sums["firing"][:, member] += fired / calls
 
     def end(self, batch: Placed, embedding: Tensor) -> None:
-        for name, sums in self.sums.items():
-            self.means[name].add(batch, sums)
-        everyone, counts = list(range(self.dictionary.config.streams)), batch.counted.sum(1)
-        self.means["loss"].add(batch, self._loss(batch, embedding), counts)
-        for name, replace in (("spliced", self._rebuild), ("ablated", self._level)):
-            change = self._changed if self.readout is None else self._read_out
-            of_all = change(batch, embedding, everyone, replace)
-            of_each = torch.stack([change(batch, embedding, [s], replace) for s in everyone], dim=1)
-            self.means[f"all_{name}"].add(batch, of_all, counts)
-            self.means[name].add(batch, of_each, counts)
+        self.sums["loss"][:] = self.loss(batch, embedding)
+        for name in ("spliced", "ablated"):
+            self.sums[f"all_{name}"][:] = self.losses_with(name, self.everything, batch, embedding)
+            for i, one in enumerate(self.alone):
+                self.sums[name][:, i] = self.losses_with(name, one, batch, embedding)
+        super().end(batch, embedding)
 
-    def _loss(self, batch: Placed, embedding: Tensor) -> Tensor:
+    def losses_with(self, how: str, replaced: Any, batch: Placed, embedding: Tensor) -> Tensor:
+        """[B] The losses with something replaced."""
+        raise NotImplementedError
+
+    def loss(self, batch: Placed, embedding: Tensor) -> Tensor:
         return sequence_losses(embedding, self.unembedding, batch.targets)
 
-    def _changed(self, batch: Placed, embedding: Tensor, streams: list[int], replace: Replace) -> Tensor:  # noqa: ARG002
-        """[B] The losses with some streams replaced at every point: the model is run again."""
-        with self.model.hooks([(self.points, replacing(streams, replace))]):
-            return self._loss(batch, self.model.output_embedding(batch.tokens, documents=batch.documents))
+    def loss_under(self, batch: Placed, hooks: Sequence[Any]) -> Tensor:
+        """[B] The losses of another pass."""
+        with self.model.hooks(hooks):
+            return self.loss(batch, self.model.output_embedding(batch.tokens, documents=batch.documents))
 
-    def _read_out(self, batch: Placed, embedding: Tensor, streams: list[int], replace: Replace) -> Tensor:
-        """The same for the final state, which the output function reads: it is linear, so no second run."""
-        assert self.readout is not None
-        change = torch.zeros_like(self.z)
-        change[streams] = (replace(self.z, self.points[0]) - self.z)[streams]
-        return self._loss(batch, embedding.float() + self.readout.parts(change).sum(0))
-
-    def _rebuild(self, z: Tensor, point: str) -> Tensor:  # noqa: ARG002
-        return stream_major(self.dictionary(z.float().movedim(0, -2)))
-
-    def _level(self, z: Tensor, point: str) -> Tensor:
-        return self.replacements[point][:, None, None].expand_as(z)
-
-    def result(self, evidence: Evidence) -> Quality:
+    def result(self, evidence: Evidence) -> Any:
         need_targets(self.means["loss"])
-        config = self.dictionary.config
-        settings = {"points": self.points, "k": config.k, "activation": config.activation}
-        return Quality(evidence=evidence, **settings, **self.numbers())
+        return super().result(evidence)
+
+
+class QualitySums(ReplacedSums):
+    makes = Quality
+
+    def __init__(self, model: LanguageModel, dictionary: Dictionary, means: StateMeans) -> None:
+        config, self.dictionary = dictionary.config, dictionary
+        P, streams = len(config.points), range(config.streams)
+        super().__init__(model, config, means, "state", P, P, list(streams), [[s] for s in streams])
+        self.sites = config.points
+        self.readout = Readout(model) if config.points == points_of(model)[-1:] else None
+        self.known = {"points": config.points, "k": config.k, "activation": config.activation}
+
+    def see(self, name: str, value: Tensor) -> None:
+        point, codes = self.sites.index(name), self.dictionary.encode(value)
+        self.z = stream_major(value)  # [S, B, T, D]
+        self.explain(point, value.float(), self.dictionary.decode(codes), codes, point)
+
+    def losses_with(self, how: str, replaced: list[int], batch: Placed, embedding: Tensor) -> Tensor:
+        replace = self.rebuild if how == "spliced" else self.at_mean
+        if self.readout is None:
+            return self.loss_under(batch, [(self.sites, replacing(replaced, replace))])
+        change = torch.zeros_like(self.z)  # the output function is linear: no second pass
+        change[replaced] = (replace(self.z, self.sites[0]) - self.z)[replaced]
+        return self.loss(batch, embedding.float() + self.readout.parts(change).sum(0))
+
+    def rebuild(self, z: Tensor, point: str) -> Tensor:  # noqa: ARG002
+        return stream_major(self.dictionary(z.float().movedim(0, -2)))
 
 
 def quality(
@@ -251,22 +253,7 @@ def quality(
 ) -> Quality:
     """What a dictionary explains, and what the model loses by it. The losses cost 2·(S + 1) unembeddings a
     token; 2·(S + 1) passes if the dictionary is not of the final states alone."""
-    model = check(model, dictionary)
-    (means,) = capture(model, read_twice(batches), StateSums(model))
+    model, points = check(model, dictionary), dictionary.config.points
+    (means,) = capture(model, read_twice(batches), StateSums(model, points), bootstrap=False)
     sums = QualitySums(model, dictionary.to(model.device), means)
     return capture(model, batches, sums, progress=progress)[0]
-
-
-def check(model: LanguageModel, dictionary: Dictionary) -> LanguageModel:
-    """The model, if the dictionary was learned on it."""
-    model = streams_of(model, "a dictionary")
-    config = dictionary.config
-    fits = (config.streams, config.dim) == (len(model.streams), model.config.stream_dim)
-    if not fits or (config.model and config.model != model_mark(model)):
-        raise UserError(
-            "this dictionary was learned on other weights (was the run trained further?): "
-            "`srmlab dictionary` learns one on these"
-        )
-    if not config.points or not set(config.points) <= set(points_of(model)):
-        raise UserError(f"this dictionary's points, {config.points}, are not states of this model")
-    return model

@@ -39,14 +39,13 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 import torch
 
-from srmlab.analysis.capture import Batches, EvidenceSums, placed
+from srmlab.analysis.capture import Batches, evidence_of, placed
 from srmlab.analysis.edges import named
 from srmlab.analysis.null import twins as untrained
 from srmlab.analysis.registry import has_patterns
 from srmlab.analysis.result import Array, Axes, Coordinate, Result, derived
 from srmlab.dictionaries.auc import auc, auc_draws
-from srmlab.dictionaries.dictionary import Dictionary
-from srmlab.dictionaries.quality import check
+from srmlab.dictionaries.dictionary import Dictionary, check
 from srmlab.dictionaries.switching import (
     HELD,
     PAIRS,
@@ -136,7 +135,7 @@ class Switches(Result):
 
     def summary(self) -> str:
         lines = [f"Switches ({self.evidence})", f"  {self.headline()}"]
-        lines.append(f"  standard deviation above {self.bar:.3f}, the most of an untrained twin's edges")
+        lines.append(f"  standard deviation above {self.bar:.3f}, the largest of any untrained twin's edge")
         if not self.edges:
             return "\n".join(lines)
         for name in ("features", "best feature", "deciding feature"):
@@ -156,12 +155,12 @@ class Switches(Result):
             lines += self.card(i)
         return "\n".join(lines)
 
-    def clearest(self, count: int = 10) -> list[int]:
-        """The most varying switches, each edge in one layer only."""
+    def clearest(self) -> list[int]:
+        """The ten most varying switches, each edge in one layer only."""
         found: dict[tuple[int, ...], int] = {}
         for i, edge in enumerate(self.edges):
             found.setdefault(edge[1:], i)
-        return list(found.values())[:count]
+        return list(found.values())[:10]
 
     def card(self, switch: int) -> list[str]:
         """What is known of one switch, as text."""
@@ -196,10 +195,8 @@ def switches(
     check_readable(model, dictionary)
     say = progress or (lambda *_: None)
     given = list(placed(batches, model.device))
-    evidence = EvidenceSums()
     for batch in given:
         model.check_tokens(batch.tokens, documents=batch.documents, targets=batch.targets)
-        evidence.begin(batch)
     text = Text.of(given)
     with torch.inference_mode(), model.evaluating():
         weight, deviation = spread(model, text)
@@ -213,7 +210,7 @@ def switches(
         chosen.sort(key=lambda edge: -float(deviation[tuple(edge)]))
         found = measured(model, dictionary, text, chosen, say)
     return Switches(
-        evidence=evidence.result(),
+        evidence=evidence_of(given),
         bar=bar,
         strong=int(strong.sum()),
         edges=tuple((l, h, t, s) for l, h, t, s in chosen),

@@ -41,7 +41,7 @@ class Text:
         rows = [row for batch in batches for row in batch.tokens.cpu()]
         if len(rows) < 4:
             raise UserError(
-                "switches are found on one half of the windows and tested on the other: give four"
+                "switches are found on one half of the windows and tested on the other: give four or more"
             )
         windows = torch.cat([torch.full((len(row),), i) for i, row in enumerate(rows)])
         places = torch.cat([torch.arange(len(row)) for row in rows])

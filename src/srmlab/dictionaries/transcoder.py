@@ -14,21 +14,25 @@ cross-layer transcoder whose size does not grow with depth.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from srmlab.dictionaries.dictionary import Dictionary, DictionaryConfig, Null, largest
+from srmlab.dictionaries.dictionary import (
+    Dictionary,
+    DictionaryConfig,
+    Null,
+    largest,
+    reading,
+    write_learned,
+)
 from srmlab.errors import UserError
-from srmlab.files import write_file
 
-FORMAT = 1
-CONFIG, WEIGHTS = "transcoders.json", "transcoders.safetensors"
+CONFIG = "transcoders.json"
 PARTS = ("mlp", "attention", "step")
 RIDGE = 1e-3  # of the linear map that learning starts from
 
@@ -59,6 +63,10 @@ class Transcoder(Dictionary):
         self.target = nn.Parameter(torch.zeros(S, D))
         self.later = nn.Parameter(torch.zeros(config.reach - 1, S, F, D)) if config.reach > 1 else None
         self.skip = nn.Parameter(torch.zeros(S, D, D)) if config.skip else None
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        return self.config.writes
 
     def direction(self, distance: int) -> Tensor:
         """[S, F, D] What features write so many levels ahead."""
@@ -179,44 +187,23 @@ class Transcoders:
 def save_transcoders(transcoders: Transcoders, folder: str | Path, half: bool = False) -> Path:
     """Write transcoders.safetensors and transcoders.json into a folder; `half`: as 16-bit numbers, which are
     read back as 32-bit ones."""
-    from safetensors.torch import save_file
-
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     weights = {
-        f"{member.config.name}.{name}": (value.half() if half else value).detach().cpu().contiguous()
+        f"{member.config.name}.{name}": (value.half() if half else value).detach().cpu()
         for member in transcoders
         for name, value in member.state_dict().items()
     }
-    save_file(weights, folder / WEIGHTS)
     members = [dataclasses.asdict(member.config) for member in transcoders]
-    document = {"format": FORMAT, "of": transcoders.of, "members": members}
-    write_file(folder / CONFIG, json.dumps(document, indent=2) + "\n")
-    return folder
+    return write_learned(folder, "transcoders", {"of": transcoders.of, "members": members}, weights)
 
 
 def load_transcoders(folder: str | Path, device: torch.device | str = "cpu") -> Transcoders:
     """Read transcoders back."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    folder = Path(folder)
-    if not (folder / CONFIG).is_file():
-        raise UserError(f"no transcoders in {folder}; `srmlab transcoder RUN` learns them")
-    try:
-        document: dict[str, Any] = json.loads((folder / CONFIG).read_text())
-        if document["format"] != FORMAT:
-            raise UserError(f"{folder / CONFIG} is of another version; learn the transcoders again")
-        weights = load_file(folder / WEIGHTS)
-        members = []
+    members = []
+    with reading(folder, "transcoders") as (document, weights):
         for settings in document["members"]:
-            given: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in settings.items()}
-            member = Transcoder(TranscoderConfig(**given))
+            member = Transcoder(TranscoderConfig(**settings))
             start = f"{member.config.name}."
-            member.load_state_dict(
-                {n.removeprefix(start): w for n, w in weights.items() if n.startswith(start)}
-            )
+            own = {name.removeprefix(start): w for name, w in weights.items() if name.startswith(start)}
+            member.load_state_dict(own)
             members.append(member.to(device).eval())
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
-        raise UserError(f"{folder} holds damaged transcoders ({error}); learn them again") from None
-    return Transcoders(tuple(members), document["of"])
+        return Transcoders(tuple(members), document["of"])

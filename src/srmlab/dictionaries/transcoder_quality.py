@@ -21,20 +21,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, ClassVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture, need_targets, read_twice
-from srmlab.analysis.readout import sequence_losses
-from srmlab.analysis.result import Array, Evidence, Measured, Result, derived
-from srmlab.dictionaries.quality import AllReplaced, share
+from srmlab.analysis.capture import Batches, Placed, capture, read_twice
+from srmlab.analysis.replacement import replacing
+from srmlab.analysis.result import Array, Measured, Result, derived
+from srmlab.analysis.states import StateMeans, StateSums
+from srmlab.dictionaries.dictionary import check
+from srmlab.dictionaries.quality import AllReplaced, ReplacedSums, share
 from srmlab.dictionaries.transcoder import Transcoders
-from srmlab.dictionaries.transcoding import Place, check_transcoders, splice
-from srmlab.models import HookPoint, LanguageModel
+from srmlab.dictionaries.transcoding import splice
+from srmlab.models import LanguageModel
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -98,54 +98,26 @@ class TranscoderQuality(AllReplaced, Result):
         return "\n".join(lines)
 
 
-class WrittenSums(Accumulator):
-    """The mean of what every call writes."""
+class TranscoderSums(ReplacedSums):
+    makes = TranscoderQuality
 
-    def __init__(self, transcoders: Transcoders) -> None:
-        config = transcoders.config
-        self.sites = [site for member in transcoders for site in member.config.writes]
-        self.means = {"written": Mean(len(self.sites), config.streams, config.dim)}
-
-    def begin(self, batch: Placed) -> None:  # noqa: ARG002
-        self.sums: dict[str, Tensor] = {}
-
-    def see(self, name: str, value: Tensor) -> None:
-        self.sums[name] = value.float().sum(1)  # [B, S, D]
-
-    def end(self, batch: Placed, embedding: Tensor) -> None:  # noqa: ARG002
-        self.means["written"].add(batch, torch.stack([self.sums[site] for site in self.sites], 1))
-
-    def result(self, evidence: Evidence) -> dict[str, Tensor]:  # noqa: ARG002
-        mean = torch.from_numpy(self.means["written"].mean).float()
-        return dict(zip(self.sites, mean, strict=True))
-
-
-class TranscoderSums(Accumulator):
-    def __init__(
-        self, model: LanguageModel, transcoders: Transcoders, means: dict[str, Tensor], each: bool
-    ) -> None:
-        self.model, self.transcoders, self.written = model, transcoders, means
-        self.unembedding = model.unembedding.detach().float()
-        self.calls = list(means)
-        self.sites = [
-            site for member in transcoders for site in (*member.config.points, *member.config.writes)
-        ]
-        config = transcoders.config
-        streams = range(config.streams)
-        self.alone = [(member.config.name, s) for member in transcoders for s in streams] if each else []
-        C, S, M, R = len(self.calls), config.streams, len(transcoders.members), len(self.alone)
-        self.shapes = {
-            "residual": (C, S),
-            "power": (C, S),
-            "written": (C, S, config.dim),
-            "active": (C, S),
-            "firing": (M, S, config.features),
+    def __init__(self, model: LanguageModel, transcoders: Transcoders, means: StateMeans, each: bool) -> None:
+        config, self.transcoders, self.calls = transcoders.config, transcoders, means.points
+        names, streams = [member.config.name for member in transcoders], range(config.streams)
+        places = [(name, s) for name in names for s in streams] if each else []
+        everything, alone = dict.fromkeys(names, streams), [{name: [s]} for name, s in places]
+        super().__init__(model, config, means, "written", len(means.points), len(names), everything, alone)
+        self.sites = [site for member in transcoders for site in (*member.config.points, *member.writes)]
+        self.known = {
+            "of": transcoders.of,
+            "names": tuple(names),
+            "calls": self.calls,
+            "replaced": tuple(f"{name} S{stream}" for name, stream in places),
+            **{name: getattr(config, name) for name in ("features", "k", "activation", "skip", "reach")},
         }
-        losses = {"loss": (), "spliced": (R,), "ablated": (R,), "all_spliced": (), "all_ablated": ()}
-        self.means = {name: Mean(*shape) for name, shape in (self.shapes | losses).items()}
 
     def begin(self, batch: Placed) -> None:
-        self.sums = {name: torch.zeros(len(batch.tokens), *shape) for name, shape in self.shapes.items()}
+        super().begin(batch)
         self.codes: list[list[Tensor]] = [[] for _ in self.transcoders]
         self.given: dict[str, Tensor] = {}
 
@@ -153,78 +125,29 @@ class TranscoderSums(Accumulator):
         for m, member in enumerate(self.transcoders):
             if name in member.config.points:
                 self.given[name] = value.float()
-            elif name in member.config.writes:
-                call = member.config.writes.index(name)
-                self.measure(m, call, value.float(), self.given[member.config.points[call]])
-
-    def measure(self, m: int, call: int, value: Tensor, given: Tensor) -> None:
-        member = self.transcoders.members[m]
-        codes = member.encode(given)  # [B, T, S, F]
-        self.codes[m].append(codes)
-        rebuilt = member.write(self.codes[m], given)
-        c = self.calls.index(member.config.writes[call])
-        fired = (codes > 0).sum(1)  # [B, S, F]
-        self.sums["residual"][:, c] = (value - rebuilt).square().sum((1, 3)).cpu()
-        self.sums["power"][:, c] = value.square().sum((1, 3)).cpu()
-        self.sums["written"][:, c] = value.sum(1).cpu()
-        self.sums["active"][:, c] = fired.sum(-1).cpu()
-        self.sums["firing"][:, m] += fired.cpu() / len(member.config.writes)
+            elif name in member.writes:
+                given = self.given[member.config.points[member.writes.index(name)]]
+                self.codes[m].append(member.encode(given))
+                rebuilt = member.write(self.codes[m], given)
+                place, calls = self.calls.index(name), len(member.writes)
+                self.explain(place, value.float(), rebuilt, self.codes[m][-1], m, calls)
 
     def end(self, batch: Placed, embedding: Tensor) -> None:
-        for name, sums in self.sums.items():
-            self.means[name].add(batch, sums)
-        self.codes, counts = [], batch.counted.sum(1)
-        self.means["loss"].add(batch, sequence_losses(embedding, self.unembedding, batch.targets), counts)
-        everything = {member.config.name: range(member.config.streams) for member in self.transcoders}
-        self.means["all_spliced"].add(batch, self.run(batch, splice(self.transcoders)), counts)
-        self.means["all_ablated"].add(batch, self.run(batch, self.level(everything)), counts)
-        if self.alone:
-            ones: list[dict[str, Sequence[int]]] = [{name: [stream]} for name, stream in self.alone]
-            spliced = [self.run(batch, splice(self.transcoders, one)) for one in ones]
-            ablated = [self.run(batch, self.level(one)) for one in ones]
-            self.means["spliced"].add(batch, torch.stack(spliced, 1), counts)
-            self.means["ablated"].add(batch, torch.stack(ablated, 1), counts)
-        else:
-            for name in ("spliced", "ablated"):
-                self.means[name].add(batch, torch.zeros(len(batch.tokens), 0), counts)
+        self.codes = []
+        super().end(batch, embedding)
 
-    def run(self, batch: Placed, hooks: list[Place]) -> Tensor:
-        """[B] The losses with something replaced."""
-        with self.model.hooks(hooks):
-            embedding = self.model.output_embedding(batch.tokens, documents=batch.documents)
-        return sequence_losses(embedding, self.unembedding, batch.targets)
-
-    def level(self, chosen: Mapping[str, Sequence[int]]) -> list[Place]:
-        """Hooks that put some streams of what steps write at its mean."""
-
-        def hook(streams: list[int], value: Tensor, site: HookPoint) -> Tensor:
-            value = value.clone()
-            value[:, :, streams] = self.written[site.name][streams].to(value)
-            return value
-
-        return [
-            (site, partial(hook, list(chosen[member.config.name])))
-            for member in self.transcoders
-            if member.config.name in chosen
-            for site in member.config.writes
-        ]
-
-    def result(self, evidence: Evidence) -> TranscoderQuality:
-        need_targets(self.means["loss"])
-        config = self.transcoders.config
-        return TranscoderQuality(
-            evidence=evidence,
-            of=self.transcoders.of,
-            names=tuple(member.config.name for member in self.transcoders),
-            calls=tuple(self.calls),
-            replaced=tuple(f"{name} S{stream}" for name, stream in self.alone),
-            features=config.features,
-            k=config.k,
-            activation=config.activation,
-            skip=config.skip,
-            reach=config.reach,
-            **self.numbers(),
-        )
+    def losses_with(
+        self,
+        how: str,
+        replaced: Mapping[str, Sequence[int]],
+        batch: Placed,
+        embedding: Tensor,  # noqa: ARG002
+    ) -> Tensor:
+        if how == "spliced":
+            return self.loss_under(batch, splice(self.transcoders, replaced))
+        chosen = [(member, replaced.get(member.config.name, ())) for member in self.transcoders]
+        hooks = [(member.writes, replacing(streams, self.at_mean)) for member, streams in chosen if streams]
+        return self.loss_under(batch, hooks)
 
 
 def transcoder_quality(
@@ -237,7 +160,9 @@ def transcoder_quality(
     """What transcoders explain, and what the model loses by them; with `each`, also by every step function
     and stream alone, which costs two passes for each.
     """
-    model = check_transcoders(model, transcoders)
-    (means,) = capture(model, read_twice(batches), WrittenSums(transcoders))
+    for member in transcoders:
+        check(model, member)
+    calls = [site for member in transcoders for site in member.writes]
+    (means,) = capture(model, read_twice(batches), StateSums(model, calls), bootstrap=False)
     sums = TranscoderSums(model, transcoders.to(model.device), means, each)
     return capture(model, batches, sums, progress=progress)[0]

@@ -16,28 +16,22 @@ and wrote; nothing is stored, and the same seed gives the same transcoders.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-import torch
 from torch import Tensor
 
+from srmlab.analysis.interventions import Hook
 from srmlab.analysis.registry import streams_of
-from srmlab.analysis.states import stream_major
-from srmlab.data import Batch, as_batch
 from srmlab.dictionaries.dictionary import Activation
-from srmlab.dictionaries.learning import PATIENCE, Dead, Learner, Progress, usual_features, usual_k
+from srmlab.dictionaries.learning import PATIENCE, Batches, Dead, Progress, learn_all, usual_settings
 from srmlab.dictionaries.transcoder import PARTS, Transcoder, TranscoderConfig, Transcoders
 from srmlab.errors import UserError
 from srmlab.models import Call, HookPoint, LanguageModel
-from srmlab.models.sites import HookFunction
-from srmlab.storage.identity import model_mark
-
-Values = Mapping[str, Tensor]
 
 
 def learn_transcoders(
     model: LanguageModel,
-    batch: Callable[[int], Batch | Tensor | tuple[Tensor, ...]],
+    batch: Batches,
     *,
     steps: int,
     of: str = "mlp",
@@ -58,39 +52,15 @@ def learn_transcoders(
     With `reach` above 1, features also write into the next levels' calls of their step function. `per_depth`
     learns one for each call instead of one for all, to compare.
     """
-    model = streams_of(model, "a transcoder")
-    dim = model.config.stream_dim
-    shared = {
-        "streams": len(model.streams),
-        "dim": dim,
-        "features": usual_features(dim) if features is None else features,
-        "k": usual_k(dim) if k is None else k,
-        "model": model_mark(model),
-        "activation": activation,
-        "skip": skip,
-        "reach": reach,
-    }
+    shared = usual_settings(streams_of(model, "a transcoder"), features, k, activation)
     if reach > model.depth or (per_depth and reach > 1):
         raise UserError(f"reach = {reach}: give 1 to {model.depth} levels, and 1 with one for each depth")
-    configs = [TranscoderConfig(**shared, **place) for place in places(model, of, per_depth)]
-    learners = [
-        Learner(Transcoder(config, seed + i).to(model.device), steps, lr, patience, dead)
-        for i, config in enumerate(configs)
+    members = [
+        Transcoder(TranscoderConfig(**shared, skip=skip, reach=reach, **place), seed + i)
+        for i, place in enumerate(places(model, of, per_depth))
     ]
-    for step in range(steps):
-        values = read(model, as_batch(batch(step)).to(model.device), configs)
-        left = [
-            learner.step(stacked(values, config.points), stacked(values, config.writes))
-            for learner, config in zip(learners, configs, strict=True)
-        ]
-        if progress is not None:
-            progress(step + 1, sum(left) / len(left))
-    return Transcoders(tuple(_transcoder(learner).eval() for learner in learners), of)
-
-
-def _transcoder(learner: Learner) -> Transcoder:
-    assert isinstance(learner.dictionary, Transcoder)
-    return learner.dictionary
+    learn_all(model, batch, members, steps, lr, patience, dead, progress)
+    return Transcoders(tuple(members), of)
 
 
 def places(model: LanguageModel, of: str, per_depth: bool) -> list[dict]:
@@ -115,46 +85,11 @@ def places(model: LanguageModel, of: str, per_depth: bool) -> list[dict]:
     ]
 
 
-def read(model: LanguageModel, batch: Batch, configs: Iterable[TranscoderConfig]) -> dict[str, Tensor]:
-    """What every call reads and writes, [S, N, D] by site."""
-    found: dict[str, Tensor] = {}
-
-    def keep(value: Tensor, hook: HookPoint) -> None:
-        found[hook.name] = stream_major(value).flatten(1, 2)
-
-    sites = [site for config in configs for site in (*config.points, *config.writes)]
-    with model.evaluating(), model.hooks([(sites, keep)]):
-        model.check_tokens(batch.tokens, documents=batch.documents)
-        model.output_embedding(batch.tokens, documents=batch.documents)
-    return found
-
-
-def stacked(values: Values, sites: Sequence[str]) -> Tensor:
-    """[S, calls · N, D]"""
-    return torch.cat([values[site] for site in sites], dim=1)
-
-
-def check_transcoders(model: LanguageModel, transcoders: Transcoders) -> LanguageModel:
-    """The model, if the transcoders were learned on it."""
-    model = streams_of(model, "a transcoder")
-    config = transcoders.config
-    fits = (config.streams, config.dim) == (len(model.streams), model.stream_dim)
-    if not fits or (config.model and config.model != model_mark(model)):
-        raise UserError(
-            "these transcoders were learned on other weights (was the run trained further?): "
-            "`srmlab transcoder` learns some on these"
-        )
-    return model
-
-
-Place = tuple[str, HookFunction]
-
-
-def splice(transcoders: Transcoders, chosen: Mapping[str, Sequence[int]] | None = None) -> list[Place]:
-    """Hooks that put transcoders in the place of what they are of, wherever their step function is called:
+def splice(transcoders: Transcoders, chosen: Mapping[str, Sequence[int]] | None = None) -> list[Hook]:
+    """Hooks that put transcoders in place of what they approximate, wherever their step function is called:
     all of them, or only some streams by the names of their step functions.
     """
-    hooks: list[Place] = []
+    hooks: list[Hook] = []
     for member in transcoders:
         streams = range(member.config.streams) if chosen is None else chosen.get(member.config.name, ())
         if len(streams):
@@ -162,7 +97,7 @@ def splice(transcoders: Transcoders, chosen: Mapping[str, Sequence[int]] | None 
     return hooks
 
 
-def _splice_one(member: Transcoder, streams: list[int]) -> list[Place]:
+def _splice_one(member: Transcoder, streams: list[int]) -> list[Hook]:
     given: list[Tensor] = []  # what the calls of one pass have read so far
     codes: list[Tensor] = []
     first = member.config.points[0]

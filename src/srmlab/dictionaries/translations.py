@@ -31,10 +31,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srmlab.analysis.capture import Batches, EvidenceSums, Placed, placed
+from srmlab.analysis.capture import Batches, Placed, evidence_of, placed
 from srmlab.analysis.result import Array, Axes, Result, derived
-from srmlab.dictionaries.dictionary import Dictionary
-from srmlab.dictionaries.quality import check
+from srmlab.dictionaries.dictionary import Dictionary, check
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
 
@@ -125,9 +124,6 @@ def translations(
         raise UserError("translations are defined on a connection that has them, such as attention")
     maps = model.translations.detach().float().cpu()  # [H, target, source, D, D]
     given = list(placed(batches, model.device))
-    text = EvidenceSums()
-    for batch in given:
-        text.begin(batch)
     values = torch.linalg.svdvals(maps)
     shape = maps.shape[:3]
     fields: dict[str, Any] = {name: np.full(shape, np.nan) for name in ("match", "chance", "clear")}
@@ -141,7 +137,7 @@ def translations(
         lifts = measured_lifts(model, dictionary, given, pairs, seed)
     about = describe or (lambda stream, feature: "")  # noqa: ARG005
     return Translations(
-        evidence=text.result(),
+        evidence=evidence_of(given),
         dim=maps.shape[-1],
         becomes=tuple(becomes for _, becomes in found),
         cosines=tuple(cosine for cosine, _ in found),

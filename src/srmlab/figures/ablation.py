@@ -2,49 +2,52 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
 
 from srmlab.analysis.ablation import Ablation
 from srmlab.analysis.attribution import Attribution
 from srmlab.analysis.interaction import Interaction
 from srmlab.analysis.readout import BITS
 from srmlab.figures.palette import BLACK, BLUE, GREY, SIGNED_MAP, VERMILION
-from srmlab.figures.style import COLUMN, PAGE, color_bar, figure_of, new_figure, sparse_ticks
+from srmlab.figures.style import (
+    COLUMN,
+    PAGE,
+    bars,
+    color_bar,
+    figure_of,
+    in_percent,
+    new_figure,
+    sparse_ticks,
+)
 
 TIER_COLORS = ("#08519c", "#3182bd", "#6baed6", "#bdd7e7")
 
 
 @figure_of("ablation", "ablation_everywhere")
-def ablation_bars(result: Ablation, unit: Literal["bits", "nats"] = "bits") -> Figure:
+def ablation_bars(result: Ablation) -> Figure:
     """Bars by rank in the colours of their tiers, with standard errors; the line is the cumulative share of
     all impact."""
-    scale = BITS if unit == "bits" else 1.0
     ranking, count = result.ranking, len(result.kl)
     figure = new_figure(COLUMN if count <= 16 else PAGE, 2.2)
     axes = figure.subplots()
     tier_of = {g: t for t, tier in enumerate(result.tiers()) for g in tier}
     colors = [TIER_COLORS[min(tier_of[g], len(TIER_COLORS) - 1)] for g in ranking]
-    heights = result.kl[ranking] * scale
-    errors = np.nan_to_num(result.standard_error("kl")[ranking] * scale)
-    axes.bar(range(count), heights, yerr=errors, color=colors, width=0.75, error_kw={"linewidth": 0.7})
+    bars(axes, range(count), result, "kl", colors, at=ranking, scale=BITS)
     names = [
         result.names[g].replace("S", "") if max(map(len, result.groups)) == 1 else result.names[g]
         for g in ranking
     ]
     axes.set_xticks(range(count), names, fontsize=6 if count <= 32 else 4.5)
     axes.set_xlabel("stream, ranked")
-    axes.set_ylabel(f"ablation KL ({unit})")
+    axes.set_ylabel("ablation KL (bits)")
     axes.set_xlim(-0.7, count - 0.3)
     share = axes.twinx()
     share.plot(
         range(count), result.cumulative_share, color=VERMILION, marker=".", markersize=3.5, linewidth=1
     )
     share.set_ylim(0, 1.05)
-    share.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    in_percent(share.yaxis)
     share.set_ylabel("cumulative share", color=VERMILION)
     share.tick_params(axis="y", colors=VERMILION)
     share.spines["right"].set_visible(True)
@@ -63,8 +66,7 @@ def attribution_bars(result: Attribution) -> Figure:
     axes = figure.subplots()
     streams = np.arange(len(result.centred))
     colors = [BLUE if value >= 0 else VERMILION for value in result.centred]
-    errors = np.nan_to_num(result.standard_error("centred"))
-    axes.bar(streams, result.centred, yerr=errors, color=colors, width=0.75, error_kw={"linewidth": 0.7})
+    bars(axes, streams, result, "centred", colors)
     axes.axhline(0, color=BLACK, linewidth=0.6)
     axes.set_xticks(streams, [str(s) for s in streams])
     axes.set_xlabel("stream")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from srmlab.analysis.alignment import Alignment, State
+from srmlab.analysis.alignment import Alignment
 from srmlab.figures.palette import BLUE, GREY, SIGNED_MAP
 from srmlab.figures.style import (
     COLUMN,
@@ -21,23 +21,22 @@ from srmlab.figures.style import (
 
 
 @figure_of("alignment")
-def alignment_maps(result: Alignment, state: State = "output") -> Figure:
+def alignment_maps(result: Alignment) -> Figure:
     """Left: connection alignment, layer × stream. Right: update–state alignment, step × stream, layers ruled
     off."""
-    layers, steps, streams = result.update_state(state).shape
+    layers, steps, streams = result.output.shape
     figure = new_figure(PAGE, 2.4)
     left, right = figure.subplots(1, 2, width_ratios=[1, 2])
     _cosines(left, result.connection.T)
     left.set_xlabel("layer")
     _layer_ticks(left, result)
     left.set_title(r"connection and input, $\cos(c_t, x)$")
-    image = _cosines(right, result.update_state(state).reshape(layers * steps, streams).T)
+    image = _cosines(right, result.output.reshape(layers * steps, streams).T)
     right.set_xlabel("step, through all layers")
     right.set_xticks([l * steps for l in range(layers)])
     for l in range(1, layers):
         right.axvline(l * steps - 0.5, color=GREY, linewidth=0.5)
-    shown = "step output" if state == "output" else "incoming state"
-    right.set_title(f"update and {shown}")
+    right.set_title("update and step output")
     ticks = [-1, -0.5, 0, 0.5, 1]
     color_bar(figure, image, [left, right], "cosine, mean over tokens", fraction=0.03, pad=0.015, ticks=ticks)
     _footnote(figure, result)
@@ -52,8 +51,7 @@ def connection_by_layer(result: Alignment) -> Figure:
     layers = range(len(result.connection))
     axes.axhline(0, color=GREY, linewidth=0.6)
     axes.plot(layers, result.connection, color=BLUE, alpha=0.25, linewidth=0.7)
-    errors = result.standard_error("layer_mean")
-    curve(axes, layers, result.layer_mean, errors, BLUE, marker="o", markersize=3, label="mean over streams")
+    curve(axes, layers, result, "layer_mean", BLUE, marker="o", label="mean over streams")
     _layer_ticks(axes, result)
     axes.set_xlabel("layer")
     axes.set_ylabel(r"$\cos(c_t, x)$")

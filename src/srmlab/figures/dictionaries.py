@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
 
 from srmlab.dictionaries.curve import Curve
 from srmlab.dictionaries.quality import Quality
 from srmlab.dictionaries.transcoder_quality import TranscoderQuality
 from srmlab.figures.palette import BLUE, GREY, LINES, ORANGE, SHARE_MAP
-from srmlab.figures.style import COLUMN, PAGE, figure_of, footnote, new_figure
+from srmlab.figures.style import COLUMN, PAGE, bars, figure_of, footnote, in_percent, new_figure
 
 NULLS = {"untrained": "untrained twin", "shuffled": "features shuffled"}
 
@@ -27,21 +26,12 @@ def dictionary_bars(result: Quality) -> Figure:
         (-0.2, "stream_explained", BLUE, "variance explained"),
         (0.2, "recovered", ORANGE, "loss recovered"),
     ):
-        errors = np.nan_to_num(result.standard_error(name))
-        axes.bar(
-            streams + shift,
-            getattr(result, name),
-            yerr=errors,
-            width=0.38,
-            color=color,
-            label=label,
-            error_kw={"linewidth": 0.7},
-        )
+        bars(axes, streams + shift, result, name, color, width=0.38, label=label)
     axes.axhline(result.all_recovered, color=GREY, linestyle=(0, (3, 2)), linewidth=0.8)
     axes.set_xticks(streams, [str(s) for s in streams], fontsize=6 if count <= 32 else 4.5)
     axes.set_xlabel("stream")
     axes.set_ylim(top=1.0)
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    in_percent(axes.yaxis)
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, borderpad=0.2)
     footnote(
         figure, f"{result.features} features, {result.in_use} in use; dashed: all streams replaced at once"
@@ -76,7 +66,7 @@ def sparsity_curves(result: Curve) -> Figure:
         axes.set_xticks(ticks, [str(k) for k in ticks])
         axes.minorticks_off()
         axes.set_xlabel("features in use")
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        in_percent(axes.yaxis)
         axes.legend(loc="best")
     footnote(figure, f"{result.of}; {result.active.shape[1]} seeds each; {result.evidence}")
     return figure
@@ -99,10 +89,9 @@ def transcoder_panels(result: TranscoderQuality) -> Figure:
     if right is None:  # nothing was replaced alone
         return figure
     places = np.arange(len(result.replaced))
-    errors = np.nan_to_num(result.standard_error("recovered"))
-    right.bar(places, result.recovered, yerr=errors, color=ORANGE, width=0.8, error_kw={"linewidth": 0.6})
+    bars(right, places, result, "recovered", ORANGE, width=0.8)
     right.axhline(result.all_recovered, color=GREY, linestyle=(0, (3, 2)), linewidth=0.8)
     right.set_xticks(places, result.replaced, rotation=90, fontsize=5)
     right.set_title("loss recovered")
-    right.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    in_percent(right.yaxis)
     return figure

@@ -8,25 +8,23 @@ from matplotlib.figure import Figure
 
 from srmlab.analysis.drift import ONE_LAYER, Drift, Metric
 from srmlab.figures.palette import BLACK, GREY, LINES
-from srmlab.figures.style import PAGE, figure_of, footnote, grid_behind, new_figure
+from srmlab.figures.style import PAGE, figure_of, footnote, grid_behind, new_figure, panels
 
 
 @figure_of("drift")
 def drift_curves(result: Drift, metric: Metric = "cosine") -> Figure:
-    curves, quartiles = result.curves(metric), result.quartiles(metric)
+    curves, quartiles = getattr(result, metric), result.quartiles(metric)
     groups, transitions, streams = curves.shape
     if transitions == 0:
         figure = new_figure(PAGE, 0.6)
         footnote(figure, ONE_LAYER)
         return figure
-    columns = min(groups, 3)
-    rows = -(-groups // columns)
-    figure = new_figure(PAGE, 1.75 * rows + 0.35)
-    grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    figure = new_figure(PAGE, 1.75 * -(-groups // 3) + 0.35)
+    grid = panels(figure, groups, 3, sharex=True, sharey=True)
     x = range(transitions)
     found = result.convergence(metric)
     for g, group in enumerate(result.groups):
-        axes, color = grid[divmod(g, columns)], LINES[g % len(LINES)]
+        axes, color = grid.flat[g], LINES[g % len(LINES)]
         if streams > 1:
             axes.plot(x, curves[g], color=color, alpha=0.22, linewidth=0.6)
             axes.fill_between(x, quartiles[0, g], quartiles[2, g], color=color, alpha=0.22, linewidth=0)
@@ -43,8 +41,6 @@ def drift_curves(result: Drift, metric: Metric = "cosine") -> Figure:
         )
         axes.set_xticks(list(x), [f"{t}→{t + 1}" for t in x], fontsize=5.5 if transitions > 5 else 6.5)
         grid_behind(axes)
-    for unused in grid.ravel()[groups:]:
-        unused.set_visible(False)
     grid[0, 0].set_ylim(bottom=0)  # of all panels: they share the axis, and each has had its say
     for axes in grid[:, 0]:
         axes.set_ylabel("cosine distance" if metric == "cosine" else "KL (nats)")

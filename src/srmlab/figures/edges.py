@@ -11,7 +11,9 @@ from matplotlib.figure import Figure
 from srmlab.analysis.edges import Edges
 from srmlab.analysis.result import Result
 from srmlab.figures.palette import BLACK, BLUE, GREEN, GREY, ORANGE, VERMILION
-from srmlab.figures.style import PAGE, curve, figure_of, footnote, new_figure
+from srmlab.figures.style import PAGE, curve, diagonal, figure_of, footnote, new_figure
+
+DRAWN = 200  # edges of a circuit, at most
 
 
 @figure_of("edges")
@@ -26,8 +28,7 @@ def edge_curves(result: Edges, twins: Sequence[Result] = ()) -> Figure:
     ):
         right.scatter(result.exact, values, s=5, color=color, alpha=0.5, linewidths=0,
                       label=f"{name}, r = {correlation:.2f}")  # fmt: skip
-    reach = [float(np.nanmin(result.exact)), float(np.nanmax(result.exact))]
-    right.plot(reach, reach, color=GREY, linewidth=0.7, linestyle=":")
+    diagonal(right, result.exact)
     right.set_xlabel("exact effect of closing an edge (nats)")
     right.set_ylabel("by gradients (nats)")
     right.legend(loc="upper left")
@@ -42,8 +43,7 @@ def _losses(axes: Axes, result: Edges, twins: Sequence[Result]) -> None:
         ("by_attribution", "by attribution", BLACK),
         ("by_weight", "by mean weight", ORANGE),
     ):
-        values, errors = getattr(result, name), result.standard_error(name)
-        curve(axes, sizes, values, errors, color, marker=".", markersize=3, label=label)
+        curve(axes, sizes, result, name, color, label=label)
     low, high = result.random.min(0), result.random.max(0)
     axes.plot(sizes, result.random.mean(0), color=GREY, marker=".", markersize=3, label="at random")
     axes.fill_between(sizes, low, high, color=GREY, alpha=0.3, linewidth=0)
@@ -64,13 +64,13 @@ def _losses(axes: Axes, result: Edges, twins: Sequence[Result]) -> None:
 
 
 @figure_of("edges", name="edge_circuit")
-def edge_circuit(result: Edges, top: int = 200) -> Figure:
+def edge_circuit(result: Edges) -> Figure:
     """The smallest circuit within the margin: streams as lanes, layers as columns, a line from source to
     target; wide where the integrated gradient is large, a colour for each head."""
     layers, heads, streams, _ = result.integrated.shape
     figure = new_figure(PAGE, max(1.8, 0.28 * streams + 0.7))
     axes = figure.subplots()
-    shown = sorted(result.circuit, key=lambda edge: -abs(result.integrated[edge]))[:top]
+    shown = sorted(result.circuit, key=lambda edge: -abs(result.integrated[edge]))[:DRAWN]
     most = max((abs(result.integrated[edge]) for edge in shown), default=1.0)
     colors = (BLACK, VERMILION, BLUE, GREEN, ORANGE)
     for edge in reversed(shown):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from srmlab.analysis.logit_lens import LogitLens, Mode
+from srmlab.analysis.logit_lens import LogitLens
 from srmlab.figures.palette import BLACK, BLUE, GREY, SHARE_MAP
 from srmlab.figures.style import (
     COLUMN,
@@ -16,14 +16,15 @@ from srmlab.figures.style import (
     footnote,
     framed,
     new_figure,
+    panels,
     sparse_ticks,
 )
 
 
 @figure_of("logit_lens", name="logit_lens_map")
-def lens_map(result: LogitLens, mode: Mode = "corrected") -> Figure:
+def lens_map(result: LogitLens) -> Figure:
     """Layer × stream, with the whole state in a row of its own below."""
-    curves = result.curves(mode)
+    curves = result.corrected
     points, streams = curves.shape
     height = min(4.6, 0.16 * streams + 1.15)
     figure = new_figure(COLUMN if points <= 8 else COLUMN + 0.17 * (points - 6), height)
@@ -52,23 +53,16 @@ def lens_map(result: LogitLens, mode: Mode = "corrected") -> Figure:
 
 
 @figure_of("logit_lens", name="logit_lens_curves")
-def lens_curves(result: LogitLens, mode: Mode = "corrected") -> Figure:
+def lens_curves(result: LogitLens) -> Figure:
     """A panel for each stream: the log-probability of the correct token against depth, all streams together
     in grey."""
-    curves = result.curves(mode)
-    errors = result.standard_error(mode)
-    points, streams = curves.shape
-    columns = min(8, streams)
-    rows = -(-streams // columns)
-    figure = new_figure(PAGE, 0.95 * rows + 0.6)
-    grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    points, streams = result.corrected.shape
+    figure = new_figure(PAGE, 0.95 * -(-streams // 8) + 0.6)
+    grid = panels(figure, streams, 8, sharex=True, sharey=True)
     x = np.arange(points)
-    for s, axes in enumerate(grid.ravel()):
-        if s >= streams:
-            axes.set_visible(False)
-            continue
-        axes.plot(x, curves.mean(1), color=GREY, linewidth=0.7)
-        curve(axes, x, curves[:, s], errors[:, s], BLUE, marker=".", markersize=3)
+    for s, axes in enumerate(grid.ravel()[:streams]):
+        axes.plot(x, result.corrected.mean(1), color=GREY, linewidth=0.7)
+        curve(axes, x, result, "corrected", BLUE, at=np.s_[:, s])
         axes.set_title(result.streams[s], pad=2, fontsize=7)
         axes.set_xticks(sparse_ticks(points, at_most=4))
         axes.grid(axis="y")

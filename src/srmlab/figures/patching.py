@@ -8,8 +8,19 @@ from matplotlib.figure import Figure
 
 from srmlab.analysis.patching import PatchGrid
 from srmlab.analysis.paths import PathGrid
-from srmlab.figures.palette import BLACK, BLUE, GREY, SIGNED_MAP
-from srmlab.figures.style import COLUMN, PAGE, bare, color_bar, figure_of, footnote, new_figure, sparse_ticks
+from srmlab.figures.palette import BLACK, BLUE, SIGNED_MAP
+from srmlab.figures.style import (
+    COLUMN,
+    PAGE,
+    bare,
+    color_bar,
+    diagonal,
+    figure_of,
+    footnote,
+    new_figure,
+    panels,
+    sparse_ticks,
+)
 
 LABELS = 24  # of positions, at most
 
@@ -20,18 +31,16 @@ def patch_maps(result: PatchGrid) -> Figure:
     maps = result.share  # [layer, stream, position]
     layers, streams, positions = maps.shape
     several = min(layers, streams, positions) > 1
-    panels = list(maps) if several else [np.squeeze(maps).reshape(_two(maps.shape))]
-    columns = min(2 if positions > 8 else 4, len(panels))
-    rows = -(-len(panels) // columns)
-    height = (0.11 * streams + 0.55) * rows + 0.6 if several else 0.16 * panels[0].shape[0] + 1.2
+    shown = list(maps) if several else [np.squeeze(maps).reshape(_two(maps.shape))]
+    columns = 2 if positions > 8 else 4
+    rows = -(-len(shown) // columns)
+    height = (0.11 * streams + 0.55) * rows + 0.6 if several else 0.16 * shown[0].shape[0] + 1.2
     figure = new_figure(PAGE if several else COLUMN, height)
-    grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    grid = panels(figure, len(shown), columns, sharex=True, sharey=True)
     top = float(np.nanmax(np.abs(maps))) or 1.0
-    for axes, panel in zip(grid.ravel(), panels, strict=False):
+    for axes, panel in zip(grid.ravel(), shown, strict=False):
         axes.imshow(panel, cmap=SIGNED_MAP, vmin=-top, vmax=top, aspect="auto")
         axes.set_facecolor("#dddddd")  # where there is nothing but padding
-    for axes in grid.ravel()[len(panels) :]:
-        axes.set_visible(False)
     _name_axes(result, grid, several)
     panels_of = grid.ravel().tolist()
     color_bar(figure, grid[0, 0].images[0], panels_of, "share of the difference", fraction=0.05, pad=0.02)
@@ -82,8 +91,7 @@ def patch_attribution(result: PatchGrid) -> Figure:
     exact, approximate = result.share.ravel(), (result.approximate / scale).ravel()
     known = np.isfinite(exact) & np.isfinite(approximate)
     if known.any():
-        ends = [float(v) for v in (exact[known].min(), exact[known].max())]
-        axes.plot(ends, ends, color=GREY, linewidth=0.8)
+        diagonal(axes, exact[known])
         axes.scatter(exact[known], approximate[known], s=5, color=BLUE, alpha=0.6, linewidths=0)
         axes.set_title(f"r = {result.text('correlation')}")
     else:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from srmlab.analysis.result import Result
 from srmlab.figures.palette import BLUE, SHARE_MAP
-from srmlab.figures.style import COLUMN, curve, footnote, new_figure, styled
+from srmlab.figures.style import COLUMN, bars, curve, footnote, new_figure, styled
 
 
 @styled
@@ -28,13 +28,13 @@ def plain_panels(result: Result) -> Figure:
 def _panel(result: Result, name: str, axes: Axes, figure: Figure) -> None:
     described = result.uncertain()[name]
     labels = list(described)
-    values, errors = np.asarray(getattr(result, name), dtype=float), result.standard_error(name)
+    values = np.asarray(getattr(result, name), dtype=float)
     axes.set_title(f"{name}: {described.unit}")
     if values.ndim == 0:
-        axes.bar([name], [values], yerr=np.nan_to_num(errors), width=0.3, color=BLUE)
+        bars(axes, [name], result, name, BLUE, width=0.3)
     elif values.ndim == 1:
         places: Any = result.places(labels[0], len(values))
-        curve(axes, places, values, errors, BLUE, marker=".")
+        curve(axes, places, result, name, BLUE)
         axes.set_xlabel(labels[0])
     else:
         image = axes.imshow(values.mean(tuple(range(values.ndim - 2))), cmap=SHARE_MAP, aspect="auto")

@@ -22,6 +22,8 @@ from srmlab.figures.style import (
     footnote,
     grid_behind,
     new_figure,
+    panels,
+    range_of_twins,
     sparse_ticks,
 )
 
@@ -33,11 +35,8 @@ def cells_curves(result: Cells, twins: Sequence[Result] = ()) -> Figure:
     top, bottom = figure.subplots(2, 1, sharex=True)
     x = (np.arange(len(result.right)) + 1) / result.segment_depth
     for name, label, color in (("right", "cells right", BLUE), ("solved", "boards solved", GREEN)):
-        others = np.array([getattr(twin, name) for twin in twins])
-        if len(others):
-            top.fill_between(x, others.min(0), others.max(0), color=GREY, alpha=0.4, linewidth=0)
-        values, errors = np.asarray(getattr(result, name)), result.standard_error(name)
-        curve(top, x, values, errors, color, marker=".", markersize=3, label=label)
+        range_of_twins(top, x, twins, name)
+        curve(top, x, result, name, color, label=label)
     top.set_ylim(0, 1.02)
     top.set_ylabel("share")
     top.legend(loc="lower right")
@@ -68,8 +67,7 @@ def fixed_points_curves(result: FixedPoints) -> Figure:
     top.set_ylabel("change from the\nsegment before")
     top.legend()
     for name, label, color in (("solved", "solved", GREEN), ("stays", "of those solved as trained", BLUE)):
-        values, errors = np.asarray(getattr(result, name)), result.standard_error(name)
-        curve(bottom, x, values, errors, color, marker=".", markersize=3, label=label)
+        curve(bottom, x, result, name, color, label=label)
     bottom.set_ylim(0, 1.02)
     bottom.set_ylabel("share of boards")
     bottom.set_xlabel("segments")
@@ -89,31 +87,26 @@ def fixed_points_curves(result: FixedPoints) -> Figure:
 def cell_probe_maps(result: CellProbe) -> Figure:
     """Left, R² of every stream over segments, the shuffled null dotted; right, the board of each stream."""
     streams = len(result.streams)
-    columns = min(4, streams)
-    rows = -(-streams // columns)
-    figure = new_figure(PAGE, max(2.2, 0.8 * rows + 0.8))
+    figure = new_figure(PAGE, max(2.2, 0.8 * -(-streams // 4) + 0.8))
     parts: Any = figure.subfigures(1, 2, width_ratios=[1, 1.25])
     left, right = parts
     axes = left.subplots()
     x = np.arange(1, len(result.held) + 1)
     for s, name in enumerate(result.streams):
         color = STREAMS[s % len(STREAMS)]
-        errors = result.standard_error("held")[:, s]
-        curve(axes, x, result.held[:, s], errors, color, marker=".", markersize=3, label=name)
+        curve(axes, x, result, "held", color, at=np.s_[:, s], label=name)
         axes.plot(x, result.shuffled[:, s], color=color, linestyle=":", linewidth=0.7)
     axes.axhline(0, color=GREY, linewidth=0.6)
     axes.set_xlabel("segments")
     axes.set_ylabel("R² of a cell's value")
     axes.legend(ncols=2)
     side = round(result.cell.shape[1] ** 0.5)
-    grid = right.subplots(rows, columns, squeeze=False)
+    grid = panels(right, streams, 4)
     top = max(0.05, float(np.nanmax(result.cell)))
-    for s, panel in enumerate(grid.ravel()):
-        panel.set_visible(s < streams)
-        if s < streams:
-            panel.imshow(result.cell[s].reshape(side, -1), cmap=SHARE_MAP, vmin=0, vmax=top)
-            panel.set_title(result.streams[s], pad=2, fontsize=7)
-            bare(panel)
+    for s, panel in enumerate(grid.ravel()[:streams]):
+        panel.imshow(result.cell[s].reshape(side, -1), cmap=SHARE_MAP, vmin=0, vmax=top)
+        panel.set_title(result.streams[s], pad=2, fontsize=7)
+        bare(panel)
     image = grid[0, 0].images[0]
     right.colorbar(image, ax=grid, fraction=0.05, pad=0.02, label="R² by place at the end")
     return figure

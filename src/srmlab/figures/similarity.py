@@ -15,7 +15,7 @@ from srmlab.analysis.result import Result
 from srmlab.analysis.stream_similarity import StreamSimilarity
 from srmlab.analysis.token_similarity import TokenSimilarity
 from srmlab.figures.palette import BLUE, GREY
-from srmlab.figures.style import COLUMN, curve, figure_of, footnote, grid_behind, new_figure
+from srmlab.figures.style import COLUMN, curve, figure_of, footnote, grid_behind, new_figure, range_of_twins
 
 
 @figure_of("token_similarity")
@@ -44,15 +44,11 @@ def by_depth(result: Result, twins: Sequence[Result], label: str, each: np.ndarr
     """The mean by depth with its standard error, every part of it faintly, and the twins' range."""
     figure = new_figure(COLUMN, 2.2)
     axes = figure.subplots()
-    values = np.asarray(getattr(result, "by_depth"))  # noqa: B009  (all three have it)
-    places = np.arange(1, len(values) + 1)
+    places = np.arange(1, len(each) + 1)
     axes.plot(places, each, color=BLUE, alpha=0.2, linewidth=0.5)
-    curve(axes, places, values, result.standard_error("by_depth"), BLUE, marker=".", label="trained")
+    curve(axes, places, result, "by_depth", BLUE, label="trained")  # all three have it
+    range_of_twins(axes, places, twins, "by_depth", label="untrained twins")
     if twins:
-        others = np.array([getattr(twin, "by_depth") for twin in twins])  # noqa: B009
-        axes.fill_between(
-            places, others.min(0), others.max(0), color=GREY, alpha=0.4, label="untrained twins"
-        )
         axes.legend()
     axes.set_xlabel("depth")
     axes.set_ylabel(label)

@@ -13,12 +13,15 @@ from typing import Any, Literal, TypeVar
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colorbar import Colorbar
 from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.image import AxesImage
+from matplotlib.ticker import PercentFormatter
 
+from srmlab.analysis.result import Result
 from srmlab.figures.palette import GREY, SHARE, SHARE_MAP, SIGNED, SIGNED_MAP
 
 COLUMN = 3.35  # inches: one column of a two-column paper
@@ -165,21 +168,48 @@ def grid_behind(axes: Axes, axis: Literal["x", "y", "both"] = "y") -> None:
 
 
 def curve(
-    axes: Axes,
-    x: Sequence[float] | np.ndarray,
-    values: np.ndarray,
-    errors: np.ndarray,
-    color: str,
-    **line: Any,
+    axes: Axes, x: Any, result: Result, name: str, color: str, at: Any = ..., scale: float = 1.0, **line: Any
 ) -> None:
-    """A line with its standard error on either side."""
-    error_band(axes, x, values, errors, color)
-    axes.plot(x, values, color=color, **line)
-
-
-def error_band(
-    axes: Axes, x: Sequence[float] | np.ndarray, values: np.ndarray, errors: np.ndarray, color: str
-) -> None:
-    """A standard error on either side, where it is known."""
-    errors = np.nan_to_num(errors)
+    """A number of a result as a line, with its standard error on either side where that is known."""
+    values = np.asarray(getattr(result, name))[at] * scale
+    errors = np.nan_to_num(result.standard_error(name)[at] * scale)
     axes.fill_between(x, values - errors, values + errors, color=color, alpha=0.25, linewidth=0)
+    axes.plot(x, values, **{"color": color, "marker": ".", "markersize": 3} | line)
+
+
+def bars(
+    axes: Axes, x: Any, result: Result, name: str, color: Any, at: Any = ..., scale: float = 1.0, **bar: Any
+) -> None:
+    """A number of a result as bars, with its standard error."""
+    values = np.asarray(getattr(result, name))[at] * scale
+    errors = np.nan_to_num(result.standard_error(name)[at] * scale)
+    axes.bar(
+        x, values, **{"yerr": errors, "color": color, "width": 0.75, "error_kw": {"linewidth": 0.7}} | bar
+    )
+
+
+def range_of_twins(axes: Axes, x: Any, twins: Sequence[Result], name: str, **band: Any) -> None:
+    """The least and the greatest of a number among untrained twins, as a grey band."""
+    if twins:
+        others = np.array([getattr(twin, name) for twin in twins])
+        axes.fill_between(x, others.min(0), others.max(0), color=GREY, alpha=0.4, linewidth=0, **band)
+
+
+def panels(figure: Figure | SubFigure, count: int, columns: int, **options: Any) -> np.ndarray:
+    """A grid of `count` panels, so many across; those that are too many are hidden."""
+    columns = min(columns, count)
+    grid = figure.subplots(-(-count // columns), columns, squeeze=False, **options)
+    for axes in grid.ravel()[count:]:
+        axes.set_visible(False)
+    return grid
+
+
+def diagonal(axes: Axes, *values: Any) -> None:
+    """Where the two axes are equal, over the range of the values."""
+    known = np.concatenate([np.ravel(some) for some in values])
+    ends = [float(np.nanmin(known)), float(np.nanmax(known))]
+    axes.plot(ends, ends, color=GREY, linewidth=0.7, linestyle=":")
+
+
+def in_percent(axis: Axis) -> None:
+    axis.set_major_formatter(PercentFormatter(1.0, decimals=0))

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from srmlab.dictionaries.switches import Switches
 from srmlab.figures.palette import BLACK, BLUE, GREEN, GREY, ORANGE, VERMILION
-from srmlab.figures.style import PAGE, figure_of, footnote, new_figure
+from srmlab.figures.style import PAGE, diagonal, figure_of, footnote, new_figure
 
 COLORS = {
     "features": BLUE,
@@ -52,7 +52,7 @@ def _deviations(axes: Axes, result: Switches) -> None:
 
 
 def _curve(axes: Axes, result: Switches) -> None:
-    """How well open is told from closed, by how many pairs of features are asked."""
+    """How well open and closed are told apart, against the number of feature pairs used."""
     low, middle, high = np.quantile(result.by_pairs, (0.25, 0.5, 0.75), axis=0)
     axes.plot(result.sizes, middle, color=BLUE, marker=".", label="pairs of features")
     axes.fill_between(result.sizes, low, high, color=BLUE, alpha=0.2, linewidth=0)
@@ -78,7 +78,7 @@ def _scatter(axes: Axes, result: Switches) -> None:
         axes.scatter(
             token, values, s=6, color=COLORS[name], alpha=0.6, linewidths=0, label=f"{label}: {count}"
         )
-    axes.plot([0.5, 1], [0.5, 1], color=GREY, linewidth=0.7, linestyle=":")
+    diagonal(axes, [0.5, 1])
     axes.set_xlabel("AUC of the token alone")
     axes.set_ylabel("AUC of features")
     axes.set_ylim(0.48, 1.12)

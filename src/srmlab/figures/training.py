@@ -14,7 +14,7 @@ from srmlab.analysis.depth import Depth
 from srmlab.analysis.dynamics import Dynamics
 from srmlab.analysis.readout import BITS
 from srmlab.figures.palette import BLACK, BLUE, GREY, LINES, ORANGE, SHARE_MAP, VERMILION
-from srmlab.figures.style import COLUMN, PAGE, curve, figure_of, grid_behind, new_figure, styled
+from srmlab.figures.style import COLUMN, PAGE, bars, curve, figure_of, grid_behind, new_figure, styled
 from srmlab.storage.metrics_file import iter_metrics
 
 Curve = tuple[np.ndarray, np.ndarray]  # steps, losses
@@ -25,15 +25,12 @@ def depth_curve(result: Depth) -> Figure:
     """Above: loss against depth. Below: agreement with the trained depth, and where predictions settle."""
     figure = new_figure(COLUMN, 2.9)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
-    x, errors = result.depths, result.standard_error
-    curve(top, x, result.loss, errors("loss"), BLUE, marker="o", markersize=2.5)
+    x = result.depths
+    curve(top, x, result, "loss", BLUE, marker="o", markersize=2.5)
     top.set_ylabel("loss (nats)")
-    whisker = {"elinewidth": 0.6, "ecolor": BLACK}
-    spread = np.where(result.settled > 0, np.nan_to_num(errors("settled")), np.nan)
-    label = "settles here"
-    bottom.bar(x, result.settled, yerr=spread, error_kw=whisker, color=ORANGE, width=0.7, label=label)
-    label = "agrees with trained depth"
-    curve(bottom, x, result.agreement, errors("agreement"), BLACK, marker=".", markersize=3, label=label)
+    spread = np.where(result.settled > 0, np.nan_to_num(result.standard_error("settled")), np.nan)
+    bars(bottom, x, result, "settled", ORANGE, yerr=spread, width=0.7, label="settles here")
+    curve(bottom, x, result, "agreement", BLACK, label="agrees with trained depth")
     bottom.set_ylabel("share of tokens")
     bottom.set_ylim(0, 1.03)
     bottom.set_xlabel(f"depth ({result.unit})")
@@ -47,15 +44,13 @@ def depth_curve(result: Depth) -> Figure:
 
 
 @styled
-def training_curves(runs: Mapping[str, Curve], window: int | None = None) -> Figure:
-    """Training loss against steps on a log axis, smoothed by a rolling mean; each step faintly behind.
-
-    The window is 2 % of a run's steps if none is given: the paper's 200 for its 10,000.
-    """
+def training_curves(runs: Mapping[str, Curve]) -> Figure:
+    """Training loss against steps on a log axis, smoothed by a rolling mean over 2 % of a run's steps (the
+    paper's 200 of its 10,000); each step faintly behind."""
     figure = new_figure(COLUMN, 2.5)
     axes = figure.subplots()
     for i, (name, (steps, losses)) in enumerate(runs.items()):
-        color, width = LINES[i % len(LINES)], window or rolling_window(len(losses))
+        color, width = LINES[i % len(LINES)], rolling_window(len(losses))
         axes.plot(np.maximum(steps, 1), losses, color=color, alpha=0.25, linewidth=0.5)
         label = f"{name}, mean of {width} steps"
         axes.plot(np.maximum(steps, 1), rolling_mean(losses, width), color=color, label=label)
@@ -79,12 +74,13 @@ def dynamics_curves(result: Dynamics) -> Figure:
     grid = figure.subplots(2, 2)
     steps = result.steps
     loss, hubs, impact, drift = grid.ravel()
-    curve(loss, steps, result.loss, result.standard_error("loss"), BLUE, marker=".")
+    curve(loss, steps, result, "loss", BLUE)
     loss.set_ylabel("loss (nats)")
-    for axes, values, errors, title in (
-        (hubs, result.outgoing, result.standard_error("outgoing"), "outgoing frequency"),
-        (impact, result.ablation * BITS, result.standard_error("ablation") * BITS, "ablation KL (bits)"),
+    for axes, name, scale, title in (
+        (hubs, "outgoing", 1.0, "outgoing frequency"),
+        (impact, "ablation", BITS, "ablation KL (bits)"),
     ):
+        values = getattr(result, name) * scale
         axes.set_ylabel(title)
         if not np.isfinite(values).all():
             axes.text(0.5, 0.5, "no learned connection", transform=axes.transAxes, ha="center")
@@ -92,7 +88,7 @@ def dynamics_curves(result: Dynamics) -> Figure:
         strongest = int(values[-1].argmax())
         axes.plot(steps, values, color=GREY, linewidth=0.7, alpha=0.7)
         label = f"S{strongest}, strongest at the end"
-        curve(axes, steps, values[:, strongest], errors[:, strongest], VERMILION, marker=".", label=label)
+        curve(axes, steps, result, name, VERMILION, at=np.s_[:, strongest], scale=scale, label=label)
         axes.legend(loc="lower right", bbox_to_anchor=(1, 0.97), borderpad=0)
     profile = result.profile
     image = drift.imshow(profile.T, aspect="auto", origin="lower", cmap=SHARE_MAP, vmin=0)

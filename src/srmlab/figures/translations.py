@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from srmlab.analysis.result import Result
 from srmlab.dictionaries.translations import Translations
 from srmlab.figures.palette import BLUE, GREY, SHARE_MAP, VERMILION
-from srmlab.figures.style import PAGE, figure_of, footnote, new_figure
+from srmlab.figures.style import PAGE, diagonal, figure_of, footnote, new_figure
 
 
 @figure_of("translations")
@@ -40,8 +40,7 @@ def translation_panels(result: Translations, twins: Sequence[Result] = ()) -> Fi
     left.legend()
     if result.becomes:
         middle.scatter(result.chance.ravel(), result.match.ravel(), s=5, color=BLUE, alpha=0.6, linewidths=0)
-        ends = [min(result.chance.min(), result.match.min()), max(result.chance.max(), result.match.max())]
-        middle.plot(ends, ends, color=GREY, linewidth=0.7, linestyle=":")
+        diagonal(middle, result.chance, result.match)
         middle.set_xlabel("best cosine, rotated features")
         middle.set_ylabel("best cosine, features")
         lifts = [np.array(values)[np.isfinite(values)] for values in (result.lifts, result.other_lifts)]
