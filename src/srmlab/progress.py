@@ -47,17 +47,18 @@ class Display:
         """Something to be done, `total` units of it if that is known, of which `first` were done before."""
         return Task(self, name, total, unit, first)
 
-    def tasks(self, total: float | None = None, unit: str = "") -> Callable[[str, float], None]:
-        """A task for each name that something is reported of; it begins where the one before it ended."""
+    def tasks(self, total: float | None = None, unit: str = "") -> Callable[..., None]:
+        """A task for each name that progress is reported for, by name, amount done and, if it is known only
+        then, the total; it begins where the one before it ended."""
         known: dict[str, Task] = {}
         last = time.perf_counter()
 
-        def update(name: str, done: float) -> None:
+        def update(name: str, done: float, total: float | None = total) -> None:
             nonlocal last
             if name not in known:
                 known[name] = self.task(name, total, unit)
                 known[name].started = last
-            known[name].update(done)
+            known[name].update(done, total=total)
             last = time.perf_counter()
 
         return update

@@ -178,7 +178,7 @@ def masked(tmp_path_factory) -> Path:
 
 def test_a_run_is_analysed_as_it_was_trained(masked, tmp_path):
     """Its losses are those of `srmlab evaluate`; a checkpoint's too, and an export's, if it is told."""
-    expected = Evaluate(path=masked, limit_tokens=512).evaluate()["loss"]["mean"]
+    expected = Evaluate(path=masked, tokens=512).result()["loss"]["mean"]
     options = {"only": ("depth", "dynamics"), "tokens": 512, "formats": ()}
     answer = Command(path=masked, out=tmp_path / "run", **options).analyze(show=False)
     assert answer["text"].endswith(", 16 windows of 32, attention within documents, answers only")

@@ -71,7 +71,7 @@ def test_a_dictionary_follows_how_its_run_was_trained(capsys, tmp_path):
     train(settings, OF_BYTES.replace(context=32), tmp_path / "data", tmp_path / "run", show=False)
     code, out, _ = run(capsys, tmp_path / "run", *SHORT, "--layers", "every", "--json")
     assert code == 0
-    expected = Evaluate(path=tmp_path / "run", limit_tokens=512).evaluate()["loss"]["mean"]
+    expected = Evaluate(path=tmp_path / "run", tokens=512).result()["loss"]["mean"]
     assert json.loads(out)["loss"] == pytest.approx(expected, rel=1e-5)
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from srmlab.data import EvaluationBatches
     from srmlab.dictionaries import Dictionary
     from srmlab.models import LanguageModel
-    from srmlab.progress import Display, Task
+    from srmlab.progress import Display
     from srmlab.training.distributed import World
     from srmlab.training.run_puzzles import BoardBatches, RunPuzzles
     from srmlab.training.run_text import RunText
@@ -86,11 +85,9 @@ class Command(OfText):
     formats: tuple[str, ...] = FORMATS
     """File formats of the figures."""
 
-    def run(self) -> None:
+    def result(self) -> dict[str, Any] | None:
         with writing(self.out):
-            answer = self.analyze(show=not self.json)
-        if answer:
-            print(json.dumps(answer, indent=2) if self.json else table(answer))
+            return self.analyze(show=not self.json) or None
 
     def analyze(self, show: bool = True) -> dict[str, Any]:
         """What was found; nothing in the processes that only help."""
@@ -101,6 +98,19 @@ class Command(OfText):
         with open_world(self.device) as world, Display(show=show and world.main) as display:
             answer = self.measure(world, display)
         return answer if world.main else {}
+
+    def lines(self, result: dict[str, Any]) -> Iterator[str]:
+        """A line for each analysis, and where everything is."""
+        rows = result["results"]
+        width = max((len(name) for name in rows), default=0)
+        for name, row in rows.items():
+            yield f"{name:<{width}}  {row['finding']}"
+            yield from (f"{'':<{width}}    {line}" for line in row.get("twins", []))
+        counts = {row["tokens"] for row in rows.values()}
+        read = f"{max(counts):,} tokens ({result['text']})" if counts else result["text"]
+        out = Path(result["out"])
+        yield f"\non {read}"
+        yield f"{out / 'analysis' / 'summary.txt'}  ·  {out / 'figures'}"
 
     def check(self) -> None:
         at_least(self, batch_size=1, tokens=2, null=0, exact=2, edge_tokens=4)
@@ -257,7 +267,7 @@ class Command(OfText):
             margin=self.margin,
             by=self.closed,
             exact=self.exact,
-            progress=parts(display),
+            progress=display.tasks(),
         )
 
     def switches(self, text: RunText, model: LanguageModel, display: Display) -> Result:
@@ -270,7 +280,7 @@ class Command(OfText):
             text.batches(self.batch_size, self.tokens),
             twins=self.null_count(model),
             decode=readable(text.tokenizer),
-            progress=parts(display),
+            progress=display.tasks(),
         )
 
     def translations(self, text: RunText, model: LanguageModel, _: Display) -> Result:
@@ -339,16 +349,6 @@ class Measuring:
                     draw_missing(result, self.figures, self.command.formats)
 
 
-def parts(display: Display) -> Callable[[str, int, int], None]:
-    """A task for each part of an analysis that is reported."""
-    tasks: dict[str, Task] = {}
-
-    def progress(name: str, done: int, total: int) -> None:
-        tasks.setdefault(name, display.task(name, total)).update(done)
-
-    return progress
-
-
 @contextmanager
 def saying_what_is_kept(store: Store, aloud: bool) -> Iterator[None]:
     """Ctrl-C loses nothing that is measured, and says so."""
@@ -371,17 +371,3 @@ def weight_of(threshold: str, model: LanguageModel) -> float:
         return float(number) / (len(model.streams) if slash else 1)
     except ValueError:
         raise UserError(f"--threshold {threshold}: give a weight such as 0.10, or 2/S") from None
-
-
-def table(answer: dict[str, Any]) -> str:
-    """What `srmlab analyze` prints: a line for each analysis, and where everything is."""
-    rows = answer["results"]
-    width = max((len(name) for name in rows), default=0)
-    lines = []
-    for name, row in rows.items():
-        lines.append(f"{name:<{width}}  {row['finding']}")
-        lines += [f"{'':<{width}}    {line}" for line in row.get("twins", [])]
-    counts = {row["tokens"] for row in rows.values()}
-    read = f"{max(counts):,} tokens ({answer['text']})" if counts else answer["text"]
-    out = Path(answer["out"])
-    return "\n".join([*lines, "", f"on {read}", f"{out / 'analysis' / 'summary.txt'}  ·  {out / 'figures'}"])

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import tyro
-
-from srmlab.cli.shared import readable
+from srmlab.cli.shared import RunsModel, readable, refuse_existing
 from srmlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -19,8 +17,8 @@ if TYPE_CHECKING:
 DESCRIBED, EXAMPLES = 2048, 4  # tokens that features are described by, and places of each
 
 
-@dataclass
-class Command:
+@dataclass(kw_only=True)
+class Command(RunsModel):
     """Write the attribution graph of a prediction: which features, at which step, stream and token,
     produce it, and what produces those, down to the tokens. Features are those of the run's newest
     transcoders (`srmlab transcoder RUN`). The graph is checked by ablating features and comparing the
@@ -39,10 +37,6 @@ class Command:
     """The prompt; the graph is for the next token."""
     out: Path
     """The JSON file to write, in Neuronpedia's format; must not exist."""
-    path: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
-    """A run (its last good checkpoint), a checkpoint or an export."""
-    pretrained: bool = False
-    """Use the model that ships with the package instead of a run."""
     transcoders: Path | None = None
     """A folder of `srmlab transcoder`; by default the run's newest of MLPs."""
     target: str | None = None
@@ -61,28 +55,16 @@ class Command:
     """Ablate features and report the actual change."""
     view: Path | None = None
     """Also write the graph as a view for `srmlab explore RUN --view FILE`: a JavaScript file."""
-    device: str = "auto"
-    json: bool = False
-    """Print the scores as JSON, for scripts."""
 
-    def run(self) -> None:
-        answer = self.trace()
-        print(json.dumps(answer, indent=2) if self.json else answer["summary"])
-
-    def trace(self) -> dict[str, Any]:
+    def result(self) -> dict[str, Any]:
         from srmlab.dictionaries import attribute
         from srmlab.dictionaries.circuit_checks import check_circuit, cut_each, prune
         from srmlab.explorer.circuit_view import write_circuit_view
         from srmlab.files import write_file
         from srmlab.interop.neuronpedia import document
-        from srmlab.progress import Display
-        from srmlab.storage import load, load_tokenizer
-        from srmlab.training.distributed import device_of
-        from srmlab.training.run_text import chosen
 
         self.check_options()
-        path = chosen(self.path, self.pretrained)
-        model, tokenizer = load(path, device=device_of(self.device)), load_tokenizer(path)
+        path, model, tokenizer = self.load()
         folder = self.transcoders or newest(path)
         transcoders, features = opened(folder, str(model.device))
         features = features or found_beside(path, transcoders)
@@ -90,7 +72,7 @@ class Command:
         if not tokens:
             raise UserError("--prompt is empty: give some text")
         target, probability = self.chosen_target(model, tokenizer, tokens)
-        with Display(show=not self.json) as display:
+        with self.display() as display:
             task = display.task("edges", self.nodes, "nodes")
             graph = attribute(model, transcoders, tokens, target, self.nodes, task.update)
         kept = prune(graph, self.node_share, self.edge_share)
@@ -107,14 +89,15 @@ class Command:
         told = summary(graph, kept, written, checked, self.out)
         return {"out": str(self.out), "transcoders": str(folder), **found, "summary": told}
 
+    def lines(self, result: dict[str, Any]) -> list[str]:
+        return [result["summary"]]
+
     def check_options(self) -> None:
         for option, file in (("--out", self.out), ("--view", self.view)):
-            if file is not None and file.exists():
-                raise UserError(
-                    f"{file} exists and is not overwritten: choose another {option}, or delete it"
-                )
-            if file is not None and not file.parent.is_dir():
-                raise UserError(f"{option} {file}: there is no folder {file.parent}; make it first")
+            if file is not None:
+                refuse_existing(file, option)
+                if not file.parent.is_dir():
+                    raise UserError(f"{option} {file}: there is no folder {file.parent}; make it first")
         if self.feature is not None and (self.target is not None or self.against is not None):
             raise UserError("--feature cannot be combined with --target and --against")
         for name in ("node_share", "edge_share"):

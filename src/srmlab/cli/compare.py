@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from srmlab.cli.shared import aligned
+from srmlab.cli.shared import Answers, aligned, at_least
 from srmlab.errors import UserError
+from srmlab.pretrained import folder as shipped
 
 if TYPE_CHECKING:
     from srmlab.analysis.comparison import Compared
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Command:
+class Command(Answers):
     """Compare two or more runs: parameters, FLOP, depth, loss on the same tokens with its interval, and the
     paired difference from the first run. Then what is inside, next to untrained twins: collapse of tokens,
     similarity of streams, drift, whether the state comes to rest, the loss read out after every level, and
@@ -29,16 +31,19 @@ class Command:
         srmlab compare runs/srm runs/ouro runs/huginn
         srmlab compare runs/sweeps/family-mini
         srmlab compare runs/srm runs/hrm --null 10 --json
+        srmlab compare runs/nano --pretrained
     """
 
     runs: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="RUN RUN …")]]
     """Runs, checkpoints or exports; the others are compared with the first. The result folder of a sweep
     stands for all of its runs."""
+    pretrained: bool = False
+    """Also compare the model that ships with the package."""
     data: Path | None = None
     """Output folder of `srmlab prepare`; by default the first run's."""
     text: Path | None = None
     """Read this text file, as one document, instead of the validation tokens."""
-    limit_tokens: int = 65_536
+    tokens: int = 65_536
     """Stop after this many tokens."""
     batch_size: int = 8
     """Windows per batch."""
@@ -47,54 +52,44 @@ class Command:
     null: int | None = None
     """Untrained twins of every run; by default 3, and none for models of more than 5 million parameters."""
     device: str = "auto"
-    json: bool = False
-    """Print JSON, for scripts."""
 
-    def run(self) -> None:
+    def result(self) -> dict[str, Any]:
         from srmlab.analysis.comparison import LOOK, compare
-        from srmlab.progress import Display
 
-        if self.null is not None and self.null < 0:
-            raise UserError(f"--null {self.null}: must be 0 or more")
+        at_least(self, null=0)
         texts = self.open()
         first = next(iter(texts.values()))
-        batches = list(first.batches(self.batch_size, self.limit_tokens))
+        batches = list(first.batches(self.batch_size, self.tokens))
         if not batches:
             raise UserError(f"{first.source} is shorter than one window of {first.context}: give --context")
-        with Display(show=not self.json) as display:
+        with self.display() as display:
             task = display.task("comparing", len(texts) * (len(batches) + 1), "passes")
-            done = 0
-
-            def step() -> None:
-                nonlocal done
-                done += 1
-                task.update(done)
-
+            done = count(1)
             models = {name: text.model for name, text in texts.items()}
             flops = {name: training_flops(text) for name, text in texts.items()}
-            rows = compare(models, batches, flops, step, self.null)
-        windows = sum(len(batch.tokens) for batch in batches)
+            self.rows = compare(models, batches, flops, lambda: task.update(next(done)), self.null)
+        windows, looked = (sum(len(batch.tokens) for batch in some) for some in (batches, batches[:LOOK]))
         read = f"{windows} windows of {first.context} tokens of {first.source}"
-        if self.json:
-            print(json.dumps({"read": read, "models": [row.to_dict() for row in rows]}, indent=2))
-            return
-        print(table(rows))
-        print()
-        print(f"{read}; ± is a 95 % interval over windows, and does not cover training seeds.")
-        print("difference: to the first, on the same windows.")
-        print()
-        looked = sum(len(batch.tokens) for batch in batches[:LOOK])
-        print(f"Inside, on the first {looked} windows:")
-        print(inside_tables(rows))
+        return {"read": read, "inside": looked, "models": [row.to_dict() for row in self.rows]}
+
+    def lines(self, result: dict[str, Any]) -> Iterator[str]:
+        yield table(self.rows)
+        yield ""
+        yield f"{result['read']}; ± is a 95 % interval over windows, and does not cover training seeds."
+        yield "difference: from the first, on the same windows."
+        yield ""
+        yield f"Inside, on the first {result['inside']} windows:"
+        yield inside_tables(self.rows)
 
     def open(self) -> dict[str, RunText]:
         """Every run by its name, at a context that all of them have; the first one's text is read by all."""
         from srmlab.training.run_text import open_text
 
-        runs = {name: path for given in self.runs for name, path in named_runs(given).items()}
-        if len(runs) < 2 and len(set(self.runs)) == len(self.runs):
+        asked = (*self.runs, *([str(shipped())] if self.pretrained else []))
+        runs = {name: path for given in asked for name, path in named_runs(given).items()}
+        if len(runs) < 2 and len(set(asked)) == len(asked):
             raise UserError("give two runs or more: srmlab compare runs/srm runs/ouro")
-        if len(set(runs.values())) < len(runs) or len(set(self.runs)) < len(self.runs):
+        if len(set(runs.values())) < len(runs) or len(set(asked)) < len(asked):
             raise UserError("a run is named twice: give each once")
         found = [open_text(run, data=self.data, text=self.text, device=self.device) for run in runs.values()]
         context = self.context or min(text.context for text in found)

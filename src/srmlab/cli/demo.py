@@ -75,7 +75,7 @@ class Command:
             ),
             Stage(
                 "How good is it, beside counting tokens and pairs of tokens",
-                ("evaluate", str(trained), "--limit-tokens", "32768"),
+                ("evaluate", str(trained), "--tokens", "32768"),
             ),
             Stage(
                 "Let it write",

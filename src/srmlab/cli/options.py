@@ -49,7 +49,7 @@ OTHER_NAMES = {  # ours → what people type who come from other tools
     "seed": "random-seed rng-seed",
     "steps": "max-steps max-iters num-steps n-steps iters iterations total-steps train-steps",
     "to": "format type",
-    "tokens": "max-tokens num-tokens n-tokens eval-tokens",
+    "tokens": "limit-tokens max-tokens num-tokens n-tokens eval-tokens",
     "val-fraction": "val-split test-size validation-split",
     "wandb": "wandb-project report-to",
     "warmup": "warmup-steps warmup-iters num-warmup-steps",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import tyro
 
 from srmlab.cli.analyze import TOKENS
 from srmlab.cli.analyze import Command as Analyze
+from srmlab.cli.shared import Answers
 from srmlab.errors import UserError
 from srmlab.pretrained import folder as shipped
 
@@ -26,11 +26,10 @@ LOSS_COLUMNS = {  # label → the column of loss_smoothed.csv, in the paper's wo
 ANALYSED = ("baseline", "161m", "479m")
 NEEDED = ("alignment", "ablation", "routing", "drift", "logit_lens")
 SWEEP = re.compile(r"(param|width|stream):(\d+)")
-WINDOW = 200  # steps of the paper's rolling average, and of its "training loss"
 
 
 @dataclass
-class Command:
+class Command(Answers):
     """Write the paper's data files from your runs, with the paper's names and columns, so that its figures
     compile.
 
@@ -52,10 +51,8 @@ class Command:
     """Label for the model that ships with the package."""
     tokens: int = TOKENS
     """How many tokens the analyses read."""
-    json: bool = False
-    """Print JSON, for scripts."""
 
-    def run(self) -> None:
+    def result(self) -> dict[str, list[str]]:
         runs = parse(self.runs if self.pretrained is None else (*self.runs, f"{self.pretrained}={shipped()}"))
         data = self.out / "data"
         written: list[Path] = []
@@ -66,12 +63,10 @@ class Command:
         if any(label in LOSS_COLUMNS for label in runs):
             written.append(write_losses(data / "loss_smoothed.csv", curves))
         written += write_sweep(data / "stream_size", curves)
-        answer = {"written": [str(path) for path in written], "missing": missing(set(runs))}
-        if self.json:
-            print(json.dumps(answer, indent=2))
-        else:
-            print("\n".join(answer["written"]))
-            print("\n".join(f"not given: {line}" for line in answer["missing"]))
+        return {"written": [str(path) for path in written], "missing": missing(set(runs))}
+
+    def lines(self, result: dict[str, list[str]]) -> list[str]:
+        return [*result["written"], *(f"not given: {line}" for line in result["missing"])]
 
     def analysed(self, label: str, path: Path, data: Path) -> list[Path]:
         from srmlab.analysis import load
@@ -119,11 +114,12 @@ def write_losses(path: Path, curves: dict[str, tuple[np.ndarray, np.ndarray]]) -
     where there is none."""
     from srmlab.figures import rolling_mean
     from srmlab.files import write_file
+    from srmlab.storage.metrics_file import LAST_STEPS
 
     smooth: dict[str, dict[int, float]] = {}
     for label in LOSS_COLUMNS:
         steps, losses = curves.get(label, (np.array([], dtype=int), np.array([])))
-        smooth[label] = dict(zip(steps.tolist(), rolling_mean(losses, WINDOW).tolist(), strict=True))
+        smooth[label] = dict(zip(steps.tolist(), rolling_mean(losses, LAST_STEPS).tolist(), strict=True))
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [",".join(["Step", *LOSS_COLUMNS.values()])]
     for step in sorted(set().union(*smooth.values())):
@@ -136,12 +132,13 @@ def write_losses(path: Path, curves: dict[str, tuple[np.ndarray, np.ndarray]]) -
 def write_sweep(folder: Path, curves: dict[str, tuple[np.ndarray, np.ndarray]]) -> list[Path]:
     """stream_size/{param,width,stream}.dat: streams and training loss, the mean of a run's last 200 steps."""
     from srmlab.analysis.result import write_table
+    from srmlab.storage.metrics_file import LAST_STEPS
 
     rows: dict[str, list[tuple[int, float]]] = {}
     for label, (_, losses) in curves.items():
         match = SWEEP.fullmatch(label)
         if match and len(losses):
-            rows.setdefault(match[1], []).append((int(match[2]), float(losses[-WINDOW:].mean())))
+            rows.setdefault(match[1], []).append((int(match[2]), float(losses[-LAST_STEPS:].mean())))
     return [
         write_table(folder / f"{name}.dat", ["streams", "loss"], sorted(cells))
         for name, cells in rows.items()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from srmlab.cli.shared import OfModel, refuse_existing, writing
+from srmlab.cli.shared import RunsModel, refuse_existing, writing
 from srmlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ FIELDS = ("clean", "corrupt", "answer", "other")
 
 
 @dataclass(kw_only=True)
-class Command(OfModel):
+class Command(RunsModel):
     """Patch the states of a clean prompt into a corrupt one, part by part, and measure how much of the
     difference in the prediction is restored; next to it attribution patching (the gradient's
     approximation), and a null: the states of another corrupt prompt.
@@ -61,30 +61,21 @@ class Command(OfModel):
     out: Path | None = None
     """A new folder for the result and its figures; without it nothing is written."""
 
-    def run(self) -> None:
-        from srmlab.progress import Display
-
+    def result(self) -> dict[str, Any]:
         if self.out is not None:
             refuse_existing(self.out)
-        with Display(show=not self.json) as display:
+        with self.display() as display:
             found, answer = self.measure(display)
-        if self.out is not None:
-            answer["files"] = self.write(found, self.out)
-        print(json.dumps(answer, ensure_ascii=False) if self.json else self.text(found, answer))
+        files = {} if self.out is None else {"files": self.write(found, self.out)}
+        return answer | files | {"summary": found.summary()}
 
     def measure(self, display: Display) -> tuple[PatchGrid | PathGrid, dict[str, Any]]:
         import torch
 
         from srmlab.analysis import patch_grid, path_grid
-        from srmlab.storage import load
-        from srmlab.training.distributed import device_of
-        from srmlab.training.run_text import tokenizer_of
 
-        path = self.subject()
         rows = self.rows()
-        model, tokenizer = load(path, device=device_of(self.device)), tokenizer_of(path)
-        if tokenizer is None:
-            raise UserError(f"{path} has no tokenizer to read prompts with: give a run or an export with one")
+        path, model, tokenizer = self.load()
         clean, corrupt = (tokenizer([row[side] for row in rows]) for side in ("clean", "corrupt"))
         check_lengths(rows, clean.attention_mask, corrupt.attention_mask)
         with model.evaluating():
@@ -146,13 +137,14 @@ class Command(OfModel):
             drawn = save_all(found, out)
         return [f"{stem}.npz", f"{stem}.json", str(out / "summary.txt"), *map(str, drawn)]
 
-    def text(self, found: PatchGrid | PathGrid, answer: dict[str, Any]) -> str:
-        lines = [found.summary()]
+    def lines(self, result: dict[str, Any]) -> Iterator[str]:
+        yield result["summary"]
         if self.metric != "kl":
-            against = f" against {answer['other'][0]!r}" if self.metric == "logit-difference" else ""
-            more = f" (and {answer['pairs'] - 1} more pairs)" if answer["pairs"] > 1 else ""
-            lines.append(f"  {self.metric} of {answer['answer'][0]!r}{against}{more}")
-        return "\n".join(lines if self.out is None else [*lines, f"{self.out}"])
+            against = f" against {result['other'][0]!r}" if self.metric == "logit-difference" else ""
+            more = f" (and {result['pairs'] - 1} more pairs)" if result["pairs"] > 1 else ""
+            yield f"  {self.metric} of {result['answer'][0]!r}{against}{more}"
+        if self.out is not None:
+            yield f"{self.out}"
 
 
 def read_pairs(file: Path) -> list[dict[str, str]]:

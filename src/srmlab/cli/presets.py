@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import srmlab
-from srmlab.cli.shared import aligned
+from srmlab.cli.shared import Answers, aligned
 from srmlab.models import PRESETS, SWEEP_PRESETS, ModelConfig
 from srmlab.models.srm_config import SWEEP_STREAMS
 
@@ -49,7 +49,7 @@ SWEEP_NOTES = [
 
 
 @dataclass
-class Command:
+class Command(Answers):
     """List the models by name, with exact parameter counts next to the paper's.
 
     Example:
@@ -59,25 +59,16 @@ class Command:
 
     sweep: bool = False
     """Also list the 21 cells of the paper's stream-size sweep."""
-    json: bool = False
-    """Print JSON, for scripts."""
 
-    def run(self) -> None:
-        names = [*PRESETS, *(SWEEP_PRESETS if self.sweep else [])]
-        rows = [describe(name) for name in names]
-        if self.json:
-            print(json.dumps(rows, indent=2))
-            return
-        print(table(rows))
-        print()
-        print("\n".join(LEGEND))
-        print(
-            "\n".join(
-                SWEEP_NOTES
-                if self.sweep
-                else ["`srmlab presets --sweep` adds the 21 cells of the stream-size sweep."]
-            )
-        )
+    def result(self) -> list[dict[str, Any]]:
+        return [describe(name) for name in [*PRESETS, *(SWEEP_PRESETS if self.sweep else [])]]
+
+    def lines(self, result: list[dict[str, Any]]) -> Iterator[str]:
+        more = "`srmlab presets --sweep` adds the 21 cells of the stream-size sweep."
+        yield table(result)
+        yield ""
+        yield from LEGEND
+        yield from SWEEP_NOTES if self.sweep else [more]
 
 
 def describe(name: str) -> dict[str, Any]:

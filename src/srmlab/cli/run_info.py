@@ -8,10 +8,9 @@ from typing import Any
 
 from srmlab.progress import si
 from srmlab.storage import RunDirectory, saved_tokenizer
-from srmlab.storage.metrics_file import iter_metrics
+from srmlab.storage.metrics_file import Losses
 from srmlab.storage.save_and_load import is_huggingface
 from srmlab.storage.weights import checkpoint_steps, read_json
-from srmlab.training.outcome import mean_of_last
 from srmlab.training.run import RunConfig
 
 
@@ -19,7 +18,7 @@ def describe_path(path: Path) -> dict[str, Any]:
     """What a folder holds besides a model, as plain data."""
     found = RunDirectory.find(path)
     run = RunConfig.read(found.path) if found else None
-    tokenizer = saved_tokenizer(path) or (saved_tokenizer(found.path) if found else None)
+    tokenizer = saved_tokenizer(path)
     step = None
     if (path / "training.json").is_file():
         step = read_json(path / "training.json")["step"]
@@ -62,24 +61,14 @@ def kind_of(path: Path) -> str:
 
 def losses(metrics: Path, until: int | None = None) -> dict[str, Any]:
     """How far a run came (`until` a step): tokens, both losses there, and the lowest of validation."""
-    step, tokens = 0, 0
-    train: list[float] = []
-    val: dict[int, float] = {}
-    for row in iter_metrics(metrics) if metrics.is_file() else ():
-        if until is not None and row.get("step", 0) > until:
-            break
-        step, tokens = row.get("step", step), row.get("tokens", tokens)
-        if "loss" in row and "event" not in row:
-            train.append(row["loss"])
-        if "val_loss" in row:
-            val[row["step"]] = row["val_loss"]
-    best = min(val, key=lambda at: val[at], default=None)
+    found = Losses.read(metrics, until)
+    best = min(found.validation, key=lambda at: found.validation[at], default=None)
     return {
-        "step": step,
-        "tokens": tokens,
-        "training": mean_of_last(train),
-        "validation": val[max(val)] if val else None,
-        "lowest_validation": None if best is None else {"step": best, "loss": val[best]},
+        "step": found.step,
+        "tokens": found.tokens,
+        "training": found.mean,
+        "validation": found.last,
+        "lowest_validation": None if best is None else {"step": best, "loss": found.validation[best]},
     }
 
 

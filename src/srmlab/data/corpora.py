@@ -65,7 +65,7 @@ class Source(Protocol):
     @property
     def total_bytes(self) -> int | None:
         """Bytes of text, where that is known without reading it; for the time left."""
-        ...
+        return None
 
     def documents(self) -> Iterator[Document]: ...
 
@@ -350,7 +350,7 @@ def _parquet(path: Path, column: str) -> Iterator[Document]:
 
 
 @dataclass(frozen=True)
-class HuggingFace:
+class HuggingFace(Source):
     """A dataset of the Hugging Face hub, streamed; a document is its field `column`."""
 
     dataset: str
@@ -370,10 +370,6 @@ class HuggingFace:
     @property
     def name(self) -> str:
         return f"hf:{self.dataset}" + (f"@{self.config}" if self.config else "") + f":{self.split}"
-
-    @property
-    def total_bytes(self) -> int | None:
-        return None
 
     def documents(self) -> Iterator[Document]:
         import datasets
@@ -427,25 +423,15 @@ def _is_offline(error: BaseException | None) -> bool:
 
 
 @dataclass(frozen=True)
-class InFolder:
-    """A source that is a folder, of a length that only reading it shows."""
+class SavedDataset(Source):
+    """What `Dataset.save_to_disk` wrote; a document is its field `column`. Needs no network."""
 
     folder: Path
+    column: str = TEXT_COLUMN
 
     @property
     def name(self) -> str:
         return self.folder.as_posix()
-
-    @property
-    def total_bytes(self) -> int | None:
-        return None
-
-
-@dataclass(frozen=True)
-class SavedDataset(InFolder):
-    """What `Dataset.save_to_disk` wrote; a document is its field `column`. Needs no network."""
-
-    column: str = TEXT_COLUMN
 
     @classmethod
     def at(cls, spec: str, column: str = TEXT_COLUMN) -> "SavedDataset | None":

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from srmlab.data.corpora import FINGERPRINT_START, Document, InFolder, extend_fingerprint, text_digest
+from srmlab.data.corpora import FINGERPRINT_START, Document, Source, extend_fingerprint, text_digest
 from srmlab.data.errors import DataError
 from srmlab.data.shards import SPLITS, Shard
 from srmlab.data.tokenizers import Tokenizer
@@ -33,7 +33,13 @@ class Copied:
 
 
 @dataclass(frozen=True)
-class NanoGPT(InFolder):
+class NanoGPT(Source):
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        return self.folder.as_posix()
+
     @classmethod
     def at(cls, spec: str) -> "NanoGPT | None":
         """The folder, if it is one of nanoGPT's."""

@@ -53,6 +53,16 @@ class Cell:
         return round(TrainingDepth.of(self.training, self.model).mean_flops())
 
     @property
+    def tokens(self) -> int:
+        """Seen by each run."""
+        return self.training.steps * self.training.tokens_per_step(self.model.context)
+
+    @property
+    def flops(self) -> int:
+        """Of a whole run."""
+        return self.tokens * self.flops_per_token
+
+    @property
     def folder(self) -> str:
         """A name for what is trained: the same for the same thing."""
         unseeded = self.seeded(0)

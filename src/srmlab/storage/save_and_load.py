@@ -21,7 +21,7 @@ from srmlab.data import Tokenizer
 from srmlab.errors import UserError
 from srmlab.files import occupied, sealed_folder
 from srmlab.models import LanguageModel, build, config_from_dict
-from srmlab.storage.run_directory import RunDirectory
+from srmlab.storage.run_directory import RunDirectory, homes
 from srmlab.storage.weights import (
     MODEL,
     contiguous,
@@ -87,13 +87,13 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
 
 
 def saved_tokenizer(path: str | Path) -> Tokenizer | None:
-    """The tokenizer that lies beside the weights, if one does."""
-    path = named(path)
-    folder = path if (path / "tokenizer.json").is_file() else path / "tokenizer"
-    if not any((folder / name).is_file() for name in ("tokenizer.json", "about.json")):
-        return None
-    RunDirectory(path).check_seal()
-    return data.load_tokenizer(folder)
+    """The tokenizer that was saved with a run, a checkpoint or an export, if one was."""
+    for home in homes(named(path)):
+        folder = home if (home / "tokenizer.json").is_file() else home / "tokenizer"
+        if any((folder / name).is_file() for name in ("tokenizer.json", "about.json")):
+            RunDirectory(home).check_seal()
+            return data.load_tokenizer(folder)
+    return None
 
 
 def is_huggingface(path: str | Path) -> bool:
