@@ -151,7 +151,7 @@ def test_a_checkpoint_is_analysed_beside_itself_and_left_untouched(trained):
         ({"text": Path("missing.txt")}, "cannot read missing.txt"),
         ({"path": Path("nowhere")}, "nowhere does not exist"),
         ({"batch_size": 0}, "--batch-size 0: must be at least 1"),
-        ({"formats": ("jpgg",)}, "--formats jpgg: there are png, svg, pdf"),
+        ({"formats": ("jpgg",)}, "--formats jpgg: must be one of png, svg, pdf"),
         ({"max_depth": 2}, "max_depth = 2: at least the trained depth, 3"),
         ({"max_depth": 0}, "max_depth = 0: at least the trained depth, 3"),
     ],

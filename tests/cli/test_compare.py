@@ -87,7 +87,7 @@ def test_the_folder_of_a_sweep_stands_for_its_runs(runs, tmp_path, capsys):
     assert [m["loss"] for m in answer["models"]] == [m["loss"] for m in named["models"]]
     (tmp_path / "runs").rename(tmp_path / "elsewhere")
     assert call(tmp_path / "family-mini") == 2
-    assert "is not beside its runs" in capsys.readouterr().err
+    assert "is not next to its runs" in capsys.readouterr().err
 
 
 def test_a_run_differs_from_itself_by_nothing(runs, tmp_path, capsys):
@@ -113,9 +113,9 @@ def test_the_loss_is_that_of_evaluate(runs, capsys):
     [
         (lambda runs: runs[:1], "give two runs or more"),
         (lambda runs: (runs[0], runs[0]), "a run is named twice"),
-        (lambda runs: (*runs, "--context", "14"), "--context 14: that of"),
+        (lambda runs: (*runs, "--context", "14"), "has a context of"),
         (lambda runs: (runs[0], "nowhere"), "nowhere"),
-        (lambda runs: (runs[0], "--pretrained"), "srm-nano has another tokenizer"),
+        (lambda runs: (runs[0], "--pretrained"), "different tokenizers"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_in_one_line(runs, change, words, capsys):

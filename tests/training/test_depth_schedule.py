@@ -121,8 +121,8 @@ def test_an_unknown_schedule_is_refused(schedule):
 @pytest.mark.parametrize(
     ("model", "schedule", "message"),
     [
-        (MODEL, "grow:4", "the model has 3 levels; start from no more"),
-        (MODEL, "draw:3/3", "the model has 2 levels in the gradient; start from no more"),
+        (MODEL, "grow:4", "the model has 3 levels; start from at most that"),
+        (MODEL, "draw:3/3", "the model has 2 levels in the gradient; start from at most that"),
         (GPT2, "grow:1", "gpt2 cannot run at another depth"),
     ],
 )

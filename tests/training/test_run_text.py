@@ -95,7 +95,7 @@ def test_a_run_or_the_shipped_model_must_be_chosen():
     assert chosen(None, pretrained=True) == SHIPPED
     assert chosen("runs/nano", pretrained=False) == Path("runs/nano")
     for path, pretrained in ((None, False), (Path("runs/nano"), True)):
-        with pytest.raises(UserError, match="give one of them"):
+        with pytest.raises(UserError, match="give either a run"):
             chosen(path, pretrained)
 
 

@@ -50,9 +50,7 @@ class Command(OfText):
     """
 
     only: tuple[str, ...] = ()
-    """Which analyses; by default all but dynamics (the curves over a run's checkpoints), edges (the smallest
-    circuit of streams), switches (why routing switches) and translations (what streams pass on); the last two
-    need a dictionary."""
+    """Which analyses; by default all but dynamics, edges, switches and translations, which take long."""
     tokens: int = TOKENS
     """How many tokens to read."""
     text: Path | None = None
@@ -60,18 +58,17 @@ class Command(OfText):
     out: Path | None = None
     """Where analysis/ and figures/ go; by default into the run, or beside a checkpoint or export."""
     null: int | None = None
-    """Number of untrained twins (same config, other seeds) to measure on the same text; by default 3 for
-    models of up to 5M parameters, none for larger ones."""
+    """Untrained twins to measure on the same text; by default 3, or none for more than 5M parameters."""
     threshold: str = "0.10"
     """An edge is in use above this weight; 2/S is twice the uniform weight."""
     lens_tokens: int = 4096
-    """How many positions the logit lens reads: it costs 2·S + 1 unembeddings for each, at every layer."""
+    """Positions the logit lens reads; each costs 2·S + 1 unembeddings per layer."""
     margin: float = 0.05
-    """Edges: how many nats a circuit may add to the loss."""
+    """Edges: the most a circuit may add to the loss, in nats."""
     closed: Literal["zero", "mean"] = "zero"
     """Edges: a closed edge carries nothing, or its mean weight."""
     exact: int = 128
-    """Edges: how many to close one by one."""
+    """Edges: how many edges to close one by one."""
     edge_tokens: int = 4096
     """Edges: how many tokens to read; circuits are chosen on one half and tested on the other."""
     dictionary: Path | None = None
@@ -79,7 +76,7 @@ class Command(OfText):
     segments: int | None = None
     """Puzzles: how many segments to analyse; by default as many as in training."""
     max_depth: int | None = None
-    """How deep to run the model; by default twice as deep as trained."""
+    """Largest depth to run the model at; by default twice the trained depth."""
     batch_size: int = 8
     """Windows per batch."""
     formats: tuple[str, ...] = FORMATS
@@ -116,7 +113,7 @@ class Command(OfText):
         at_least(self, batch_size=1, tokens=2, null=0, exact=2, edge_tokens=4)
         for kind in self.formats:
             if kind not in FORMATS:
-                raise UserError(f"--formats {kind}: there are {', '.join(FORMATS)}")
+                raise UserError(f"--formats {kind}: must be one of {', '.join(FORMATS)}")
 
     def measure(self, world: World, display: Display) -> dict[str, Any]:
         from srmlab.analysis import ANALYSES
@@ -172,7 +169,7 @@ class Command(OfText):
                 )
         for kind in EXTRA:
             if kind in self.only:
-                raise UserError(f"--only {kind}: is measured on text, and {path} reads puzzles")
+                raise UserError(f"--only {kind} is measured on text, and {path} reads puzzles; leave it out")
         boards = open_boards(path, data=self.data, segments=self.segments, device=device)
         self.segment_depth = boards.trained.depth
         return boards

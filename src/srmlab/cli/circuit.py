@@ -103,7 +103,7 @@ class Command(RunsModel):
         for name in ("node_share", "edge_share"):
             if not 0 < getattr(self, name) <= 1:
                 option = name.replace("_", "-")
-                raise UserError(f"--{option} {getattr(self, name)}: give a share above 0, up to 1")
+                raise UserError(f"--{option} {getattr(self, name)}: must be above 0 and at most 1")
 
     def chosen_target(self, model: Any, tokenizer: Tokenizer, tokens: list[int]) -> tuple[Target, float]:
         """The target, and its probability."""
@@ -124,7 +124,7 @@ def one_token(tokenizer: Tokenizer, text: str, option: str) -> int:
     found = tokenizer.encode(text)
     if len(found) != 1:
         raise UserError(
-            f"{option} {text!r} is {len(found)} tokens: give one, with its leading blank if it has one"
+            f"{option} {text!r} is {len(found)} tokens: give one, with its leading space if it has one"
         )
     return found[0]
 
@@ -149,7 +149,7 @@ def newest(path: Path) -> Path:
         for file in reversed(files):
             if json.loads(file.read_text()).get("of") == "mlp":
                 return file.parent
-    raise UserError(f"{path} has no transcoders: `srmlab transcoder` learns them, or give --transcoders DIR")
+    raise UserError(f"{path} has no transcoders: `srmlab transcoder` trains them, or give --transcoders DIR")
 
 
 def opened(folder: Path, device: str) -> tuple[Transcoders, dict[str, Features]]:

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 @dataclass
 class Command(Answers):
     """Compare two or more runs: parameters, FLOP, depth, loss on the same tokens with its interval, and the
-    paired difference from the first run. Then what is inside, next to untrained twins: collapse of tokens,
-    similarity of streams, drift, whether the state comes to rest, the loss read out after every level, and
-    what an exit gate knows.
+    paired difference from the first run. Then, next to untrained twins: collapse of tokens, similarity of
+    streams, drift, whether the state settles, the loss read out after every level, and what an exit gate
+    knows.
 
     Example:
         srmlab compare runs/srm runs/ouro runs/huginn
@@ -35,8 +35,7 @@ class Command(Answers):
     """
 
     runs: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="RUN RUN …")]]
-    """Runs, checkpoints or exports; the others are compared with the first. The result folder of a sweep
-    stands for all of its runs."""
+    """Runs, checkpoints, exports, or result folders of sweeps; all are compared with the first."""
     pretrained: bool = False
     """Also compare the model that ships with the package."""
     data: Path | None = None
@@ -96,9 +95,9 @@ class Command(Answers):
         for run, text in zip(runs, found, strict=True):
             if text.tokenizer.fingerprint != found[0].tokenizer.fingerprint:
                 first = next(iter(runs))
-                raise UserError(f"{run} has another tokenizer than {first}: compare runs of the same tokens")
+                raise UserError(f"{run} and {first} have different tokenizers: compare runs with the same")
             if not 1 <= context <= text.model.config.context:
-                raise UserError(f"--context {context}: that of {run} is {text.model.config.context}")
+                raise UserError(f"--context {context}: {run} has a context of {text.model.config.context}")
         return {run: replace(text, context=context) for run, text in zip(runs, found, strict=True)}
 
 
@@ -119,7 +118,7 @@ def named_runs(given: str) -> dict[str, str]:
             name = cell.name if len(cell.runs) == 1 else f"{cell.name}, seed {run.seed}"
             path = trained.run_folder(folder.parent, run.seed)
             if not path.is_dir():
-                raise UserError(f"{given} is not beside its runs (no {path}): name the runs themselves")
+                raise UserError(f"{given} is not next to its runs (no {path}): name the runs themselves")
             runs[name] = str(path)
     return runs
 
@@ -168,12 +167,14 @@ def inside_tables(rows: list[Compared]) -> str:
         lines.append([short(row, rows), *numbers, *twice])
     parts = [
         aligned(lines),
-        "In brackets the mean of untrained twins; *: beyond where one more of them would lie. collapse:",
-        "cosine between the states of different tokens where they are read out; streams alike: between those",
-        "of a token's streams; drift: cosine distance of what the last two levels contribute; change: of the",
-        "state by the last level, relative to its length; loss: at twice the depth, less that as trained.",
+        "In parentheses, the mean of untrained twins; *: outside the range of one more twin.",
+        "collapse: cosine similarity between the output states of different tokens.",
+        "streams alike: cosine similarity between the streams of a token.",
+        "drift: cosine distance between what the last two levels contribute.",
+        "change: of the state by the last level, relative to its norm.",
+        "loss: at twice the depth, minus that at the trained depth.",
         "",
-        "Loss if it stopped after each level:",
+        "Loss when stopped after each level:",
         aligned([[short(row, rows), *losses(row)] for row in rows]),
     ]
     gates = [
@@ -185,8 +186,8 @@ def inside_tables(rows: list[Compared]) -> str:
     if gates:
         parts += [
             "",
-            "What exit gates know: does a gate go on where the levels to come gain more? Rank correlation",
-            "over the tokens of a window; with the gates shuffled; of the prediction's own entropy instead.",
+            "What exit gates know: does a gate continue where later levels gain more? Rank correlation",
+            "over the tokens of a window; with the gates shuffled; with the prediction's entropy instead.",
             aligned([["", "after", "nats to gain", "gate", "shuffled", "entropy"], *gates]),
         ]
     return "\n".join(parts)

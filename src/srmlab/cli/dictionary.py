@@ -60,7 +60,7 @@ class Learning(OfText):
         """How often a batch is read."""
         steps = self.tokens // (text.context * self.batch_size)
         if steps < 1:
-            raise UserError(f"--tokens {self.tokens}: one batch alone is {text.context * self.batch_size}")
+            raise UserError(f"--tokens {self.tokens}: a single batch has {text.context * self.batch_size}")
         return steps
 
     def folder(self, text: RunText, usual: str) -> Path:
@@ -122,8 +122,7 @@ class Command(LearningOne):
     """
 
     layers: tuple[str, ...] = ("last",)
-    """The states after which layers: last (what the output reads, post-steps included), every (one dictionary
-    for all depths), or numbers from 0."""
+    """Layers whose output to learn: last (what is read out), every (one dictionary for all), or 0, 1 …"""
     examples: int = 8
     """Examples per feature."""
     out: Path | None = None
@@ -187,7 +186,7 @@ def chosen_layers(given: tuple[str, ...]) -> Layers:
     if given == ("every",):
         return "every"
     if not given or not all(layer.isdecimal() for layer in given):
-        raise UserError(f"--layers {' '.join(given)}: give last, every, or numbers of layers from 0")
+        raise UserError(f"--layers {' '.join(given)}: give last, every, or layer numbers from 0")
     return [int(layer) for layer in given]
 
 

@@ -14,7 +14,7 @@ from srmlab.cli.shared import ExitsEarly, OfText
 class Command(ExitsEarly, OfText):
     """Loss, perplexity and bits per byte on the validation text, with standard errors.
 
-    Unigram and bigram count models are given as baselines.
+    Unigram and bigram counts serve as baselines.
 
     Example:
         srmlab evaluate runs/nano

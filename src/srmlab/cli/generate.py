@@ -118,7 +118,7 @@ class Command(ExitsEarly, OfModel):
 
     def prompt_tokens(self, model: LanguageModel, tokenizer: Tokenizer | None) -> list[int]:
         if self.tokens and self.prompt:
-            raise UserError("--prompt and --tokens are alternatives: give one of them")
+            raise UserError("--prompt and --tokens exclude each other: give one of them")
         if self.tokens:
             prompt = list(self.tokens)
         elif tokenizer is not None:
@@ -138,7 +138,7 @@ def build_preset(name: str) -> tuple[LanguageModel, Tokenizer | None]:
     model = srmlab.build(srmlab.preset(name))
     tokenizer = preset_tokenizer(model.config.vocab_size)
     without = "" if tokenizer else " It has no tokenizer yet: bytes go in, token ids come out."
-    print(f"{name} is a preset: its weights are fresh and it writes noise.{without}", file=sys.stderr)
+    print(f"{name} is a preset: its weights are random and it writes noise.{without}", file=sys.stderr)
     return model, tokenizer
 
 

@@ -65,7 +65,7 @@ class Command(Answers):
 
     def preset(self, name: str) -> ModelConfig:
         if self.pretrained:
-            raise UserError(f"give one of them: {name}, or --pretrained")
+            raise UserError(f"give either {name} or --pretrained")
         if "/" in name:
             raise UserError(f"{name} does not exist: give a preset, a run, a checkpoint or an export")
         return srmlab.preset(name)

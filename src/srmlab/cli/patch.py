@@ -43,21 +43,19 @@ class Command(RunsModel):
     corrupt: str | None = None
     """The prompt that is patched; as many tokens as the clean one."""
     answer: str | None = None
-    """What follows the clean prompt (its first token counts); by default what the model finds most likely."""
+    """What follows the clean prompt (its first token counts); by default the most likely token."""
     other: str | None = None
-    """What follows the corrupt prompt; by default likewise."""
+    """What follows the corrupt prompt; by default the most likely token."""
     pairs: Path | None = None
     """A file of pairs, instead of --clean and --corrupt; errors are over pairs."""
     metric: Literal["logit-difference", "log-probability", "kl"] = "logit-difference"
-    """Of the prediction after the last token: the logit of the answer less that of the other one, the
-    log-probability of the answer, or the KL divergence from the prediction after the clean prompt."""
+    """Logit of the answer minus that of the other, its log-probability, or KL from the clean prediction."""
     over: tuple[Literal["layer", "stream", "position"], ...] = ("layer", "stream", "position")
     """What is patched one by one; the rest is patched all at once."""
     into: Literal["corrupt", "clean"] = "corrupt"
     """clean: the reverse, corrupt states into the clean prompt."""
     paths: bool = False
-    """Patch paths instead of states: the message from one stream to another in one layer, all others
-    frozen."""
+    """Patch messages between streams instead of states: one pair and layer at a time, the rest frozen."""
     out: Path | None = None
     """A new folder for the result and its figures; without it nothing is written."""
 
@@ -122,7 +120,7 @@ class Command(RunsModel):
         same = (right == wrong).nonzero().flatten().tolist()
         if same:
             raise UserError(
-                f"pair {same[0] + 1}: the answers to both prompts begin with one token; give --answer and "
+                f"pair {same[0] + 1}: both answers begin with the same token; give --answer and "
                 "--other, or --metric kl"
             )
         return logit_difference(right, wrong)
@@ -151,7 +149,7 @@ def read_pairs(file: Path) -> list[dict[str, str]]:
     try:
         lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read {file} ({error}): give a file with a JSON object a line") from None
+        raise UserError(f"cannot read {file} ({error}): give a file with one JSON object per line") from None
     rows = []
     for number, line in enumerate(lines, 1):
         try:
@@ -163,10 +161,10 @@ def read_pairs(file: Path) -> list[dict[str, str]]:
                 f'{file}, line {number}: give {{"clean": …, "corrupt": …, "answer": …, "other": …}}'
             )
         if not all(isinstance(value, str) for value in row.values()):
-            raise UserError(f"{file}, line {number}: every value is a text in quotes")
+            raise UserError(f"{file}, line {number}: every value must be a string")
         rows.append(row)
     if not rows:
-        raise UserError(f"{file} has no pairs: give a JSON object a line")
+        raise UserError(f"{file} has no pairs: give one JSON object per line")
     return rows
 
 
@@ -176,7 +174,7 @@ def check_lengths(rows: Sequence[dict[str, str]], clean: Tensor, corrupt: Tensor
         if first != second:
             raise UserError(
                 f"{row['clean']!r} has {first} tokens and {row['corrupt']!r} {second}: the two prompts of a "
-                "pair need equally many"
+                "pair must have the same number"
             )
 
 
@@ -186,7 +184,7 @@ def followers(name: str, rows: list[dict[str, str]], tokenizer: Tokenizer, likel
     for row, otherwise in zip(rows, likely, strict=True):
         given = tokenizer.encode(row[name]) if name in row else [otherwise]
         if not given:
-            raise UserError(f"an empty {name}: give the text that follows, with its blank")
+            raise UserError(f"an empty {name}: give the text that follows, with its leading space")
         found.append(given[0])
     return found
 

@@ -89,8 +89,7 @@ class ExitsEarly:
     """A command that may stop the recursion early."""
 
     exit: float | None = None
-    """Stop the recursion where the state changes by less than this fraction of its norm, such as 0.05; or by
-    the model's own rule, such as Ouro's gate: 0.9."""
+    """Stop once the state changes by less than this fraction; or the model's own rule (Ouro's gate: 0.9)."""
     exit_by: str | None = None
     """Which of the model's rules --exit is for: change, gate …"""
 

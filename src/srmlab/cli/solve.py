@@ -25,7 +25,7 @@ class Command(RunsModel):
     also run at other depths than in training, with the same weights. Brackets are 95 % Wilson intervals.
 
     A puzzle model is run on the test puzzles of its data, or on your own file, and scored after every
-    segment. --show prints boards with what each segment changed.
+    segment; --show prints boards with what each segment changed.
 
     Example:
         srmlab prepare task:hops --out data/hops --tokenizer byte
@@ -40,7 +40,7 @@ class Command(RunsModel):
     task: str | None = None
     """A task by name; by default the one the model was trained on."""
     difficulty: tuple[int, ...] = ()
-    """Difficulties to test; by default those of the data, or else the task's default ones."""
+    """Difficulties to test; by default those of the data, or the task's own."""
     depth: tuple[int, ...] = ()
     """Layers (HRM: high cycles) to run; by default powers of two up to twice the trained depth."""
     problems: int = 200
@@ -134,8 +134,8 @@ class Command(RunsModel):
         data = text.training_data()
         if text.run is not None and data.fingerprint != text.run.data_fingerprint:
             raise UserError(
-                f"{data.path} is not what {text.path} was trained on: give that as --data, or its problems "
-                "may be among those of the training"
+                f"{data.path} is not what {text.path} was trained on: give its training data as --data, "
+                "or the problems may have been trained on"
             )
         return data.manifest
 
@@ -159,8 +159,7 @@ class Command(RunsModel):
         )
         if not problems:
             raise UserError(
-                f"{task} of difficulty {difficulty} has no problem that is held out of training: "
-                "choose another --difficulty"
+                f"{task} of difficulty {difficulty} has no held-out problems: choose another --difficulty"
             )
         return problems
 

@@ -73,7 +73,8 @@ def check(puzzles: Puzzles, path: Path, model: LanguageModel, run: RunConfig | N
     known = find_kind(run.puzzles) if run and run.puzzles else None
     if known is not None and puzzles.kind != known:
         raise UserError(
-            f"{puzzles.path} holds {puzzles.kind.name}, and {path} was trained on {known.name}: give its own"
+            f"{puzzles.path} holds {puzzles.kind.name}, and {path} was trained on {known.name}: "
+            "give puzzles of that kind"
         )
     check_board(model.config, puzzles)
     if not len(puzzles.test):
@@ -86,7 +87,7 @@ def counted_votes(
     model: LanguageModel, puzzles: Puzzles, command: Command, limit: int, how: Any, display: Display
 ) -> dict[str, Any]:
     if puzzles.path.is_file():
-        raise UserError("--votes: needs the symmetries of a folder; give --data, without --file")
+        raise UserError("--votes needs the symmetries of a data folder: give --data instead of --file")
     voting = display.task("voting", command.votes, "symmetries")
     attempts = ATTEMPTS.get(puzzles.kind.family, 1)
     right = vote(

@@ -35,11 +35,11 @@ class Command(Learning):
     of: Literal["states", "mlp", "attention", "step"] = "states"
     """SAEs of states, or transcoders of a part of every step."""
     layers: tuple[str, ...] = ("last",)
-    """Of states: the states after which layers: last, every, or numbers from 0."""
+    """Of states: layers whose output to learn: last, every, or 0, 1 …"""
     tokens: int = 200_000
     """Tokens to train each on."""
     twin: bool = False
-    """Also train each on an untrained model of the same shape: what is there without training."""
+    """Also train each on an untrained twin, as a null."""
     eval_tokens: int = 8_192
     """Validation tokens to measure on."""
     out: Path | None = None

@@ -31,7 +31,7 @@ class Command(Answers):
     """Run an experiment: every cell with every seed, then a table, a figure and verdicts. At mini and
     small scale every cell is first tuned to its best learning rate.
 
-    `srmlab sweep list` lists the experiments; `srmlab sweep show NAME` shows the results so far. Finished
+    List the experiments with `srmlab sweep list`, show results with `srmlab sweep show NAME`. Finished
     runs are never repeated: if stopped, the same command continues, and more --seeds add to them.
 
     Example:
@@ -56,7 +56,7 @@ class Command(Answers):
     data: Path | None = None
     """Output folder of `srmlab prepare`; by default the State of the Union speeches (not at paper scale)."""
     results: Path | None = None
-    """Write the table and the figure here, to RESULTS/NAME-SCALE, instead of with the runs."""
+    """Write the table and the figure to RESULTS/NAME-SCALE instead of next to the runs."""
     workers: int | None = None
     """Parallel runs on this machine; by default one per GPU or core."""
     on: Literal["machine", "slurm", "submitit-local"] = "machine"
@@ -185,7 +185,7 @@ class Command(Answers):
         cells = self.all_cells(experiment, data)
         for name in self.only:
             if name not in (known := [cell.name for cell in cells]):
-                raise UserError(f"--only {name!r}: {experiment.name} has {', '.join(known)}")
+                raise UserError(f"--only {name!r}: the cells of {experiment.name} are {', '.join(known)}")
         return [cell for cell in cells if not self.only or cell.name in self.only]
 
     def folder_name(self, experiment: Experiment) -> str:

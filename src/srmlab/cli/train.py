@@ -31,8 +31,8 @@ class Command:
     shows them with the preset's values. A TOML file can set them too: the command line overrides the file,
     and the file overrides the preset.
 
-    --init-from starts from the weights of another run, with a fresh optimizer and schedule. The model is
-    that run's: no preset is needed.
+    With --init-from it starts from the weights of another run, with a fresh optimizer and schedule. The
+    model is that run's: no preset is needed.
 
     Example:
         srmlab train srm-nano --data data/sotu --out runs/nano --steps 600

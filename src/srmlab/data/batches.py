@@ -188,7 +188,7 @@ def evaluation_batches(
     count = num_windows(tokens, context)
     if limit_tokens is not None:
         if limit_tokens < context:
-            raise DataError(f"limit_tokens {limit_tokens} is less than one window: give {context} or more")
+            raise DataError(f"{limit_tokens} tokens are less than one window: give {context} or more")
         count = min(count, limit_tokens // context)
     return EvaluationBatches(tokens, context, batch_size, count, marks, document_mask, spread)
 

@@ -380,7 +380,7 @@ def _check_splits(position: _Position, val_fraction: float, partial: Path) -> No
         (partial / "progress.json").unlink()  # other settings are needed: there is nothing to go on from
         raise DataError(
             f"no document fell into {empty[0]} ({sum(counts.values())} in all, val_fraction {val_fraction}): "
-            "change val_fraction (0 for no validation), lower section_chars, or give more text"
+            "change val_fraction (0 for no validation), or give more text"
         )
 
 

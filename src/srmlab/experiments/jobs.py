@@ -88,7 +88,7 @@ def read_plan(path: str | Path) -> list[Job]:
     try:
         return [Job(**job) for job in json.loads(Path(path).read_text(encoding="utf-8"))]
     except (OSError, ValueError, TypeError) as error:
-        raise UserError(f"{path} is no plan of a sweep ({error}): start `srmlab sweep` again") from None
+        raise UserError(f"{path} is not the plan of a sweep ({error}): start `srmlab sweep` again") from None
 
 
 def run_job(plan: str, number: int) -> int:

@@ -115,7 +115,7 @@ class RunDirectory:
             file = open(self.path / ".lock", "w")  # noqa: SIM115
         except OSError as error:
             raise UserError(
-                f"cannot write to {self.path} ({error.strerror}): give yourself permission, or copy the run"
+                f"cannot write to {self.path} ({error.strerror}): fix its permissions, or copy the run"
             ) from None
         with file:
             try:

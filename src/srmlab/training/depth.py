@@ -126,6 +126,6 @@ class TrainingDepth:
         ):
             if least is not None and int(least) > own:
                 raise UserError(
-                    f"depth_schedule = {self.schedule!r}: the model has {own} {what}; start from no more"
+                    f"depth_schedule = {self.schedule!r}: the model has {own} {what}; start from at most that"
                 )
         self.model.at_depth(int(match[2]), int(match[3]) if match[3] else None)

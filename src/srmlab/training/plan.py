@@ -51,7 +51,7 @@ def check_plan(plan: RunConfig, data: Data, world: World) -> None:
         check_puzzles(plan, data, world)
         return
     if not model.causal:
-        raise UserError(f"{data.path} is text, and the model reads puzzles: prepare some, as sudoku:4x4")
+        raise UserError(f"{data.path} is text, and the model reads puzzles: prepare sudoku:4x4, say")
     check_vocabulary(model.vocab_size, data.vocab_size, data.path)
     context = config.context or model.context
     if context > model.context:

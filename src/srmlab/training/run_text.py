@@ -156,7 +156,7 @@ def chosen(path: str | Path | None, pretrained: bool) -> Path:
     become the path of that one.)
     """
     if (path is not None) == pretrained:
-        raise UserError("give one of them: a run such as runs/nano, or --pretrained")
+        raise UserError("give either a run, such as runs/nano, or --pretrained")
     return shipped() if path is None else Path(path)
 
 
