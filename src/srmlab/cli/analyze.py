@@ -10,8 +10,9 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from srmlab.cli.shared import OfText, at_least, readable, writing
+from srmlab.cli.shared import OfText, at_least, readable
 from srmlab.errors import UserError
+from srmlab.files import writing
 
 if TYPE_CHECKING:
     from srmlab.analysis import Result

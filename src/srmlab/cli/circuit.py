@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from srmlab.cli.shared import RunsModel, readable, refuse_existing
+from srmlab.cli.shared import RunsModel, readable
 from srmlab.errors import UserError
+from srmlab.files import refuse_existing, write_file
 
 if TYPE_CHECKING:
     from srmlab.data import Tokenizer
@@ -60,7 +61,6 @@ class Command(RunsModel):
         from srmlab.dictionaries import attribute
         from srmlab.dictionaries.circuit_checks import check_circuit, cut_each, prune
         from srmlab.explorer.circuit_view import write_circuit_view
-        from srmlab.files import write_file
         from srmlab.interop.neuronpedia import document
 
         self.check_options()

@@ -9,8 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from srmlab.cli.shared import OfText, at_least, readable, refuse_existing, writing
+from srmlab.cli.shared import OfText, at_least, readable
 from srmlab.errors import UserError
+from srmlab.files import refuse_existing, sealed_folder, writing
 
 if TYPE_CHECKING:
     from srmlab.analysis.replacement import Layers
@@ -162,7 +163,6 @@ class Command(LearningOne):
         """All of the folder, or nothing."""
         from srmlab import dictionaries
         from srmlab.figures import save_all
-        from srmlab.files import sealed_folder
         from srmlab.interop import saelens
 
         with sealed_folder(out) as folder:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import srmlab
-from srmlab.cli.shared import OfModel, refuse_existing, writing
+from srmlab.cli.shared import OfModel
 from srmlab.data import Tokenizer, make_tokenizer
+from srmlab.files import refuse_existing, sealed_folder, writing
 
 if TYPE_CHECKING:
     from srmlab.models import LanguageModel
@@ -49,9 +50,8 @@ class Command(OfModel):
 
 def export_huggingface(model: LanguageModel, out: Path, tokenizer: Tokenizer | None) -> None:
     """A Hugging Face folder, all of it or nothing. An existing one is not overwritten."""
-    from srmlab.files import sealed_folder
     from srmlab.interop.huggingface import export, quietly
 
     refuse_existing(out, "folder")
-    with writing(out), sealed_folder(out) as folder, quietly():
+    with writing(out, "folder"), sealed_folder(out) as folder, quietly():
         export(model, folder, tokenizer)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from srmlab.cli.shared import RunsModel, refuse_existing, writing
+from srmlab.cli.shared import RunsModel
 from srmlab.errors import UserError
+from srmlab.files import refuse_existing, write_file, writing
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -127,7 +128,6 @@ class Command(RunsModel):
 
     def write(self, found: PatchGrid | PathGrid, out: Path) -> list[str]:
         from srmlab.figures import save_all
-        from srmlab.files import write_file
 
         with writing(out):
             stem = found.save(out / found.kind)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from srmlab.errors import UserError
-from srmlab.files import occupied
 
 if TYPE_CHECKING:
     from srmlab.data import Tokenizer
@@ -128,21 +126,6 @@ def at_least(command: Any, **least: int) -> None:
         for value in given if isinstance(given, tuple) else (given,):
             if value is not None and value < number:
                 raise UserError(f"--{name.replace('_', '-')} {value}: must be at least {number}")
-
-
-def refuse_existing(path: Path, option: str = "--out") -> None:
-    if occupied(path):
-        raise UserError(f"{path} exists and is not overwritten: choose another {option}, or delete it")
-
-
-@contextlib.contextmanager
-def writing(out: Path | None) -> Iterator[None]:
-    """What cannot be written is a line that names the option."""
-    try:
-        yield
-    except OSError as error:
-        where, reason = error.filename or out, error.strerror or error
-        raise UserError(f"cannot write {where} ({reason}): choose another --out") from None
 
 
 def aligned(lines: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> str:

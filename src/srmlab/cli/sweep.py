@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from srmlab.experiments import Cell, Experiment, SweepResult
     from srmlab.experiments.dispatch import Outcome
     from srmlab.experiments.jobs import Job
-    from srmlab.puzzles import Puzzles
     from srmlab.training.objective import Data
 
 MINI_SOURCE, MINI_TOKENIZER = "sotu", "bpe:512"
@@ -148,34 +147,28 @@ class Command(Answers):
             print(f"{len(submitted)} jobs {'submitted' if cluster == 'slurm' else 'done'} {submitted[:1]}")
 
     def open_data(self, experiment: Experiment) -> Data:
-        from srmlab.data import PrepareConfig, open_tokens, prepare
+        from srmlab.data import PrepareConfig, prepare
+        from srmlab.puzzles import PuzzleConfig, prepare_puzzles
         from srmlab.training.objective import open_data
 
+        folder, source = self.data_folder(experiment), experiment.puzzles or MINI_SOURCE
         if self.data is not None:
-            return open_data(self.data)
-        if experiment.puzzles:
-            return self.open_puzzles(experiment.puzzles)
-        if self.scale == "paper":
+            return open_data(folder)
+        if self.scale == "paper" and not experiment.puzzles:
             raise UserError(
                 "--data missing: `srmlab prepare hf:Skylion007/openwebtext --out data/openwebtext` makes it"
             )
-        folder = self.out / "data"
         if not (folder / "manifest.json").is_file():
-            print(f"preparing {MINI_SOURCE} in {folder}", file=sys.stderr)
-            prepare(PrepareConfig(source=MINI_SOURCE, out=folder, tokenizer=MINI_TOKENIZER))
-        return open_tokens(folder)
+            print(f"preparing {source} in {folder}", file=sys.stderr)
+            if experiment.puzzles:
+                prepare_puzzles(PuzzleConfig(source, folder, held_out=0.2))
+            else:
+                prepare(PrepareConfig(source=source, out=folder, tokenizer=MINI_TOKENIZER))
+        return open_data(folder)
 
-    def open_puzzles(self, kind: str) -> Puzzles:
-        from srmlab.puzzles import PuzzleConfig, open_puzzles, prepare_puzzles
-
-        folder = self.puzzle_folder(kind)
-        if (folder / "manifest.json").is_file():
-            return open_puzzles(folder)
-        print(f"preparing {kind} in {folder}", file=sys.stderr)
-        return prepare_puzzles(PuzzleConfig(kind, folder, held_out=0.2))
-
-    def puzzle_folder(self, kind: str) -> Path:
-        return self.out / kind.replace(":", "-")
+    def data_folder(self, experiment: Experiment) -> Path:
+        """Where the data is, or is to be prepared."""
+        return self.data or self.out / (experiment.puzzles.replace(":", "-") or "data")
 
     def all_cells(self, experiment: Experiment, data: Data) -> list[Cell]:
         return experiment.plan(self.scale, vocab_size=data.vocab_size, steps=self.steps)
@@ -221,8 +214,7 @@ class Command(Answers):
     def show(self, experiment: Experiment) -> dict[str, Any]:
         from srmlab.experiments import SweepResult
 
-        folder = self.puzzle_folder(experiment.puzzles) if experiment.puzzles else self.out / "data"
-        if (folder / "manifest.json").is_file() or self.data is not None:
+        if self.data is not None or (self.data_folder(experiment) / "manifest.json").is_file():
             result = self.collect(experiment, self.open_data(experiment))
             if result.cells:
                 return self.write(experiment, result)

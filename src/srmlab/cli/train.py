@@ -88,7 +88,7 @@ class Command:
         from srmlab.training.distributed import open_world
         from srmlab.training.initial import begin
         from srmlab.training.objective import open_data
-        from srmlab.training.plan import check_plan, make_plan, run_of
+        from srmlab.training.plan import check_plan, cost_lines, cost_of, run_of
 
         out = RunDirectory(self.out)
         if not self.resume:
@@ -99,9 +99,9 @@ class Command:
             if self.init_from is not None:
                 begin(self.init_from, out, self.model, data, world, again=self.resume and out.exists())
             check_plan(run, data, world)
-            plan = make_plan(run, data, world)
+            cost = cost_of(run, data, world)
             if world.main:
-                print(json.dumps(plan.to_dict(), indent=2) if self.json else "\n".join(plan.lines()))
+                print(json.dumps(cost, indent=2) if self.json else "\n".join(cost_lines(cost)))
 
 
 def finish(result: Any) -> None:

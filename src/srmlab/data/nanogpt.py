@@ -15,21 +15,11 @@ import numpy as np
 
 from srmlab.data.corpora import FINGERPRINT_START, Document, Source, extend_fingerprint, text_digest
 from srmlab.data.errors import DataError
-from srmlab.data.shards import SPLITS, Shard
+from srmlab.data.shards import SPLITS
 from srmlab.data.tokenizers import Tokenizer
-from srmlab.data.writing import ShardWriter
+from srmlab.data.writing import Position, ShardWriter
 
 CHUNK = 1 << 22  # ids read at a time
-
-
-@dataclass(frozen=True)
-class Copied:
-    """What came over, by split."""
-
-    documents: dict[str, int]
-    text_bytes: dict[str, int]
-    shards: dict[str, list[Shard]]
-    fingerprint: str  # of the ids of both files
 
 
 @dataclass(frozen=True)
@@ -69,10 +59,9 @@ class NanoGPT(Source):
 
     def copy(
         self, tokenizer: Tokenizer, writers: dict[str, ShardWriter], show: Callable[[int, int, int], None]
-    ) -> Copied:
+    ) -> Position:
         """Take over all ids; `show` gets documents, bytes of text and tokens so far."""
-        documents: dict[str, int] = dict.fromkeys(SPLITS, 0)
-        text_bytes: dict[str, int] = dict.fromkeys(SPLITS, 0)
+        documents, text_bytes = dict.fromkeys(SPLITS, 0), dict.fromkeys(SPLITS, 0)
         fingerprint, tokens = FINGERPRINT_START, 0
         for split in SPLITS:
             ids = np.memmap(self.folder / f"{split}.bin", "<u2", mode="r")
@@ -90,5 +79,4 @@ class NanoGPT(Source):
                 tokens += len(chunk)
                 show(sum(documents.values()), sum(text_bytes.values()), tokens)
             documents[split] += int(ids[-1] != tokenizer.end_of_text)  # the last need not be ended
-        shards = {split: writers[split].finish() for split in SPLITS}
-        return Copied(documents, text_bytes, shards, fingerprint.hex())
+        return Position(sum(documents.values()), fingerprint.hex(), 0, 0, documents, text_bytes)

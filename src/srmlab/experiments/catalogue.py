@@ -75,11 +75,7 @@ def judge_language_models(result: SweepResult) -> Findings:
             result.claim("… that has its FLOP", not_above, "srm-med", FLOP),
         ]
     pairs = [(GPT2, "gpt2"), ("hrm, x in both", "hrm"), ("trm, x in both", "trm"), ("transformer", GPT2)]
-    return lines + [result.compare(a, b) for a, b in pairs] + [result.ranking(*names(result))]
-
-
-def names(result: SweepResult) -> list[str]:
-    return [cell.name for cell in result.cells]
+    return lines + [result.compare(a, b) for a, b in pairs] + [result.ranking()]
 
 
 def backprop_depth(scale: Scale) -> list[Cell]:

@@ -26,7 +26,6 @@ POLL = 0.5  # seconds
 
 @dataclass
 class Outcome:
-    done: list[int] = field(default_factory=list)
     failed: dict[int, str] = field(default_factory=dict)  # job → the last line it said
     signal: int = 0
 
@@ -63,7 +62,6 @@ def on_this_machine(
                     continue
                 del running[slot]
                 if process.returncode == 0:
-                    outcome.done.append(number)
                     report(number, "done")
                 elif not outcome.signal:
                     outcome.failed[number] = last_line(log) or f"exit code {process.returncode}"

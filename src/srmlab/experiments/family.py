@@ -77,7 +77,7 @@ def judge(result: SweepResult) -> list[Claim | str]:
     lines: list[Claim | str] = [
         result.claim(f"SRM is better than {other}", below, SRM, other, of=len(others)) for other in others
     ]
-    lines.append(result.ranking(*(cell.name for cell in result.cells)))
+    lines.append(result.ranking())
     lines += [line for cell in result.cells if (line := result.depth_line(cell.name))]
     return lines + [line for cell in result.cells if (line := cheapest(result, cell.name))]
 

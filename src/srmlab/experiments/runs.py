@@ -18,6 +18,7 @@ from srmlab.models import outline
 from srmlab.storage.metrics_file import LAST_STEPS, is_step, iter_metrics
 
 CURVE_POINTS = 60
+DEPTHS, EXITS = "depths.json", "exits.json"  # beside a run's log: what was measured after training
 
 
 def collect(
@@ -85,7 +86,7 @@ def read_run(folder: Path, cell: Cell, seed: int, test_depth: int = 0) -> Run | 
             seconds += cell.training.tokens_per_step(cell.model.context) / row["tokens_per_second"]
         if row["step"] == cell.training.steps:
             val_loss = row.get("val_loss", val_loss)
-    depths = read_measured(depths_file(folder))
+    depths = read_measured(folder / DEPTHS)
     if val_loss is None or (test_depth and depths is None):
         return None
     # the paper's training loss, here of a fifth of the run at most
@@ -94,7 +95,7 @@ def read_run(folder: Path, cell: Cell, seed: int, test_depth: int = 0) -> Run | 
     if not test_depth:
         return run
     measured = {int(depth): float(loss) for depth, loss in depths.items()}
-    return replace(run, depths=measured, exits=read_measured(exits_file(folder)))
+    return replace(run, depths=measured, exits=read_measured(folder / EXITS))
 
 
 def diverged(folder: Path) -> bool:
@@ -111,14 +112,6 @@ def thinned(losses: list[float]) -> list[tuple[int, float]]:
         (int(step), round(float(values[max(0, step - 1 - step // 20) : step + step // 20].mean()), 4))
         for step in steps
     ]
-
-
-def depths_file(folder: Path) -> Path:
-    return folder / "depths.json"
-
-
-def exits_file(folder: Path) -> Path:
-    return folder / "exits.json"
 
 
 def read_measured(file: Path) -> Any:

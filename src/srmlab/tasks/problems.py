@@ -184,9 +184,6 @@ def register(name: str, task: Task) -> None:
 
 def find_task(name: str) -> Task:
     if name not in TASKS:
-        raise UserError(f"no task is called {name!r}{nearest(name, list(TASKS)) or _known()}")
+        hint = nearest(name, list(TASKS)) or f"; there are {', '.join(TASKS)}"
+        raise UserError(f"no task is called {name!r}{hint}")
     return TASKS[name]
-
-
-def _known() -> str:
-    return f"; there are {', '.join(TASKS)}"

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srmlab.data import Batch, EvaluationBatches, Tokenizer, Tokens, evaluation_batches, num_windows
+from srmlab.data import Batch, EvaluationBatches, Tokenizer, Tokens, evaluation_batches
 from srmlab.errors import UserError
 from srmlab.models import Exit, HookPoint, LanguageModel
 from srmlab.models import loss as cross_entropies
@@ -142,10 +142,6 @@ def state_norms(model: LanguageModel, tokens: Tensor) -> dict[str, list[float]]:
     with model.evaluating(), model.hooks([(model.watched_sites, keep)]):
         model(tokens.to(model.device), tokens.to(model.device))
     return norms
-
-
-def can_evaluate(tokens: Tokens, context: int) -> bool:
-    return num_windows(tokens, context) > 0
 
 
 def check_vocabulary(model_vocab: int, data_vocab: int, data: object, *, trained: bool = False) -> None:

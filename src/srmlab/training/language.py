@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from srmlab.data import Batch, Batches, TokenData
+from srmlab.data import Batch, Batches, TokenData, num_windows
 from srmlab.models import LanguageModel
 from srmlab.training.depth import TrainingDepth
 from srmlab.training.distributed import World, distribute, gradient_sync
-from srmlab.training.evaluation import can_evaluate, state_norms, validation_loss
+from srmlab.training.evaluation import state_norms, validation_loss
 from srmlab.training.metrics import MetricsLog
 from srmlab.training.objective import Objective
 from srmlab.training.run import RunConfig
@@ -72,7 +72,7 @@ class Language(Objective):
         return size if self.depth.constant else size | {"depth": depth[0]}
 
     def can_evaluate(self) -> bool:
-        return can_evaluate(self.data.val, self.context)
+        return num_windows(self.data.val, self.context) > 0
 
     def evaluate(self, interrupted: Callable[[], bool]) -> dict[str, Any] | None:
         config, val = self.config, self.data.val
