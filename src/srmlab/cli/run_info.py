@@ -1,4 +1,4 @@
-"""What `srmlab info` says of a run, a checkpoint or an export, before it describes the model."""
+"""What `srmlab info` says about a run, a checkpoint or an export before it describes the model."""
 
 from __future__ import annotations
 
@@ -79,10 +79,10 @@ def path_section(answer: dict[str, Any]) -> str:
     if answer["tokenizer"]:
         rows.append(("tokenizer", answer["tokenizer"]))
     rows += [(name, ", ".join(items)) for name, items in answer["holds"].items()]
-    at = f" of step {answer['step']}" if "step" in answer else ""
-    begun = f", begun as {answer['preset']}" if answer.get("preset") else ""
+    at = f" at step {answer['step']}" if "step" in answer else ""
+    preset = f", preset {answer['preset']}" if answer.get("preset") else ""
     article = "an" if answer["kind"].startswith("export") else "a"
-    heading = f"{answer['path']}: {article} {answer['kind']}{at}{begun}"
+    heading = f"{answer['path']}: {article} {answer['kind']}{at}{preset}"
     indented = (textwrap.wrap(text, 64) or [""] for _, text in rows)
     lines = [
         f"  {name if number == 0 else '':<14}{line}"
@@ -96,7 +96,10 @@ def _training_rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
     training, loss, data = answer["training"], answer["loss"], answer["data"]
     rows = [
         ("training", f"{loss['step']:,} of {training['steps']:,} steps, {loss['tokens']:,} tokens"),
-        ("", f"{training['optimizer']}, lr {training['lr']:g}, {answer['tokens_per_step']:,} tokens a step"),
+        (
+            "",
+            f"{training['optimizer']}, lr {training['lr']:g}, {answer['tokens_per_step']:,} tokens per step",
+        ),
     ]
     if loss["training"] is not None:
         rows.append(("loss", f"{loss['training']:.4f} in training (mean of the last steps)"))
@@ -104,13 +107,13 @@ def _training_rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
         lowest = f", lowest {best['loss']:.4f} at step {best['step']:,}"
         same = best["loss"] == loss["validation"]
         rows.append(("", f"{loss['validation']:.4f} in validation{'' if same else lowest}"))
-    there = "" if data["there"] else " (not there now)"
+    there = "" if data["there"] else " (not found)"
     rows.append(("data", f"{data['path']}{there}, {data['fingerprint'][:12]}"))
     if answer["init_from"]:
         rows.append(("weights from", answer["init_from"]))
     kept = ", ".join(f"{step:,}" for step in answer["checkpoints"])
-    rows.append(("checkpoints", f"of step {kept}" if kept else "none"))
+    rows.append(("checkpoints", f"step {kept}" if kept else "none"))
     if "created" in answer:
         versions = ", ".join(f"{name} {version}" for name, version in answer["versions"].items())
-        rows.append(("begun", f"{answer['created'][:10]}, {versions}"))
+        rows.append(("started", f"{answer['created'][:10]}, {versions}"))
     return rows

@@ -91,9 +91,10 @@ class Command(Answers):
 
     def lines(self, result: Any) -> Iterator[str]:
         if self.what == ("list",):
+            width, indent = shutil.get_terminal_size().columns, "    "
             for one in result:
                 yield f"{one['name']:<18}{one['cells']:>3} cells"
-                yield f"    {one['question']}"
+                yield textwrap.fill(one["question"], width, initial_indent=indent, subsequent_indent=indent)
         elif self.dry_run and self.what[0] != "show":
             yield from self.plan_lines(result)
         else:
