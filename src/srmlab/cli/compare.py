@@ -130,7 +130,7 @@ def training_flops(text: RunText) -> float | None:
     if text.run is None:
         return None
     config, model = text.run.training, text.run.model
-    return TrainingDepth.of(config, model).mean_flops() * config.steps * config.tokens_per_step(model.context)
+    return TrainingDepth(config, model).mean_flops() * config.steps * config.tokens_per_step(model.context)
 
 
 def table(rows: list[Compared]) -> str:

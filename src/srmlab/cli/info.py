@@ -54,7 +54,10 @@ class Command(Answers):
             raise UserError("NAME missing; `srmlab info --help` shows the options")
         if self.name is not None and (is_preset(self.name) or not Path(self.name).exists()):
             return describe(changed(self.preset(self.name), self.set), self.name)
-        config, about = self.opened(chosen(self.name, self.pretrained))
+        path = chosen(self.name, self.pretrained)
+        if self.set:
+            raise UserError(f"--set changes a preset, and {path} is trained: leave it out")
+        config, about = model_of(path), describe_path(path)
         preset = about.get("preset")
         return describe(config, preset or config.architecture, named=bool(preset)) | {"about": about}
 
@@ -69,12 +72,6 @@ class Command(Answers):
         if "/" in name:
             raise UserError(f"{name} does not exist: give a preset, a run, a checkpoint or an export")
         return srmlab.preset(name)
-
-    def opened(self, path: Path) -> tuple[ModelConfig, dict[str, Any]]:
-        """The config of what is in a folder, and what else the folder holds."""
-        if self.set:
-            raise UserError(f"--set changes a preset, and {path} is trained: leave it out")
-        return model_of(path), describe_path(path)
 
 
 def is_preset(name: str) -> bool:

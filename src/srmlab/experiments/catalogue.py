@@ -362,7 +362,6 @@ EXPERIMENTS = {
         Experiment(
             name="hrm-x",
             question="Is HRM behind because of its connection, or because H never sees the tokens?",
-            claim="",
             cells=hrm_x,
             verdict=judge_hrm_x,
         ),
@@ -376,7 +375,6 @@ EXPERIMENTS = {
         Experiment(
             name="test-depth",
             question="Can a trained model be run for more or fewer layers than in training?",
-            claim="",
             cells=backprop_depth,
             verdict=judge_test_depth,
             axis="layers in the gradient (l)",
@@ -388,7 +386,6 @@ EXPERIMENTS = {
         Experiment(
             name="optimizers",
             question="Does the form of Adam-atan2 matter, and is it better than AdamW?",
-            claim="",
             cells=optimizers,
             verdict=judge_optimizers,
         ),

@@ -103,7 +103,6 @@ def cheapest(result: SweepResult, name: str) -> str:
 FAMILY = Experiment(
     name="family",
     question="How does SRM compare with other models that reuse their weights, and at what cost?",
-    claim="",
     cells=cells,
     verdict=judge,
     test_depth=32,

@@ -61,7 +61,6 @@ def judge(result: SweepResult) -> Findings:
 EXPERIMENT = Experiment(
     name="training-depth",
     question="How much less compute reaches the loss of eight layers with gradient through four?",
-    claim="",
     cells=cells,
     verdict=judge,
     axis="layers in training (n)",

@@ -28,7 +28,7 @@ class Language(Objective):
         self.batches = Batches(
             data.train, self.context, config.batch_size, config.seed, self.marks, config.document_mask
         )
-        self.depth = TrainingDepth.of(config, plan.model)
+        self.depth = TrainingDepth(config, plan.model)
         self.call = distribute(model, world)
 
     def backward(self, step: int, offset: int) -> dict[str, float]:

@@ -63,7 +63,7 @@ def check_plan(plan: RunConfig, data: Data, world: World) -> None:
     batches.windows(0, world.rank, world.size, 0, config.accumulate)
     if config.answers_only:
         check_answers(data, context, config)
-    TrainingDepth.of(config, model)
+    TrainingDepth(config, model)
 
 
 def check_puzzles(plan: RunConfig, data: Puzzles, world: World) -> None:
@@ -137,7 +137,7 @@ def cost_of(run: RunConfig, data: Data, world: World) -> dict[str, Any]:
         epochs = slots / config.segments / PuzzleBatches(data).epoch_examples
     else:
         context = config.context or run.model.context
-        flops = round(TrainingDepth.of(config, run.model).mean_flops())
+        flops = round(TrainingDepth(config, run.model).mean_flops())
         epochs = Batches(data.train, context, config.batch_size).epoch(config.steps)
     tokens = config.steps * config.batch_size * context
     parameters = model.num_parameters()
