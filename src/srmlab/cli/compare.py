@@ -74,7 +74,8 @@ class Command(Answers):
     def lines(self, result: dict[str, Any]) -> Iterator[str]:
         yield table(self.rows)
         yield ""
-        yield f"{result['read']}; ± is a 95 % interval over windows, and does not cover training seeds."
+        yield f"{result['read']}"
+        yield "±: 95 % interval over windows; it does not cover training seeds."
         yield "difference: from the first, on the same windows."
         yield ""
         yield f"Inside, on the first {result['inside']} windows:"
