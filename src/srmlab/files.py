@@ -1,4 +1,4 @@
-"""Files that are either all there or not there: written beside, synced, checksummed, renamed.
+"""Files that are there completely or not at all: written under another name, synced, checksummed, renamed.
 
 `write_file` replaces one file; `sealed_folder` makes a whole folder appear, complete or not at all.
 `SHA256SUMS` in a sealed folder lists every file, in the format of the command `sha256sum -c`. `check_sums`

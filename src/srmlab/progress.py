@@ -44,7 +44,7 @@ class Display:
             self._bars = None
 
     def task(self, name: str, total: float | None = None, unit: str = "", first: float = 0) -> Task:
-        """Something to be done, `total` units of it if that is known, of which `first` were done before."""
+        """Something to do: `total` units, if that is known, the `first` of them already done."""
         return Task(self, name, total, unit, first)
 
     def tasks(self, total: float | None = None, unit: str = "") -> Callable[..., None]:
@@ -79,7 +79,7 @@ class Task:
             self._bar = display._bars.add_task(name, total=total, completed=first, words="")
 
     def update(self, done: float, note: str = "", total: float | None = None) -> None:
-        """So much is done, all in all; `note` is shown beside it."""
+        """Report how much is done in total; `note` is shown next to it."""
         self.total = self.total if total is None else total
         if self._bar is not None and self.display._bars is not None:
             words = self.words(done, note)

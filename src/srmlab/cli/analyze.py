@@ -57,7 +57,7 @@ class Command(OfText):
     text: Path | None = None
     """Read this text file, as one document, instead of the validation tokens."""
     out: Path | None = None
-    """Where analysis/ and figures/ go; by default into the run, or beside a checkpoint or export."""
+    """Where analysis/ and figures/ go; by default into the run, or next to a checkpoint or export."""
     null: int | None = None
     """Untrained twins to measure on the same text; by default 3, or none for more than 5M parameters."""
     threshold: str = "0.10"

@@ -157,7 +157,7 @@ def table(rows: list[Compared]) -> str:
 
 
 def inside_tables(rows: list[Compared]) -> str:
-    """What is inside: numbers beside twins, losses by level, gates."""
+    """What is inside: numbers next to twins, losses by level, gates."""
     lines = [["", "collapse", "streams alike", "drift", "change", "at twice the depth: change", "loss"]]
     for row in rows:
         found = row.inside

@@ -127,7 +127,7 @@ class Command(LearningOne):
     examples: int = 8
     """Examples per feature."""
     out: Path | None = None
-    """Folder to write; by default dictionaries/LAYERS-FEATURES-K in the run, or beside an export."""
+    """Folder to write; by default dictionaries/LAYERS-FEATURES-K in the run, or next to an export."""
 
     def learn(self) -> dict[str, Any]:
         from srmlab import dictionaries

@@ -54,7 +54,7 @@ class Command(ExitsEarly, OfModel):
     seed: int | None = None
     """The same seed gives the same text; without it each call differs."""
     overflow: Literal["refuse", "slide"] = "refuse"
-    """Past the model's context: stop with an error, or drop the first half and go on."""
+    """Past the model's context: stop with an error, or drop the first half and continue."""
     reuse_cache: bool = False
     """Cache keys and values of a looped model's last loop only."""
     tokenizer: str | None = None
@@ -143,7 +143,7 @@ def build_preset(name: str) -> tuple[LanguageModel, Tokenizer | None]:
 
 
 def preset_tokenizer(vocab_size: int) -> Tokenizer | None:
-    """The tokenizer a fresh model of this vocabulary can only mean, if it is at hand."""
+    """The only tokenizer that an untrained model with this vocabulary can mean, if it is installed."""
     if vocab_size == byte_tokenizer().vocab_size:
         return byte_tokenizer()
     try:

@@ -199,7 +199,7 @@ def position_labels(tokenizer: Tokenizer, clean: Tensor, corrupt: Tensor) -> lis
 
 
 def cells(found: PatchGrid | PathGrid) -> dict[str, Any]:
-    """Every cell with its numbers, for JSON; what is not known is null."""
+    """Every cell with its numbers, for JSON; unknown numbers are null."""
     axes = list(found.derived()["share"])
     columns = {"share": found.share, "share_error": found.standard_error("share"), "null": found.null}
     columns |= {name: getattr(found, name) for name in ("change", "approximate") if hasattr(found, name)}

@@ -30,7 +30,7 @@ class Command(Presents):
     results: Path | None = None
     """A folder of `srmlab sweep` results, whose tables go into the report."""
     out: Path | None = None
-    """Where to write; by default report.html in the run, or beside a checkpoint or export."""
+    """Where to write; by default report.html in the run, or next to a checkpoint or export."""
 
     def run(self) -> None:
         from srmlab.explorer.report import write_report

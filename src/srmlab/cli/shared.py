@@ -153,7 +153,7 @@ def folded(lines: Sequence[Sequence[str]]) -> str:
 
 
 def readable(tokenizer: Tokenizer) -> Callable[[int], str]:
-    """A token as text; bytes that are no text by themselves as \\xNN."""
+    """A token as text; bytes that are not text by themselves as \\xNN."""
 
     def decode(token: int) -> str:
         if token >= len(tokenizer.tokens):

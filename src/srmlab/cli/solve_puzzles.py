@@ -197,7 +197,7 @@ def shown(row: dict[str, float]) -> str:
 
 
 def play(kind: Kind, found: Solving, board: int) -> Iterator[str]:
-    """A board as it is given, and after every segment that changed it: what changed, and what is wrong."""
+    """A board as given, and after every segment that changed it: what changed, and what is wrong."""
     yield f"board {board + 1}"
     yield kind.drawing(found.inputs[board])
     given, label, before = ~found.unknown[board], found.labels[board], found.inputs[board]
@@ -217,7 +217,7 @@ def play(kind: Kind, found: Solving, board: int) -> Iterator[str]:
             since = s
         before = after
     if since < len(found.answers):
-        yield f"\nsegments {since + 1} to {len(found.answers)}: as it is"
+        yield f"\nsegments {since + 1} to {len(found.answers)}: no change"
 
 
 def place(kind: Kind, cell: int) -> str:

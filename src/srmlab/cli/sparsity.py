@@ -43,7 +43,7 @@ class Command(Learning):
     eval_tokens: int = 8_192
     """Validation tokens to measure on."""
     out: Path | None = None
-    """Folder to write; by default dictionaries/sparsity-LAYERS (or -OF) in the run, or beside an export."""
+    """Folder to write; by default dictionaries/sparsity-LAYERS (or -OF) in the run, or next to an export."""
 
     def learn(self) -> dict[str, Any]:
         from srmlab import dictionaries

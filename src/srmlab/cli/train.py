@@ -153,7 +153,7 @@ def defaults(arguments: list[str]) -> Command:
 
 
 def _source(start: Path, out: str | None, arguments: list[str]) -> Path:
-    """Where the model is described: a run that goes on needs no source any more, and may have none."""
+    """Where the model is described: a run that is resumed no longer needs its source."""
     from srmlab.storage import RunDirectory
 
     if out is not None and "--resume" in arguments and RunDirectory(out).exists():
@@ -162,7 +162,7 @@ def _source(start: Path, out: str | None, arguments: list[str]) -> Path:
 
 
 def _preset_of(path: Path) -> str | None:
-    """The preset that the run, or the checkpoint's run, was begun with; an export does not say."""
+    """The preset that the run, or the checkpoint's run, was started with; an export does not say."""
     from srmlab.training.run import run_config
 
     run = run_config(path)

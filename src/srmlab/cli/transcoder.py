@@ -50,7 +50,7 @@ class Command(LearningOne):
     circuit_tracer: bool = False
     """Also write circuit-tracer's files."""
     out: Path | None = None
-    """Folder to write; by default dictionaries/transcoders-OF-FEATURES-K in the run, or beside an export."""
+    """Folder to write; by default dictionaries/transcoders-OF-FEATURES-K in the run, or next to an export."""
 
     def learn(self) -> dict[str, Any]:
         from srmlab import dictionaries

@@ -94,7 +94,7 @@ def prepare(
     source: Source | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Manifest:
-    """Turn a corpus into token shards at `config.out`; run again after a stop, it goes on where it was.
+    """Turn a corpus into token shards at `config.out`; run again after a stop, it continues where it was.
 
     `source` overrides `config.source` with any object that yields documents.
     """
@@ -165,7 +165,7 @@ def _source(config: PrepareConfig) -> Source:
 def _copy_tokens(
     config: PrepareConfig, source: NanoGPT, partial: Path, report: Callable[[Progress], None]
 ) -> Manifest:
-    """Tokens that are tokens already. A stopped copy is begun again: it is quick, and keeps no progress."""
+    """Tokens that are tokens already. A stopped copy starts over: it is quick, and keeps no progress."""
     tokenizer = _tokenizer_of(config, source, partial)
     with ExitStack() as files:
         writers = _writers(files, config, partial, _dtype(tokenizer))

@@ -129,7 +129,7 @@ class Tokenizer:
         )
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of `ids`; bytes that are no valid UTF-8 (a cut character) become U+FFFD."""
+        """The text of `ids`; bytes that are not valid UTF-8 (a cut character) become U+FFFD."""
         return b"".join(self._bytes(i) for i in ids).decode("utf-8", "replace")
 
     def token_strings(self, ids: Iterable[int]) -> list[str]:
@@ -300,7 +300,7 @@ def load_tokenizer(directory: str | Path) -> Tokenizer:
 
 
 def _about(path: Path, file: dict) -> dict:
-    """What `about.json` says, or what can be told from a `tokenizer.json` alone."""
+    """What `about.json` says, or what a `tokenizer.json` alone shows."""
     if path.is_file():
         return json.loads(path.read_text(encoding="utf-8"))
     ends = [token["id"] for token in file["added_tokens"] if token["content"] == END_OF_TEXT]

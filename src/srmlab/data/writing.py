@@ -66,7 +66,7 @@ class Seen:
 
 
 class ShardWriter:
-    """Appends ids to the shards of one split; `state()` is all it takes to go on later."""
+    """Appends ids to the shards of one split; `state()` is all it takes to continue later."""
 
     def __init__(
         self, folder: Path, split: str, dtype: np.dtype, shard_tokens: int, state: dict | None

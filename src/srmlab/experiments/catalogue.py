@@ -216,7 +216,7 @@ def judge_connection(result: SweepResult) -> Findings:
 
 
 def hrm_x(scale: Scale) -> list[Cell]:
-    """HRM and TRM where x enters L alone or both nets, HRM without H, and SRM beside them."""
+    """HRM and TRM where x enters L alone or both nets, HRM without H, and SRM next to them."""
     if scale == "paper":
         hrm, trm, single, srm = (preset(name) for name in ("hrm", "trm", "hrm-single", "srm-med"))
     else:

@@ -73,7 +73,7 @@ def on_this_machine(
 
 
 def start(plan: Path, number: int, slot: int, workers: int, log: Path) -> subprocess.Popen[bytes]:
-    """A process of its own for one job, with its share of the machine."""
+    """A separate process for one job, with its share of the machine."""
     import torch
 
     threads = max(1, len(os.sched_getaffinity(0)) // workers)
@@ -93,7 +93,7 @@ def start(plan: Path, number: int, slot: int, workers: int, log: Path) -> subpro
 
 
 def on_a_cluster(plan: Path, cluster: str, options: dict[str, Any], wait: bool) -> list[str]:
-    """Submit what is not done as one array; the jobs' ids. With `wait`, not before they have ended."""
+    """Submit the unfinished jobs as one array and return their ids; with `wait`, once they have ended."""
     try:
         import submitit
     except ImportError:

@@ -1,4 +1,4 @@
-"""The family: every recursive model the paper stands beside, on the same bench.
+"""The family: SRM next to the other recursive models, under the same conditions.
 
 All have the parameters of SRM-med (what is left goes into the MLPs) and see the same tokens; each searches
 its own best rate. Their arithmetic differs, and is shown beside every loss; a transformer with SRM's FLOP

@@ -130,7 +130,7 @@ def sudoku_grids() -> np.ndarray:
 
 
 def maze(random: Random, side: int) -> Problem:
-    """From S to E, up, down, left or right, around the walls #, of which there are three in ten cells."""
+    """From S to E, up, down, left or right, around the walls #, which fill three cells in ten."""
     while True:
         cells = ["#" if random.random() < 0.3 else "." for _ in range(side * side)]
         start, end = random.sample(range(side * side), 2)

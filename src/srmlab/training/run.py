@@ -1,4 +1,4 @@
-"""What a run is: the model, how it is trained, on which data, from which weights; `run.json`, with types.
+"""What a run is: the model, how it is trained, on which data, from which weights; a typed `run.json`.
 
     run = RunConfig.read("runs/nano")
     run.training.lr
@@ -75,7 +75,7 @@ class RunConfig:
 
     @classmethod
     def read(cls, path: str | Path) -> RunConfig:
-        """What a run was begun as."""
+        """What a run was started as."""
         run = RunDirectory(path)
         record = run.record()
         try:

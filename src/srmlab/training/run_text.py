@@ -161,7 +161,7 @@ def chosen(path: str | Path | None, pretrained: bool) -> Path:
 
 
 def place_for(path: Path, name: str, inside: str | None = None) -> Path:
-    """Where something about a model is written: into its run, as `name` or `inside`; beside it, if nothing
+    """Where something about a model is written: into its run, as `name` or `inside`; next to it, if nothing
     may be added to it; into the current folder, if it is a shipped model."""
     if (path / "run.json").is_file() and not sealed(path):
         return path / (name if inside is None else inside)
