@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from srmlab.data import Batch, Batches, TokenData, num_windows
+from srmlab.data import Batch, Batches, TokenData, evaluation_batches, num_windows
 from srmlab.models import LanguageModel
 from srmlab.training.depth import TrainingDepth
 from srmlab.training.distributed import World, distribute, gradient_sync
@@ -76,19 +76,11 @@ class Language(Objective):
 
     def evaluate(self, interrupted: Callable[[], bool]) -> dict[str, Any] | None:
         config, val = self.config, self.data.val
+        size = config.batch_size // (self.world.size * config.accumulate)
+        limit, spread = max(config.eval_tokens, self.context), config.eval_windows == "spread"
+        batches = evaluation_batches(val, self.context, size, limit, self.marks, config.document_mask, spread)
         with self.autocast():
-            loss = validation_loss(
-                self.model,
-                val,
-                self.world,
-                context=self.context,
-                batch_size=config.batch_size // (self.world.size * config.accumulate),
-                limit_tokens=max(config.eval_tokens, self.context),
-                document_mask=config.document_mask,
-                marks=self.marks,
-                spread=config.eval_windows == "spread",
-                interrupted=interrupted,
-            )
+            loss = validation_loss(self.model, batches, self.world, interrupted)
             if loss is None:
                 return None
             sample = torch.from_numpy(val.read(0, self.context))[None]
