@@ -126,7 +126,7 @@ def finish(result: Any) -> None:
 def defaults(arguments: list[str]) -> Command:
     """The command before its options: the preset's config and recipe, changed by the TOML file.
 
-    With --init-from the config is the source's, and the recipe that of the preset it was begun with.
+    With --init-from the config is the source's, and the recipe that of the preset it was started with.
     """
     file = _option(arguments, "--config")
     content = _read_toml(Path(file)) if file else {}
