@@ -25,7 +25,7 @@ OURO = OuroConfig(vocab_size=257, context=12, dim=8, heads=2, head_dim=4, mlp_di
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("compared")
     srm = trained_run(folder)
-    short = TrainConfig(steps=3, batch_size=2, warmup=1, eval_tokens=64, device="cpu")
+    short = TrainConfig(steps=3, checkpoint_every=2, batch_size=2, warmup=1, eval_tokens=64, device="cpu")
     train(short, OURO, folder / "data", folder / "ouro", show=False)
     return str(srm), str(folder / "ouro")
 
@@ -88,6 +88,12 @@ def test_the_folder_of_a_sweep_stands_for_its_runs(runs, tmp_path, capsys):
     (tmp_path / "runs").rename(tmp_path / "elsewhere")
     assert call(tmp_path / "family-mini") == 2
     assert "is not next to its runs" in capsys.readouterr().err
+
+
+def test_a_checkpoint_is_charged_with_the_steps_it_has_taken(runs, capsys):
+    assert call(runs[1], f"{runs[1]}/checkpoints/step-2", "--null", "0", "--json") == 0
+    whole, part = (model["training_flops"] for model in json.loads(capsys.readouterr().out)["models"])
+    assert part / whole == pytest.approx(2 / 3)
 
 
 def test_a_run_differs_from_itself_by_nothing(runs, tmp_path, capsys):

@@ -125,13 +125,16 @@ def named_runs(given: str) -> dict[str, str]:
 
 
 def training_flops(text: RunText) -> float | None:
-    """Of the run's whole training, if it is a run."""
+    """Of the training behind a run, or up to a checkpoint; None for an export that does not say."""
+    from srmlab.storage.weights import read_json
     from srmlab.training.depth import TrainingDepth
 
     if text.run is None:
         return None
     config, model = text.run.training, text.run.model
-    return TrainingDepth(config, model).mean_flops() * config.steps * config.tokens_per_step(model.context)
+    about = text.path / "training.json"
+    steps = read_json(about)["step"] if about.is_file() else config.steps
+    return TrainingDepth(config, model).mean_flops() * steps * config.tokens_per_step(model.context)
 
 
 def table(rows: list[Compared]) -> str:
