@@ -164,16 +164,15 @@ def cost_of(run: RunConfig, data: Data, world: World) -> dict[str, Any]:
 def cost_lines(cost: dict[str, Any]) -> Iterator[str]:
     """The same for a terminal."""
     state, activations, seconds = cost["state_bytes"], cost["activation_bytes"], cost["seconds_at_peak"]
-    speed = f"{cost['peak_flops'] / 1e9:,.0f} GFLOP/s of a matrix product on {cost['devices']} × this"
+    speed = f"{cost['devices']} × {cost['peak_flops'] / 1e9:,.0f} GFLOP/s (a matrix product here)"
     yield f"parameters   {cost['parameters']:,}"
     per_step = f"{cost['tokens_per_step']:,} per step"
     yield f"tokens       {cost['tokens']:,} ({per_step}, {cost['epochs']:.3g} epochs)"
     per_token = f"{cost['training_flops_per_token'] / 1e9:.3g} GFLOP per token"
     yield f"arithmetic   {cost['flops']:.3g} FLOP ({per_token})"
-    yield f"memory       {si(state + activations)} per device: {si(state)} weights, gradients and optimizer,"
-    yield f"             up to {si(activations)} activations"
-    yield f"time         {duration(seconds)} at the {speed};"
-    yield f"             {duration(2 * seconds)} at half that"
+    memory = f"training state {si(state)}, activations up to {si(activations)}"
+    yield f"memory       {si(state + activations)} per device: {memory}"
+    yield f"time         {duration(seconds)} at {speed}, {duration(2 * seconds)} at half that"
     if cost["gpu_bytes"]:
         yield "on GPUs      estimated memory of each"
         yield from (f"  {layout:<27}{si(peak)}" for layout, peak in cost["gpu_bytes"].items())
