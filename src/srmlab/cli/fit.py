@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from srmlab.cli.shared import Answers
+from srmlab.cli.shared import Answers, filled
 from srmlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -80,9 +80,10 @@ def words(found: dict[str, Any]) -> str:
             f"{found['run']}: loss",
             f"  = {law['offset']:.3f} + {law['scale']:.4g} · tokens^−{law['exponent']:.3f}",
             f"  = {law['offset']:.3f} + {found['scale_by_flop']:.4g} · FLOP^−{law['exponent']:.3f}",
-            f"  95 %: offset {ranges['offset']}, exponent {ranges['exponent']}; "
-            f"fitted on {first:.3g} to {last:.3g} tokens, residual {found['residual']:.3f} nats",
+            f"  95 %: offset {ranges['offset']}, exponent {ranges['exponent']}",
+            f"  fitted on {first:.3g} to {last:.3g} tokens, residual {found['residual']:.3f} nats",
             f"  at {far['tokens']:.3g} tokens ({far['flop']:.3g} FLOP): {far['loss']:.3f} "
-            f"[{low:.3f}, {high:.3f}] nats; {found['trust']}",
+            f"[{low:.3f}, {high:.3f}] nats",
+            filled(found["trust"], "    ", "    "),
         ]
     )

@@ -152,6 +152,12 @@ def folded(lines: Sequence[Sequence[str]]) -> str:
     return "\n".join(shown)
 
 
+def filled(text: str, first: str = "", rest: str = "") -> str:
+    """Text wrapped to the terminal, its first line and the rest indented."""
+    width = shutil.get_terminal_size().columns
+    return textwrap.fill(text, width, initial_indent=first, subsequent_indent=rest)
+
+
 def readable(tokenizer: Tokenizer) -> Callable[[int], str]:
     """A token as text; bytes that are not text by themselves as \\xNN."""
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import tyro
 
-from srmlab.cli.shared import Answers, at_least, folded
+from srmlab.cli.shared import Answers, at_least, filled, folded
 from srmlab.errors import UserError
 from srmlab.progress import Display, duration
 
@@ -91,10 +89,9 @@ class Command(Answers):
 
     def lines(self, result: Any) -> Iterator[str]:
         if self.what == ("list",):
-            width, indent = shutil.get_terminal_size().columns, "    "
             for one in result:
                 yield f"{one['name']:<18}{one['cells']:>3} cells"
-                yield textwrap.fill(one["question"], width, initial_indent=indent, subsequent_indent=indent)
+                yield filled(one["question"], "    ", "    ")
         elif self.dry_run and self.what[0] != "show":
             yield from self.plan_lines(result)
         else:
@@ -258,13 +255,14 @@ class Command(Answers):
         experiment, result, folder = self.shown
         yield experiment.question
         if experiment.claim:
-            yield f"The paper: {experiment.claim}"
+            yield filled(f"The paper: {experiment.claim}")
         heads, rows = result.table()
         yield folded([heads, *rows])
         for line in result.verdict(experiment):
-            yield textwrap.fill(line, shutil.get_terminal_size().columns, initial_indent="• ")
+            yield filled(line, "• ", "  ")
         runs = f"{result.finished} of {result.planned} runs of {result.tokens:,} tokens"
-        yield f"{runs}; losses in nats per token; {folder / 'table.md'}"
+        yield f"{runs}; losses in nats per token"
+        yield f"{folder / 'table.md'}"
 
 
 class SweepProgress(Display):
