@@ -20,7 +20,8 @@ RANK = {
     name: rank
     for rank, names in enumerate(
         [
-            ("errors", "files", "pretrained", "progress"),
+            ("errors",),
+            ("files", "pretrained", "progress"),
             ("models",),
             ("data",),
             ("puzzles",),

@@ -1,4 +1,4 @@
-"""Files that are either all there or not there: written beside, synced, checksummed, renamed.
+"""Files that are there completely or not at all: written under another name, synced, checksummed, renamed.
 
 `write_file` replaces one file; `sealed_folder` makes a whole folder appear, complete or not at all.
 `SHA256SUMS` in a sealed folder lists every file, in the format of the command `sha256sum -c`. `check_sums`
@@ -15,6 +15,8 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+
+from srmlab.errors import UserError
 
 SUMS = "SHA256SUMS"
 LINE = re.compile(r"([0-9a-f]{64})  ([\w.+/-]+)")
@@ -109,12 +111,30 @@ def umask() -> int:
     return mask
 
 
-# --- checking -----------------------------------------------------------------------------------------------
+# --- refusing -----------------------------------------------------------------------------------------------
 
 
 def occupied(path: Path) -> bool:
     """Whether something is there that would be overwritten; an empty folder is not."""
     return path.is_file() or (path.is_dir() and any(path.iterdir()))
+
+
+def refuse_existing(path: Path, choose: str = "--out") -> None:
+    if occupied(path):
+        raise UserError(f"{path} exists and is not overwritten: choose another {choose}, or delete it")
+
+
+@contextlib.contextmanager
+def writing(out: Path | None, choose: str = "--out") -> Iterator[None]:
+    """An error of the system while something is written, as one line that names what to choose instead."""
+    try:
+        yield
+    except OSError as error:
+        where, reason = error.filename or out, error.strerror or error
+        raise UserError(f"cannot write {where} ({reason}): choose another {choose}") from None
+
+
+# --- checking -----------------------------------------------------------------------------------------------
 
 
 def sealed(folder: Path) -> bool:

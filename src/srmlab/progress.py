@@ -44,20 +44,21 @@ class Display:
             self._bars = None
 
     def task(self, name: str, total: float | None = None, unit: str = "", first: float = 0) -> Task:
-        """Something to be done, `total` units of it if that is known, of which `first` were done before."""
+        """Something to do: `total` units, if that is known, the `first` of them already done."""
         return Task(self, name, total, unit, first)
 
-    def tasks(self, total: float | None = None, unit: str = "") -> Callable[[str, float], None]:
-        """A task for each name that something is reported of; it begins where the one before it ended."""
+    def tasks(self, total: float | None = None, unit: str = "") -> Callable[..., None]:
+        """A task for each name that progress is reported for, by name, amount done and, if it is known only
+        then, the total; it begins where the one before it ended."""
         known: dict[str, Task] = {}
         last = time.perf_counter()
 
-        def update(name: str, done: float) -> None:
+        def update(name: str, done: float, total: float | None = total) -> None:
             nonlocal last
             if name not in known:
                 known[name] = self.task(name, total, unit)
                 known[name].started = last
-            known[name].update(done)
+            known[name].update(done, total=total)
             last = time.perf_counter()
 
         return update
@@ -78,7 +79,7 @@ class Task:
             self._bar = display._bars.add_task(name, total=total, completed=first, words="")
 
     def update(self, done: float, note: str = "", total: float | None = None) -> None:
-        """So much is done, all in all; `note` is shown beside it."""
+        """Report how much is done in total; `note` is shown next to it."""
         self.total = self.total if total is None else total
         if self._bar is not None and self.display._bars is not None:
             words = self.words(done, note)

@@ -151,7 +151,7 @@ def test_a_checkpoint_is_analysed_beside_itself_and_left_untouched(trained):
         ({"text": Path("missing.txt")}, "cannot read missing.txt"),
         ({"path": Path("nowhere")}, "nowhere does not exist"),
         ({"batch_size": 0}, "--batch-size 0: must be at least 1"),
-        ({"formats": ("jpgg",)}, "--formats jpgg: there are png, svg, pdf"),
+        ({"formats": ("jpgg",)}, "--formats jpgg: must be one of png, svg, pdf"),
         ({"max_depth": 2}, "max_depth = 2: at least the trained depth, 3"),
         ({"max_depth": 0}, "max_depth = 0: at least the trained depth, 3"),
     ],
@@ -178,7 +178,7 @@ def masked(tmp_path_factory) -> Path:
 
 def test_a_run_is_analysed_as_it_was_trained(masked, tmp_path):
     """Its losses are those of `srmlab evaluate`; a checkpoint's too, and an export's, if it is told."""
-    expected = Evaluate(path=masked, limit_tokens=512).evaluate()["loss"]["mean"]
+    expected = Evaluate(path=masked, tokens=512).result()["loss"]["mean"]
     options = {"only": ("depth", "dynamics"), "tokens": 512, "formats": ()}
     answer = Command(path=masked, out=tmp_path / "run", **options).analyze(show=False)
     assert answer["text"].endswith(", 16 windows of 32, attention within documents, answers only")

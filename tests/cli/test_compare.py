@@ -25,7 +25,7 @@ OURO = OuroConfig(vocab_size=257, context=12, dim=8, heads=2, head_dim=4, mlp_di
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("compared")
     srm = trained_run(folder)
-    short = TrainConfig(steps=3, batch_size=2, warmup=1, eval_tokens=64, device="cpu")
+    short = TrainConfig(steps=3, checkpoint_every=2, batch_size=2, warmup=1, eval_tokens=64, device="cpu")
     train(short, OURO, folder / "data", folder / "ouro", show=False)
     return str(srm), str(folder / "ouro")
 
@@ -64,7 +64,7 @@ def test_what_is_inside_is_shown_where_it_is_defined(runs, capsys):
     assert ouro.split()[:1] + ouro.split()[3:4] == ["ouro", "–"]  # collapse and its twins, and no streams
     assert "loops 1" in shown.split("What exit gates know")[1]
     assert call(*runs, "--null", "-1") == 2
-    assert "--null -1: must be 0 or more" in capsys.readouterr().err
+    assert "--null -1: must be at least 0" in capsys.readouterr().err
 
 
 def test_the_folder_of_a_sweep_stands_for_its_runs(runs, tmp_path, capsys):
@@ -87,7 +87,13 @@ def test_the_folder_of_a_sweep_stands_for_its_runs(runs, tmp_path, capsys):
     assert [m["loss"] for m in answer["models"]] == [m["loss"] for m in named["models"]]
     (tmp_path / "runs").rename(tmp_path / "elsewhere")
     assert call(tmp_path / "family-mini") == 2
-    assert "is not beside its runs" in capsys.readouterr().err
+    assert "is not next to its runs" in capsys.readouterr().err
+
+
+def test_a_checkpoint_is_charged_with_the_steps_it_has_taken(runs, capsys):
+    assert call(runs[1], f"{runs[1]}/checkpoints/step-2", "--null", "0", "--json") == 0
+    whole, part = (model["training_flops"] for model in json.loads(capsys.readouterr().out)["models"])
+    assert part / whole == pytest.approx(2 / 3)
 
 
 def test_a_run_differs_from_itself_by_nothing(runs, tmp_path, capsys):
@@ -99,10 +105,10 @@ def test_a_run_differs_from_itself_by_nothing(runs, tmp_path, capsys):
 
 
 def test_the_loss_is_that_of_evaluate(runs, capsys):
-    assert call(runs[0], runs[1], "--context", 12, "--limit-tokens", 480, "--json") == 0
+    assert call(runs[0], runs[1], "--context", 12, "--tokens", 480, "--json") == 0
     answer = json.loads(capsys.readouterr().out)
     with pytest.raises(SystemExit):
-        main(["evaluate", runs[0], "--context", "12", "--limit-tokens", "480", "--json"])
+        main(["evaluate", runs[0], "--context", "12", "--tokens", "480", "--json"])
     expected = json.loads(capsys.readouterr().out)["loss"]
     assert answer["models"][0]["loss"]["mean"] == pytest.approx(expected["mean"], abs=1e-6)
     assert np.isfinite(answer["models"][0]["loss"]["half"])
@@ -113,8 +119,9 @@ def test_the_loss_is_that_of_evaluate(runs, capsys):
     [
         (lambda runs: runs[:1], "give two runs or more"),
         (lambda runs: (runs[0], runs[0]), "a run is named twice"),
-        (lambda runs: (*runs, "--context", "14"), "--context 14: that of"),
+        (lambda runs: (*runs, "--context", "14"), "has a context of"),
         (lambda runs: (runs[0], "nowhere"), "nowhere"),
+        (lambda runs: (runs[0], "--pretrained"), "different tokenizers"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_in_one_line(runs, change, words, capsys):

@@ -22,7 +22,7 @@ def complete(*words: str) -> set[str]:
 
 def test_bash_completes_commands_and_the_options_of_each():
     assert complete("srmlab", "ev") == {"evaluate"}
-    assert complete("srmlab", "evaluate", "--limit") == {"--limit-tokens"}
+    assert complete("srmlab", "evaluate", "--tok") == {"--tokens"}
     assert {"--model.streams", "--model.stream-dim"} <= complete("srmlab", "train", "--model.stream")
 
 

@@ -199,7 +199,7 @@ def test_exports_of_both_kinds_and_the_shipped_model_are_described(tmp_path, cap
     [
         ({"name": "runs/nothing"}, "runs/nothing does not exist: give a preset, a run, a checkpoint"),
         ({"name": "."}, "is not a run, checkpoint or export"),
-        ({"name": "srm-nano", "pretrained": True}, "give one of them: srm-nano, or --pretrained"),
+        ({"name": "srm-nano", "pretrained": True}, "give either srm-nano or --pretrained"),
         ({"pretrained": True, "set": ("streams=3",)}, "--set changes a preset"),
         ({}, "NAME missing"),
     ],

@@ -46,6 +46,7 @@ def test_the_help_of_every_command_shows_an_example(capsys, name):
     assert f"usage: srmlab {name}" in out
     assert "Example" in out
     assert f"    srmlab {name}" in out[out.index("Example") :]
+    assert all(len(line) <= 80 for line in out[out.index("\n\n") : out.index("Example")].splitlines())
 
 
 @pytest.mark.parametrize(

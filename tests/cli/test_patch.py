@@ -84,7 +84,7 @@ def test_paths_are_patched_with_their_own_figure(capsys, folder, pairs, tmp_path
     [
         (("--clean", "a"), "give --clean TEXT and --corrupt TEXT, or --pairs FILE"),
         (("--clean", "ab", "--corrupt", "abc"), "'ab' has 2 tokens and 'abc' 3"),
-        (("--clean", "ab", "--corrupt", "ab"), "begin with one token; give --answer and --other"),
+        (("--clean", "ab", "--corrupt", "ab"), "begin with the same token; give --answer and --other"),
         (("--pairs", "none.jsonl"), "cannot read none.jsonl"),
         (("--pairs", "none.jsonl", "--clean", "a"), "--pairs and --clean are alternatives"),
         (("--clean", "ab", "--corrupt", "ac", "--answer", ""), "an empty answer"),

@@ -169,7 +169,7 @@ def test_the_command_writes_a_graph(run, capsys, tmp_path):
         (("--prompt", ""), "--prompt is empty"),
         (("--prompt", "a", "--feature", "9.Z"), "give LAYER.STEP.STREAM.FEATURE"),
         (("--prompt", "a", "--feature", "0.A.0.1", "--target", "a"), "--feature cannot be combined with"),
-        (("--prompt", "a", "--node-share", 2), "--node-share 2.0: give a share"),
+        (("--prompt", "a", "--node-share", 2), "--node-share 2.0: must be above 0"),
         (("--prompt", "a", "--transcoders", "nowhere"), "no transcoders in nowhere"),
         (("--prompt", "a", "--nodes", 0), "nodes = 0: give 1 or more"),
     ],
@@ -191,4 +191,4 @@ def test_nothing_is_overwritten_and_a_run_without_transcoders_says_so(run, capsy
     export = srmlab.save(srmlab.load(run), tmp_path / "export", srmlab.storage.load_tokenizer(run))
     code, _, err = call(capsys, export, "--prompt", "a", "--out", tmp_path / "h.json")
     assert code == 2
-    assert "`srmlab transcoder` learns them" in err
+    assert "`srmlab transcoder` trains them" in err

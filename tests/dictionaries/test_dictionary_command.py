@@ -71,22 +71,22 @@ def test_a_dictionary_follows_how_its_run_was_trained(capsys, tmp_path):
     train(settings, OF_BYTES.replace(context=32), tmp_path / "data", tmp_path / "run", show=False)
     code, out, _ = run(capsys, tmp_path / "run", *SHORT, "--layers", "every", "--json")
     assert code == 0
-    expected = Evaluate(path=tmp_path / "run", limit_tokens=512).evaluate()["loss"]["mean"]
+    expected = Evaluate(path=tmp_path / "run", tokens=512).result()["loss"]["mean"]
     assert json.loads(out)["loss"] == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--layers", "first"), "--layers first: give last, every, or numbers of layers from 0"),
+        (("--layers", "first"), "--layers first: give last, every, or layer numbers from 0"),
         (("--layers", "7"), "layers = [7]"),
         (("--k", "0"), "k = 0: give 1 to 64"),
         (("--examples", "0"), "--examples 0: must be at least 1"),
         (("--seed", "-1"), "--seed -1: must be at least 0"),
         (("--lr", "-1"), "lr = -1.0: must be positive"),
         (("--features", "0"), "features = 0: give 1 or more"),
-        (("--tokens", "10"), "--tokens 10: one batch alone is 128"),
-        (("--eval-tokens", "3"), "limit_tokens 3 is less than one window"),
+        (("--tokens", "10"), "--tokens 10: a single batch has 128"),
+        (("--eval-tokens", "3"), "3 tokens are less than one window"),
         (("--data", "nowhere"), "nowhere"),
     ],
 )

@@ -73,7 +73,7 @@ def test_the_other_sentences():
     found = result(cell("a", 3.0, 3.0, x=1), cell("b", 2.2, x=4), cell("c", 2.0, 2.0, x=8))
     assert found.share("a", "b", "c") == "b has 80% of the 1.000 gained from a to c."
     assert found.share("c", "b", "a") == ""  # nothing is gained
-    assert found.ranking("a", "b", "c") == "c 2.000 < b 2.200 < a 3.000."
+    assert found.ranking() == "c 2.000 < b 2.200 < a 3.000."
     assert found.spread("a", "b").startswith("From 2.200 (b) to 3.000 (a), a spread of 0.800")
     assert found.best_of("s") == "s: best 2.000 at 8, at the edge of the grid (1: 3.000, 4: 2.200, 8: 2.000)."
     deep = result(cell("a", 3.0, depths={d: 3 + abs(d - 9) / 10 for d in range(1, 17)}))

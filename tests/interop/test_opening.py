@@ -77,5 +77,5 @@ def test_a_checkpoint_of_their_trainer_is_read_and_written_from(tmp_path, capsys
     loaded = srmlab.load(checkpoint)
     assert all(torch.equal(a, b) for a, b in zip(loaded.parameters(), theirs.parameters(), strict=True))
     capsys.readouterr()
-    Generate(str(checkpoint), prompt="to be", max_new_tokens=3, seed=0).run()
+    Generate(path=checkpoint, prompt="to be", max_new_tokens=3, seed=0).run()
     assert capsys.readouterr().out.startswith("to be")

@@ -97,7 +97,7 @@ def test_the_log_has_the_depth_and_the_arithmetic_of_every_step(model, data, tmp
         at = build(model.at_depth(row["depth"]), device="meta").flops_per_token(16).training
         assert row["flops"] == at * 4 * 16
         assert row["mfu"] == pytest.approx(row["flops"] / 1e11 * row["tokens_per_second"] / (4 * 16))
-    depth = TrainingDepth("grow:1", model, steps=6, seed=0, context=16)
+    depth = TrainingDepth(TrainConfig(depth_schedule="grow:1", steps=6, warmup=0, context=16), model)
     assert depth.mean_flops() * 6 * 64 == pytest.approx(sum(row["flops"] for row in rows))
 
 
@@ -121,8 +121,8 @@ def test_an_unknown_schedule_is_refused(schedule):
 @pytest.mark.parametrize(
     ("model", "schedule", "message"),
     [
-        (MODEL, "grow:4", "the model has 3 levels; start from no more"),
-        (MODEL, "draw:3/3", "the model has 2 levels in the gradient; start from no more"),
+        (MODEL, "grow:4", "the model has 3 levels; start from at most that"),
+        (MODEL, "draw:3/3", "the model has 2 levels in the gradient; start from at most that"),
         (GPT2, "grow:1", "gpt2 cannot run at another depth"),
     ],
 )

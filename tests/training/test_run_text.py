@@ -10,8 +10,9 @@ import srmlab
 from srmlab.cli import main
 from srmlab.data import byte_tokenizer
 from srmlab.errors import UserError
+from srmlab.storage import saved_tokenizer
 from srmlab.training import TrainConfig, train
-from srmlab.training.run_text import chosen, open_text, place_for, tokenizer_of
+from srmlab.training.run_text import chosen, open_text, place_for
 from subjects import OF_BYTES, trained_run
 
 SHIPPED = srmlab.pretrained.folder()
@@ -82,19 +83,19 @@ def test_the_shipped_model_comes_with_its_text():
 
 
 def test_a_checkpoint_has_the_tokenizer_of_its_run_and_an_export_only_its_own(run, tmp_path, monkeypatch):
-    assert tokenizer_of(run / "checkpoints" / "step-6") is not None
+    assert saved_tokenizer(run / "checkpoints" / "step-6") is not None
     (tmp_path / "exports").mkdir()
     srmlab.save(srmlab.load(run), tmp_path / "exports" / "bare")
     byte_tokenizer().save(tmp_path / "tokenizer")  # nobody's
     monkeypatch.chdir(tmp_path)
-    assert tokenizer_of("exports/bare") is None
+    assert saved_tokenizer("exports/bare") is None
 
 
 def test_a_run_or_the_shipped_model_must_be_chosen():
     assert chosen(None, pretrained=True) == SHIPPED
     assert chosen("runs/nano", pretrained=False) == Path("runs/nano")
     for path, pretrained in ((None, False), (Path("runs/nano"), True)):
-        with pytest.raises(UserError, match="give one of them"):
+        with pytest.raises(UserError, match="give either a run"):
             chosen(path, pretrained)
 
 
@@ -108,7 +109,7 @@ def test_what_is_about_a_model_goes_into_its_run_or_beside_it(run):
 @pytest.mark.parametrize(
     ("arguments", "made"),
     [
-        (["evaluate", "--limit-tokens", "512"], []),
+        (["evaluate", "--tokens", "512"], []),
         (["analyze", "--only", "routing", "--tokens", "256", "--formats", "svg"], ["srm-nano-analysis"]),
         (["export", "--to", "safetensors", "--out", "model"], ["model"]),
         (["generate", "--max-new-tokens", "2"], []),

@@ -19,7 +19,7 @@ from srmlab.analysis.null import SMALL, TWINS
 from srmlab.analysis.student import Interval, interval
 from srmlab.data import Batch
 from srmlab.models import LanguageModel
-from srmlab.models.loss import token_losses
+from srmlab.training.evaluation import token_losses
 
 LOOK = 2  # batches of the text, for what is inside
 
@@ -46,8 +46,7 @@ def window_losses(model: LanguageModel, batches: Sequence[Batch], progress: Call
     with model.evaluating():
         for batch in batches:
             batch = batch.to(model.device)
-            hidden = model.output_embedding(batch.tokens, documents=batch.documents)
-            losses = token_losses(hidden, model.unembedding, batch.targets).double()
+            losses = token_losses(model, batch).double()
             found.append(losses.sum(-1) / batch.counted.sum(-1).clamp(min=1))
             progress()
     return torch.cat(found).cpu().numpy()

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from srmlab.cli.shared import OfText, at_least, readable, writing
+from srmlab.cli.shared import OfText, at_least, readable
 from srmlab.errors import UserError
+from srmlab.files import writing
 
 if TYPE_CHECKING:
     from srmlab.analysis import Result
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from srmlab.data import EvaluationBatches
     from srmlab.dictionaries import Dictionary
     from srmlab.models import LanguageModel
-    from srmlab.progress import Display, Task
+    from srmlab.progress import Display
     from srmlab.training.distributed import World
     from srmlab.training.run_puzzles import BoardBatches, RunPuzzles
     from srmlab.training.run_text import RunText
@@ -51,28 +51,25 @@ class Command(OfText):
     """
 
     only: tuple[str, ...] = ()
-    """Which analyses; by default all but dynamics (the curves over a run's checkpoints), edges (the smallest
-    circuit of streams), switches (why routing switches) and translations (what streams pass on); the last two
-    need a dictionary."""
+    """Which analyses; by default all but dynamics, edges, switches and translations, which take long."""
     tokens: int = TOKENS
     """How many tokens to read."""
     text: Path | None = None
     """Read this text file, as one document, instead of the validation tokens."""
     out: Path | None = None
-    """Where analysis/ and figures/ go; by default into the run, or beside a checkpoint or export."""
+    """Where analysis/ and figures/ go; by default into the run, or next to a checkpoint or export."""
     null: int | None = None
-    """Number of untrained twins (same config, other seeds) to measure on the same text; by default 3 for
-    models of up to 5M parameters, none for larger ones."""
+    """Untrained twins to measure on the same text; by default 3, or none for more than 5M parameters."""
     threshold: str = "0.10"
     """An edge is in use above this weight; 2/S is twice the uniform weight."""
     lens_tokens: int = 4096
-    """How many positions the logit lens reads: it costs 2·S + 1 unembeddings for each, at every layer."""
+    """Positions the logit lens reads; each costs 2·S + 1 unembeddings per layer."""
     margin: float = 0.05
-    """Edges: how many nats a circuit may add to the loss."""
+    """Edges: the most a circuit may add to the loss, in nats."""
     closed: Literal["zero", "mean"] = "zero"
     """Edges: a closed edge carries nothing, or its mean weight."""
     exact: int = 128
-    """Edges: how many to close one by one."""
+    """Edges: how many edges to close one by one."""
     edge_tokens: int = 4096
     """Edges: how many tokens to read; circuits are chosen on one half and tested on the other."""
     dictionary: Path | None = None
@@ -80,17 +77,15 @@ class Command(OfText):
     segments: int | None = None
     """Puzzles: how many segments to analyse; by default as many as in training."""
     max_depth: int | None = None
-    """How deep to run the model; by default twice as deep as trained."""
+    """Largest depth to run the model at; by default twice the trained depth."""
     batch_size: int = 8
     """Windows per batch."""
     formats: tuple[str, ...] = FORMATS
     """File formats of the figures."""
 
-    def run(self) -> None:
+    def result(self) -> dict[str, Any] | None:
         with writing(self.out):
-            answer = self.analyze(show=not self.json)
-        if answer:
-            print(json.dumps(answer, indent=2) if self.json else table(answer))
+            return self.analyze(show=not self.json) or None
 
     def analyze(self, show: bool = True) -> dict[str, Any]:
         """What was found; nothing in the processes that only help."""
@@ -102,11 +97,24 @@ class Command(OfText):
             answer = self.measure(world, display)
         return answer if world.main else {}
 
+    def lines(self, result: dict[str, Any]) -> Iterator[str]:
+        """A line for each analysis, and where everything is."""
+        rows = result["results"]
+        width = max((len(name) for name in rows), default=0)
+        for name, row in rows.items():
+            yield f"{name:<{width}}  {row['finding']}"
+            yield from (f"{'':<{width}}    {line}" for line in row.get("twins", []))
+        counts = {row["tokens"] for row in rows.values()}
+        read = f"{max(counts):,} tokens ({result['text']})" if counts else result["text"]
+        out = Path(result["out"])
+        yield f"\non {read}"
+        yield f"{out / 'analysis' / 'summary.txt'}  ·  {out / 'figures'}"
+
     def check(self) -> None:
         at_least(self, batch_size=1, tokens=2, null=0, exact=2, edge_tokens=4)
         for kind in self.formats:
             if kind not in FORMATS:
-                raise UserError(f"--formats {kind}: there are {', '.join(FORMATS)}")
+                raise UserError(f"--formats {kind}: must be one of {', '.join(FORMATS)}")
 
     def measure(self, world: World, display: Display) -> dict[str, Any]:
         from srmlab.analysis import ANALYSES
@@ -162,7 +170,7 @@ class Command(OfText):
                 )
         for kind in EXTRA:
             if kind in self.only:
-                raise UserError(f"--only {kind}: is measured on text, and {path} reads puzzles")
+                raise UserError(f"--only {kind} is measured on text, and {path} reads puzzles; leave it out")
         boards = open_boards(path, data=self.data, segments=self.segments, device=device)
         self.segment_depth = boards.trained.depth
         return boards
@@ -257,7 +265,7 @@ class Command(OfText):
             margin=self.margin,
             by=self.closed,
             exact=self.exact,
-            progress=parts(display),
+            progress=display.tasks(),
         )
 
     def switches(self, text: RunText, model: LanguageModel, display: Display) -> Result:
@@ -270,7 +278,7 @@ class Command(OfText):
             text.batches(self.batch_size, self.tokens),
             twins=self.null_count(model),
             decode=readable(text.tokenizer),
-            progress=parts(display),
+            progress=display.tasks(),
         )
 
     def translations(self, text: RunText, model: LanguageModel, _: Display) -> Result:
@@ -339,16 +347,6 @@ class Measuring:
                     draw_missing(result, self.figures, self.command.formats)
 
 
-def parts(display: Display) -> Callable[[str, int, int], None]:
-    """A task for each part of an analysis that is reported."""
-    tasks: dict[str, Task] = {}
-
-    def progress(name: str, done: int, total: int) -> None:
-        tasks.setdefault(name, display.task(name, total)).update(done)
-
-    return progress
-
-
 @contextmanager
 def saying_what_is_kept(store: Store, aloud: bool) -> Iterator[None]:
     """Ctrl-C loses nothing that is measured, and says so."""
@@ -371,17 +369,3 @@ def weight_of(threshold: str, model: LanguageModel) -> float:
         return float(number) / (len(model.streams) if slash else 1)
     except ValueError:
         raise UserError(f"--threshold {threshold}: give a weight such as 0.10, or 2/S") from None
-
-
-def table(answer: dict[str, Any]) -> str:
-    """What `srmlab analyze` prints: a line for each analysis, and where everything is."""
-    rows = answer["results"]
-    width = max((len(name) for name in rows), default=0)
-    lines = []
-    for name, row in rows.items():
-        lines.append(f"{name:<{width}}  {row['finding']}")
-        lines += [f"{'':<{width}}    {line}" for line in row.get("twins", [])]
-    counts = {row["tokens"] for row in rows.values()}
-    read = f"{max(counts):,} tokens ({answer['text']})" if counts else answer["text"]
-    out = Path(answer["out"])
-    return "\n".join([*lines, "", f"on {read}", f"{out / 'analysis' / 'summary.txt'}  ·  {out / 'figures'}"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import json
 import platform
 import sys
 from dataclasses import dataclass
@@ -14,21 +13,20 @@ from typing import Annotated, Any
 import tyro
 
 import srmlab
-from srmlab.cli.shared import at_least
+from srmlab.cli.shared import Answers, at_least, folded
 from srmlab.errors import UserError
-from srmlab.files import write_file
 
 FOLDER = Path(__file__).parents[3] / "benchmarks"
 BENCHES = ("training_step", "attention", "decoding", "sites", "analyses", "explorer", "exit", "scaling")
 
 
 @dataclass
-class Command:
+class Command(Answers):
     """Time SRM against Hugging Face GPT-2 and the paper's pseudocode, as ratios within one run.
 
     Example:
         srmlab bench
-        srmlab bench decoding --rounds 5 --json bench.json
+        srmlab bench decoding --rounds 5 --json > bench.json
     """
 
     benches: Annotated[tuple[str, ...], tyro.conf.Positional] = BENCHES
@@ -39,10 +37,8 @@ class Command:
     """CPU threads to use."""
     base_tokens: int = 1024
     """How many tokens the analyses of srm-base read; 8192 takes an hour on two cores."""
-    json: Path | None = None
-    """Also write the table to this file."""
 
-    def run(self) -> None:
+    def result(self) -> dict[str, Any]:
         import torch
 
         from srmlab.errors import nearest
@@ -68,40 +64,26 @@ class Command:
                 note = f" ({row.note})" if row.note else ""
                 print(f"  {row.name}: {row.ratio:.2f}{note}", file=sys.stderr, flush=True)
                 rows.append(row)
-        _print_table(rows)
-        if self.json is not None:
-            write_file(self.json, json.dumps(report(rows, self.threads, self.rounds), indent=2) + "\n")
+        self.rows = rows
+        return {
+            "srmlab": srmlab.__version__,
+            "torch": torch.__version__,
+            "machine": platform.machine(),
+            "threads": self.threads,
+            "rounds": self.rounds,
+            "rows": [dataclasses.asdict(row) | {"met": row.met} for row in rows],
+        }
 
-
-def report(rows: list[Any], threads: int, rounds: int) -> dict[str, Any]:
-    import torch
-
-    return {
-        "srmlab": srmlab.__version__,
-        "torch": torch.__version__,
-        "machine": platform.machine(),
-        "threads": threads,
-        "rounds": rounds,
-        "rows": [dataclasses.asdict(row) | {"met": row.met} for row in rows],
-    }
-
-
-def _print_table(rows: list[Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("what")
-    for heading in ("measured", "arithmetic alone", "ratio", "asked", ""):
-        table.add_column(heading, justify="right")
-    for row in rows:
-        measured = " ÷ ".join(_figure(s) for s in row.seconds) + f" {row.unit}"
-        limit = ""
-        if row.limit is not None:
-            limit = f"{' ÷ '.join(map(_figure, row.limit_seconds))} = {row.limit:.2f}"
-        mark = {True: "met", False: "missed", None: ""}[row.met]
-        table.add_row(row.name, measured, limit, f"{row.ratio:.2f}", row.asked, mark)
-    Console().print(table)
+    def lines(self, result: dict[str, Any]) -> list[str]:  # noqa: ARG002
+        table = [["what", "measured", "arithmetic alone", "ratio", "asked", ""]]
+        for row in self.rows:
+            measured = " ÷ ".join(_figure(s) for s in row.seconds) + f" {row.unit}"
+            limit = ""
+            if row.limit is not None:
+                limit = f"{' ÷ '.join(map(_figure, row.limit_seconds))} = {row.limit:.2f}"
+            mark = {True: "met", False: "missed", None: ""}[row.met]
+            table.append([row.name, measured, limit, f"{row.ratio:.2f}", row.asked, mark])
+        return [folded(table)]
 
 
 def _figure(number: float) -> str:

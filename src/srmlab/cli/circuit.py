@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import tyro
-
-from srmlab.cli.shared import readable
+from srmlab.cli.shared import RunsModel, readable
 from srmlab.errors import UserError
+from srmlab.files import refuse_existing, write_file
 
 if TYPE_CHECKING:
     from srmlab.data import Tokenizer
@@ -19,8 +18,8 @@ if TYPE_CHECKING:
 DESCRIBED, EXAMPLES = 2048, 4  # tokens that features are described by, and places of each
 
 
-@dataclass
-class Command:
+@dataclass(kw_only=True)
+class Command(RunsModel):
     """Write the attribution graph of a prediction: which features, at which step, stream and token,
     produce it, and what produces those, down to the tokens. Features are those of the run's newest
     transcoders (`srmlab transcoder RUN`). The graph is checked by ablating features and comparing the
@@ -39,10 +38,6 @@ class Command:
     """The prompt; the graph is for the next token."""
     out: Path
     """The JSON file to write, in Neuronpedia's format; must not exist."""
-    path: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
-    """A run (its last good checkpoint), a checkpoint or an export."""
-    pretrained: bool = False
-    """Use the model that ships with the package instead of a run."""
     transcoders: Path | None = None
     """A folder of `srmlab transcoder`; by default the run's newest of MLPs."""
     target: str | None = None
@@ -61,28 +56,15 @@ class Command:
     """Ablate features and report the actual change."""
     view: Path | None = None
     """Also write the graph as a view for `srmlab explore RUN --view FILE`: a JavaScript file."""
-    device: str = "auto"
-    json: bool = False
-    """Print the scores as JSON, for scripts."""
 
-    def run(self) -> None:
-        answer = self.trace()
-        print(json.dumps(answer, indent=2) if self.json else answer["summary"])
-
-    def trace(self) -> dict[str, Any]:
+    def result(self) -> dict[str, Any]:
         from srmlab.dictionaries import attribute
         from srmlab.dictionaries.circuit_checks import check_circuit, cut_each, prune
         from srmlab.explorer.circuit_view import write_circuit_view
-        from srmlab.files import write_file
         from srmlab.interop.neuronpedia import document
-        from srmlab.progress import Display
-        from srmlab.storage import load, load_tokenizer
-        from srmlab.training.distributed import device_of
-        from srmlab.training.run_text import chosen
 
         self.check_options()
-        path = chosen(self.path, self.pretrained)
-        model, tokenizer = load(path, device=device_of(self.device)), load_tokenizer(path)
+        path, model, tokenizer = self.load()
         folder = self.transcoders or newest(path)
         transcoders, features = opened(folder, str(model.device))
         features = features or found_beside(path, transcoders)
@@ -90,7 +72,7 @@ class Command:
         if not tokens:
             raise UserError("--prompt is empty: give some text")
         target, probability = self.chosen_target(model, tokenizer, tokens)
-        with Display(show=not self.json) as display:
+        with self.display() as display:
             task = display.task("edges", self.nodes, "nodes")
             graph = attribute(model, transcoders, tokens, target, self.nodes, task.update)
         kept = prune(graph, self.node_share, self.edge_share)
@@ -107,20 +89,21 @@ class Command:
         told = summary(graph, kept, written, checked, self.out)
         return {"out": str(self.out), "transcoders": str(folder), **found, "summary": told}
 
+    def lines(self, result: dict[str, Any]) -> list[str]:
+        return [result["summary"]]
+
     def check_options(self) -> None:
         for option, file in (("--out", self.out), ("--view", self.view)):
-            if file is not None and file.exists():
-                raise UserError(
-                    f"{file} exists and is not overwritten: choose another {option}, or delete it"
-                )
-            if file is not None and not file.parent.is_dir():
-                raise UserError(f"{option} {file}: there is no folder {file.parent}; make it first")
+            if file is not None:
+                refuse_existing(file, option)
+                if not file.parent.is_dir():
+                    raise UserError(f"{option} {file}: there is no folder {file.parent}; make it first")
         if self.feature is not None and (self.target is not None or self.against is not None):
             raise UserError("--feature cannot be combined with --target and --against")
         for name in ("node_share", "edge_share"):
             if not 0 < getattr(self, name) <= 1:
                 option = name.replace("_", "-")
-                raise UserError(f"--{option} {getattr(self, name)}: give a share above 0, up to 1")
+                raise UserError(f"--{option} {getattr(self, name)}: must be above 0 and at most 1")
 
     def chosen_target(self, model: Any, tokenizer: Tokenizer, tokens: list[int]) -> tuple[Target, float]:
         """The target, and its probability."""
@@ -141,7 +124,7 @@ def one_token(tokenizer: Tokenizer, text: str, option: str) -> int:
     found = tokenizer.encode(text)
     if len(found) != 1:
         raise UserError(
-            f"{option} {text!r} is {len(found)} tokens: give one, with its leading blank if it has one"
+            f"{option} {text!r} is {len(found)} tokens: give one, with its leading space if it has one"
         )
     return found[0]
 
@@ -166,7 +149,7 @@ def newest(path: Path) -> Path:
         for file in reversed(files):
             if json.loads(file.read_text()).get("of") == "mlp":
                 return file.parent
-    raise UserError(f"{path} has no transcoders: `srmlab transcoder` learns them, or give --transcoders DIR")
+    raise UserError(f"{path} has no transcoders: `srmlab transcoder` trains them, or give --transcoders DIR")
 
 
 def opened(folder: Path, device: str) -> tuple[Transcoders, dict[str, Features]]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from srmlab.cli.shared import aligned
+from srmlab.cli.shared import Answers, aligned, at_least
 from srmlab.errors import UserError
+from srmlab.pretrained import folder as shipped
 
 if TYPE_CHECKING:
     from srmlab.analysis.comparison import Compared
@@ -19,26 +21,28 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Command:
+class Command(Answers):
     """Compare two or more runs: parameters, FLOP, depth, loss on the same tokens with its interval, and the
-    paired difference from the first run. Then what is inside, next to untrained twins: collapse of tokens,
-    similarity of streams, drift, whether the state comes to rest, the loss read out after every level, and
-    what an exit gate knows.
+    paired difference from the first run. Then, next to untrained twins: collapse of tokens, similarity of
+    streams, drift, whether the state settles, the loss read out after every level, and what an exit gate
+    knows.
 
     Example:
         srmlab compare runs/srm runs/ouro runs/huginn
         srmlab compare runs/sweeps/family-mini
         srmlab compare runs/srm runs/hrm --null 10 --json
+        srmlab compare runs/nano --pretrained
     """
 
     runs: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="RUN RUN …")]]
-    """Runs, checkpoints or exports; the others are compared with the first. The result folder of a sweep
-    stands for all of its runs."""
+    """Runs, checkpoints, exports, or result folders of sweeps; all are compared with the first."""
+    pretrained: bool = False
+    """Also compare the model that ships with the package."""
     data: Path | None = None
     """Output folder of `srmlab prepare`; by default the first run's."""
     text: Path | None = None
     """Read this text file, as one document, instead of the validation tokens."""
-    limit_tokens: int = 65_536
+    tokens: int = 65_536
     """Stop after this many tokens."""
     batch_size: int = 8
     """Windows per batch."""
@@ -47,63 +51,54 @@ class Command:
     null: int | None = None
     """Untrained twins of every run; by default 3, and none for models of more than 5 million parameters."""
     device: str = "auto"
-    json: bool = False
-    """Print JSON, for scripts."""
 
-    def run(self) -> None:
+    def result(self) -> dict[str, Any]:
         from srmlab.analysis.comparison import LOOK, compare
-        from srmlab.progress import Display
 
-        if self.null is not None and self.null < 0:
-            raise UserError(f"--null {self.null}: must be 0 or more")
+        at_least(self, null=0)
         texts = self.open()
         first = next(iter(texts.values()))
-        batches = list(first.batches(self.batch_size, self.limit_tokens))
+        batches = list(first.batches(self.batch_size, self.tokens))
         if not batches:
             raise UserError(f"{first.source} is shorter than one window of {first.context}: give --context")
-        with Display(show=not self.json) as display:
+        with self.display() as display:
             task = display.task("comparing", len(texts) * (len(batches) + 1), "passes")
-            done = 0
-
-            def step() -> None:
-                nonlocal done
-                done += 1
-                task.update(done)
-
+            done = count(1)
             models = {name: text.model for name, text in texts.items()}
             flops = {name: training_flops(text) for name, text in texts.items()}
-            rows = compare(models, batches, flops, step, self.null)
-        windows = sum(len(batch.tokens) for batch in batches)
+            self.rows = compare(models, batches, flops, lambda: task.update(next(done)), self.null)
+        windows, looked = (sum(len(batch.tokens) for batch in some) for some in (batches, batches[:LOOK]))
         read = f"{windows} windows of {first.context} tokens of {first.source}"
-        if self.json:
-            print(json.dumps({"read": read, "models": [asdict(row) for row in rows]}, indent=2))
-            return
-        print(table(rows))
-        print()
-        print(f"{read}; ± is a 95 % interval over windows, and does not cover training seeds.")
-        print("difference: to the first, on the same windows.")
-        print()
-        looked = sum(len(batch.tokens) for batch in batches[:LOOK])
-        print(f"Inside, on the first {looked} windows:")
-        print(inside_tables(rows))
+        return {"read": read, "inside": looked, "models": [asdict(row) for row in self.rows]}
+
+    def lines(self, result: dict[str, Any]) -> Iterator[str]:
+        yield table(self.rows)
+        yield ""
+        yield f"{result['read']}"
+        yield "±: 95 % interval over windows; it does not cover training seeds."
+        yield "difference: from the first, on the same windows."
+        yield ""
+        yield f"Inside, on the first {result['inside']} windows:"
+        yield inside_tables(self.rows)
 
     def open(self) -> dict[str, RunText]:
         """Every run by its name, at a context that all of them have; the first one's text is read by all."""
         from srmlab.training.run_text import open_text
 
-        runs = {name: path for given in self.runs for name, path in named_runs(given).items()}
-        if len(runs) < 2 and len(set(self.runs)) == len(self.runs):
+        asked = (*self.runs, *([str(shipped())] if self.pretrained else []))
+        runs = {name: path for given in asked for name, path in named_runs(given).items()}
+        if len(runs) < 2 and len(set(asked)) == len(asked):
             raise UserError("give two runs or more: srmlab compare runs/srm runs/ouro")
-        if len(set(runs.values())) < len(runs) or len(set(self.runs)) < len(self.runs):
+        if len(set(runs.values())) < len(runs) or len(set(asked)) < len(asked):
             raise UserError("a run is named twice: give each once")
         found = [open_text(run, data=self.data, text=self.text, device=self.device) for run in runs.values()]
         context = self.context or min(text.context for text in found)
         for run, text in zip(runs, found, strict=True):
             if text.tokenizer.fingerprint != found[0].tokenizer.fingerprint:
                 first = next(iter(runs))
-                raise UserError(f"{run} has another tokenizer than {first}: compare runs of the same tokens")
+                raise UserError(f"{run} and {first} have different tokenizers: compare runs with the same")
             if not 1 <= context <= text.model.config.context:
-                raise UserError(f"--context {context}: that of {run} is {text.model.config.context}")
+                raise UserError(f"--context {context}: {run} has a context of {text.model.config.context}")
         return {run: replace(text, context=context) for run, text in zip(runs, found, strict=True)}
 
 
@@ -124,19 +119,22 @@ def named_runs(given: str) -> dict[str, str]:
             name = cell.name if len(cell.runs) == 1 else f"{cell.name}, seed {run.seed}"
             path = trained.run_folder(folder.parent, run.seed)
             if not path.is_dir():
-                raise UserError(f"{given} is not beside its runs (no {path}): name the runs themselves")
+                raise UserError(f"{given} is not next to its runs (no {path}): name the runs themselves")
             runs[name] = str(path)
     return runs
 
 
 def training_flops(text: RunText) -> float | None:
-    """Of the run's whole training, if it is a run."""
+    """Of the training behind a run, or up to a checkpoint; None for an export that does not say."""
+    from srmlab.storage.weights import read_json
     from srmlab.training.depth import TrainingDepth
 
     if text.run is None:
         return None
     config, model = text.run.training, text.run.model
-    return TrainingDepth.of(config, model).mean_flops() * config.steps * config.tokens_per_step(model.context)
+    about = text.path / "training.json"
+    steps = read_json(about)["step"] if about.is_file() else config.steps
+    return TrainingDepth(config, model).mean_flops() * steps * config.tokens_per_step(model.context)
 
 
 def table(rows: list[Compared]) -> str:
@@ -162,7 +160,7 @@ def table(rows: list[Compared]) -> str:
 
 
 def inside_tables(rows: list[Compared]) -> str:
-    """What is inside: numbers beside twins, losses by level, gates."""
+    """What is inside: numbers next to twins, losses by level, gates."""
     lines = [["", "collapse", "streams alike", "drift", "change", "at twice the depth: change", "loss"]]
     for row in rows:
         found = row.inside
@@ -173,12 +171,14 @@ def inside_tables(rows: list[Compared]) -> str:
         lines.append([short(row, rows), *numbers, *twice])
     parts = [
         aligned(lines),
-        "In brackets the mean of untrained twins; *: beyond where one more of them would lie. collapse:",
-        "cosine between the states of different tokens where they are read out; streams alike: between those",
-        "of a token's streams; drift: cosine distance of what the last two levels contribute; change: of the",
-        "state by the last level, relative to its length; loss: at twice the depth, less that as trained.",
+        "In parentheses, the mean of untrained twins; *: outside the range of one more twin.",
+        "collapse: cosine similarity between the output states of different tokens.",
+        "streams alike: cosine similarity between the streams of a token.",
+        "drift: cosine distance between what the last two levels contribute.",
+        "change: of the state by the last level, relative to its norm.",
+        "loss: at twice the depth, minus that at the trained depth.",
         "",
-        "Loss if it stopped after each level:",
+        "Loss when stopped after each level:",
         aligned([[short(row, rows), *losses(row)] for row in rows]),
     ]
     gates = [
@@ -190,8 +190,8 @@ def inside_tables(rows: list[Compared]) -> str:
     if gates:
         parts += [
             "",
-            "What exit gates know: does a gate go on where the levels to come gain more? Rank correlation",
-            "over the tokens of a window; with the gates shuffled; of the prediction's own entropy instead.",
+            "What exit gates know: does a gate continue where later levels gain more? Rank correlation",
+            "over the tokens of a window; with the gates shuffled; with the prediction's entropy instead.",
             aligned([["", "after", "nats to gain", "gate", "shuffled", "entropy"], *gates]),
         ]
     return "\n".join(parts)

@@ -74,8 +74,8 @@ class Command:
                 ("train", "srm-nano", "--data", str(data), "--out", str(trained), "--resume", *steps),
             ),
             Stage(
-                "How good is it, beside counting tokens and pairs of tokens",
-                ("evaluate", str(trained), "--limit-tokens", "32768"),
+                "How good it is, next to counts of tokens and of pairs of tokens",
+                ("evaluate", str(trained), "--tokens", "32768"),
             ),
             Stage(
                 "Let it write",

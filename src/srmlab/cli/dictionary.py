@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,18 +9,22 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from srmlab.cli.shared import OfText, at_least, readable, refuse_existing, writing
+from srmlab.cli.shared import OfText, at_least, readable
 from srmlab.errors import UserError
+from srmlab.files import refuse_existing, sealed_folder, writing
 
 if TYPE_CHECKING:
     from srmlab.analysis.replacement import Layers
     from srmlab.dictionaries import Dictionary, Features, Quality
+    from srmlab.progress import Task
     from srmlab.training.run_text import RunText
+
+Activation = Literal["topk", "batchtopk", "jumprelu"]
 
 
 @dataclass(kw_only=True)
 class Learning(OfText):
-    """What every command that learns from a run's text can be told."""
+    """A command that learns features from a run's text."""
 
     features: int | None = None
     """Features per stream; by default 8 per dimension."""
@@ -39,17 +42,16 @@ class Learning(OfText):
     out: Path | None = None
     """Folder to write; must not exist."""
 
-    def run(self) -> None:
+    def result(self) -> dict[str, Any]:
         with writing(self.out or self.path):
-            answer = self.learn()
-        print(json.dumps(answer, indent=2) if self.json else "\n".join(self.lines(answer)))
+            return self.learn()
 
     def learn(self) -> dict[str, Any]:
         """Learn, measure and write; what came out."""
         raise NotImplementedError
 
-    def lines(self, answer: dict[str, Any]) -> list[str]:
-        return [answer["summary"], "", f"{answer['out']}/summary.txt"]
+    def lines(self, result: dict[str, Any]) -> list[str]:
+        return [result["summary"], "", f"{result['out']}/summary.txt"]
 
     def text(self) -> RunText:
         at_least(self, batch_size=1, seed=0)
@@ -59,7 +61,7 @@ class Learning(OfText):
         """How often a batch is read."""
         steps = self.tokens // (text.context * self.batch_size)
         if steps < 1:
-            raise UserError(f"--tokens {self.tokens}: one batch alone is {text.context * self.batch_size}")
+            raise UserError(f"--tokens {self.tokens}: a single batch has {text.context * self.batch_size}")
         return steps
 
     def folder(self, text: RunText, usual: str) -> Path:
@@ -71,9 +73,43 @@ class Learning(OfText):
         out.parent.mkdir(parents=True, exist_ok=True)
         return out
 
+    def options(self, task: Task, steps: int, before: int = 0, note: str = "") -> dict[str, Any]:
+        """What SAEs and transcoders alike are learned with; `before` steps of the task are done."""
+        return {
+            "steps": steps,
+            "features": self.features,
+            "lr": self.lr,
+            "dead": self.dead,
+            "progress": lambda done, left: task.update(before + done, f"{note}{left:.1%} unexplained"),
+        }
+
 
 @dataclass(kw_only=True)
-class Command(Learning):
+class LearningOne(Learning):
+    """A command that learns one set of features."""
+
+    k: int | None = None
+    """Active features (L0); by default an eighth of the dimensions."""
+    activation: Activation = "topk"
+    """The k largest of a state, or those above a threshold: k on average."""
+    saelens: bool = False
+    """Also write SAELens' files."""
+
+    def options(self, task: Task, steps: int, before: int = 0, note: str = "") -> dict[str, Any]:
+        own = {"k": self.k, "activation": self.activation, "seed": self.seed}
+        return super().options(task, steps, before, note) | own
+
+    def sizes(self, config: Any) -> str:
+        """FEATURES-K, and the activation if it is not the usual one: for the folder's name."""
+        from srmlab.dictionaries.learning import usual_features, usual_k
+
+        features = usual_features(config.stream_dim) if self.features is None else self.features
+        k = usual_k(config.stream_dim) if self.k is None else self.k
+        return f"{features}-{k}" + ("" if self.activation == "topk" else f"-{self.activation}")
+
+
+@dataclass(kw_only=True)
+class Command(LearningOne):
     """Train a sparse autoencoder for each stream of an SRM on its training text; measure variance
     explained and loss recovered on validation text; and write a page of features: where each fires, and
     which tokens it promotes.
@@ -87,22 +123,14 @@ class Command(Learning):
     """
 
     layers: tuple[str, ...] = ("last",)
-    """The states after which layers: last (what the output reads, post-steps included), every (one dictionary
-    for all depths), or numbers from 0."""
-    k: int | None = None
-    """Active features (L0); by default an eighth of the dimensions."""
-    activation: Literal["topk", "batchtopk", "jumprelu"] = "topk"
-    """The k largest of a state, or those above a threshold: k on average."""
+    """Layers whose output to learn: last (what is read out), every (one dictionary for all), or 0, 1 …"""
     examples: int = 8
     """Examples per feature."""
-    saelens: bool = False
-    """Also write a folder per stream in SAELens' format."""
     out: Path | None = None
-    """Folder to write; by default dictionaries/LAYERS-FEATURES-K in the run, or beside an export."""
+    """Folder to write; by default dictionaries/LAYERS-FEATURES-K in the run, or next to an export."""
 
     def learn(self) -> dict[str, Any]:
         from srmlab import dictionaries
-        from srmlab.progress import Display
 
         at_least(self, examples=1)
         text = self.text()
@@ -110,22 +138,10 @@ class Command(Learning):
         steps = self.steps(text)
         held_out = text.batches(self.batch_size, self.eval_tokens)
         layers = chosen_layers(self.layers)
-        out = self.folder(text, self.usual_name(model.config))
-        with Display(show=not self.json) as display:
-            task = display.task("learning", steps, "steps")
-            dictionary = dictionaries.learn(
-                model,
-                batches.batch,
-                steps=steps,
-                features=self.features,
-                k=self.k,
-                layers=layers,
-                lr=self.lr,
-                seed=self.seed,
-                activation=self.activation,
-                dead=self.dead,
-                progress=lambda done, left: task.update(done, f"{left:.1%} unexplained"),
-            )
+        out = self.folder(text, f"{'-'.join(self.layers)}-{self.sizes(model.config)}")
+        with self.display() as display:
+            options = self.options(display.task("learning", steps, "steps"), steps)
+            dictionary = dictionaries.learn(model, batches.batch, layers=layers, **options)
             progress = display.tasks(len(held_out), "batches")
             quality = dictionaries.quality(model, dictionary, held_out, partial(progress, "quality"))
             features = dictionaries.features(
@@ -147,7 +163,6 @@ class Command(Learning):
         """All of the folder, or nothing."""
         from srmlab import dictionaries
         from srmlab.figures import save_all
-        from srmlab.files import sealed_folder
         from srmlab.interop import saelens
 
         with sealed_folder(out) as folder:
@@ -161,16 +176,8 @@ class Command(Learning):
             if self.saelens:
                 saelens.save(dictionary, folder / "saelens")
 
-    def usual_name(self, config: Any) -> str:
-        from srmlab.dictionaries.learning import usual_features, usual_k
-
-        features = usual_features(config.stream_dim) if self.features is None else self.features
-        k = usual_k(config.stream_dim) if self.k is None else self.k
-        kind = "" if self.activation == "topk" else f"-{self.activation}"
-        return f"{'-'.join(self.layers)}-{features}-{k}{kind}"
-
-    def lines(self, answer: dict[str, Any]) -> list[str]:
-        return [answer["summary"], "", f"{answer['out']}/features.html  ·  {answer['out']}/summary.txt"]
+    def lines(self, result: dict[str, Any]) -> list[str]:
+        return [result["summary"], "", f"{result['out']}/features.html  ·  {result['out']}/summary.txt"]
 
 
 def chosen_layers(given: tuple[str, ...]) -> Layers:
@@ -179,7 +186,7 @@ def chosen_layers(given: tuple[str, ...]) -> Layers:
     if given == ("every",):
         return "every"
     if not given or not all(layer.isdecimal() for layer in given):
-        raise UserError(f"--layers {' '.join(given)}: give last, every, or numbers of layers from 0")
+        raise UserError(f"--layers {' '.join(given)}: give last, every, or layer numbers from 0")
     return [int(layer) for layer in given]
 
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from srmlab.cli.shared import OfModel
 from srmlab.errors import UserError
-from srmlab.pretrained import folder
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -22,8 +22,42 @@ if TYPE_CHECKING:
     from srmlab.explorer.session import Session
 
 
-@dataclass
-class Command:
+@dataclass(kw_only=True)
+class Presents(OfModel):
+    """A command that presents a model, trained or not."""
+
+    preset: str | None = None
+    """Use an untrained preset instead of a run."""
+    dictionary: Path | None = None
+    """Output folder of `srmlab dictionary`; by default the run's newest."""
+    view: Annotated[tuple[Path, ...], tyro.conf.UseAppendAction] = ()
+    """A JavaScript file with your own view; repeat for several."""
+
+    def presented(self) -> Path | None:
+        """The run to look at, or None for a preset; the views are registered."""
+        from srmlab.explorer.frontend import register_view
+
+        if (self.path is not None) + (self.preset is not None) + self.pretrained != 1:
+            raise UserError("give one of these: a run such as runs/nano, --pretrained, or --preset NAME")
+        for path in self.view:
+            register_view(path)
+        return None if self.preset is not None else self.subject()
+
+    def open(self, run: Path | None, segments: int | None = None) -> Session:
+        """The session to look at, with a dictionary of its streams if there is one."""
+        from srmlab.explorer.opening import open_preset, open_run, use_threads
+
+        if run is None and self.dictionary is not None:
+            raise UserError("--dictionary needs a trained run: a preset has no dictionary")
+        if run is None and segments is not None:
+            raise UserError("--segments is for puzzle runs: leave it out")
+        session = open_run(run, self.dictionary, segments) if run else open_preset(self.preset or "")
+        use_threads(session.model)
+        return session
+
+
+@dataclass(kw_only=True)
+class Command(Presents):
     """Explore a model in the browser. Everything runs on this machine; no request goes to any other.
 
     Example:
@@ -35,18 +69,10 @@ class Command:
         srmlab explore runs/sudoku
     """
 
-    run_path: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
-    """A run, a checkpoint or an export; or a folder of runs."""
-    preset: str | None = None
-    """Use an untrained preset instead of a run."""
-    pretrained: bool = False
-    """Use the model that ships with the package instead of a run."""
+    path: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
+    """A run (its last good checkpoint), a checkpoint or an export; or a folder of runs."""
     segments: int | None = None
     """Puzzles: how many segments to show; by default as many as in training."""
-    dictionary: Path | None = None
-    """Output folder of `srmlab dictionary`; by default the run's newest."""
-    view: Annotated[tuple[Path, ...], tyro.conf.UseAppendAction] = ()
-    """A JavaScript file with your own view; repeat for several."""
     port: int = 8765
     """0 picks any free port."""
     host: str = "127.0.0.1"
@@ -55,51 +81,25 @@ class Command:
     """Open the page in a browser."""
 
     def run(self) -> None:
-        from srmlab.explorer.frontend import register_view
         from srmlab.explorer.runs import Runs, runs_below
         from srmlab.explorer.server import create_app
 
-        run, preset = subject(self.run_path, self.preset, self.pretrained)
+        run = self.presented()
         if not 0 <= self.port <= 65535:
             raise UserError(f"--port {self.port}: must be between 0 and 65535")
-        for path in self.view:
-            register_view(path)
         listener = listen(self.host, self.port)
         try:
             several = runs_below(run) if run is not None else {}
-            if several and self.dictionary is not None:
-                raise UserError("--dictionary needs a run: give one")
-            if several and self.segments is not None:
-                raise UserError("--segments needs a run: give one")
+            for option in ("dictionary", "segments") if several else ():
+                if getattr(self, option) is not None:
+                    raise UserError(f"--{option} needs a run: give one")
             if several:
                 serve(f"{len(several)} runs", listener, self.host, self.browser, partial(Runs, several))
             else:
-                session = opened(run, preset, self.dictionary, self.segments)
+                session = self.open(run, self.segments)
                 serve(session.name, listener, self.host, self.browser, partial(create_app, session))
         finally:
             listener.close()
-
-
-def subject(run: str | None, preset: str | None, pretrained: bool) -> tuple[str | None, str | None]:
-    """The run or the preset to look at: exactly one of the three must be asked for."""
-    if (run is not None) + (preset is not None) + pretrained != 1:
-        raise UserError("give one of them: a run such as runs/nano, --pretrained, or --preset with a name")
-    return (str(folder()) if pretrained else run), preset
-
-
-def opened(
-    run: str | None, preset: str | None, dictionary: Path | None, segments: int | None = None
-) -> Session:
-    """The session to look at, with a dictionary of its streams if there is one."""
-    from srmlab.explorer.opening import open_preset, open_run, use_threads
-
-    if run is None and dictionary is not None:
-        raise UserError("--dictionary needs a trained run: a preset has no dictionary")
-    if run is None and segments is not None:
-        raise UserError("--segments is for puzzle runs: leave it out")
-    session = open_run(run, dictionary, segments) if run is not None else open_preset(preset or "")
-    use_threads(session.model)
-    return session
 
 
 def listen(host: str, port: int) -> socket.socket:

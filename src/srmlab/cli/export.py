@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
-
-import tyro
+from typing import TYPE_CHECKING, Literal
 
 import srmlab
-from srmlab.cli.shared import refuse_existing, writing
+from srmlab.cli.shared import OfModel
 from srmlab.data import Tokenizer, make_tokenizer
+from srmlab.files import refuse_existing, sealed_folder, writing
 
 if TYPE_CHECKING:
     from srmlab.models import LanguageModel
 
 
-@dataclass
-class Command:
+@dataclass(kw_only=True)
+class Command(OfModel):
     """Export the model of a run for Hugging Face, or as a plain folder for srmlab.load.
 
     Example:
@@ -28,21 +27,17 @@ class Command:
 
     out: Path
     """The folder to write; must not exist yet."""
-    source: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_OR_FOLDER")] = None
-    """A run, a checkpoint, or an earlier export of either kind."""
-    pretrained: bool = False
-    """Use the model that ships with the package instead."""
     to: Literal["hf", "safetensors"] = "hf"
     """hf: for `AutoModelForCausalLM` and `AutoTokenizer`. safetensors: for `srmlab.load`."""
     tokenizer: str | None = None
     """gpt2, byte or a saved tokenizer's folder, if the source has none."""
 
     def run(self) -> None:
-        from srmlab.training.run_text import chosen
+        from srmlab.storage import saved_tokenizer
 
-        model, tokenizer = open_folder(chosen(self.source, self.pretrained))
-        if self.tokenizer is not None:
-            tokenizer = make_tokenizer(self.tokenizer)
+        path = self.subject()
+        model = srmlab.load(path)
+        tokenizer = make_tokenizer(self.tokenizer) if self.tokenizer else saved_tokenizer(path)
         if self.to == "safetensors":
             srmlab.save(model, self.out, tokenizer=tokenizer)
             print(f'{self.out}: open it with srmlab.load("{self.out}")')
@@ -53,18 +48,10 @@ class Command:
             print("It has no tokenizer, as the source has none; --tokenizer adds one.")
 
 
-def open_folder(path: Path) -> tuple[LanguageModel, Tokenizer | None]:
-    """The model and the tokenizer, if there is one, of a run, a checkpoint or an export of either kind."""
-    from srmlab.training.run_text import tokenizer_of
-
-    return srmlab.load(path), tokenizer_of(path)
-
-
 def export_huggingface(model: LanguageModel, out: Path, tokenizer: Tokenizer | None) -> None:
     """A Hugging Face folder, all of it or nothing. An existing one is not overwritten."""
-    from srmlab.files import sealed_folder
     from srmlab.interop.huggingface import export, quietly
 
     refuse_existing(out, "folder")
-    with writing(out), sealed_folder(out) as folder, quietly():
+    with writing(out, "folder"), sealed_folder(out) as folder, quietly():
         export(model, folder, tokenizer)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from srmlab.cli.shared import Answers, filled
 from srmlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Command:
+class Command(Answers):
     """Fit a power law with an offset to the training loss of each run, against tokens and against FLOP,
     with bootstrap intervals, and extrapolate it, saying how far that can be trusted.
 
@@ -31,10 +31,8 @@ class Command:
     """Extrapolate to this many tokens; the paper's figure is 300B."""
     out: Path | None = None
     """Also plot it, to OUT.png and OUT.svg."""
-    json: bool = False
-    """Print JSON, for scripts."""
 
-    def run(self) -> None:
+    def result(self) -> list[dict[str, Any]]:
         from srmlab.experiments.fit import fit_curve, read_curve
 
         if not self.runs:
@@ -50,8 +48,10 @@ class Command:
             from srmlab.figures.fit import fit_figure
 
             save(fit_figure(found, self.tokens), self.out, ("png", "svg"))
-        answers = [answer(curve, fit, self.tokens) for curve, fit in found]
-        print(json.dumps(answers, indent=2) if self.json else "\n".join(map(words, answers)))
+        return [answer(curve, fit, self.tokens) for curve, fit in found]
+
+    def lines(self, result: list[dict[str, Any]]) -> list[str]:
+        return [words(one) for one in result]
 
 
 def answer(curve: Curve, fit: Fit, tokens: float) -> dict[str, Any]:
@@ -80,9 +80,10 @@ def words(found: dict[str, Any]) -> str:
             f"{found['run']}: loss",
             f"  = {law['offset']:.3f} + {law['scale']:.4g} · tokens^−{law['exponent']:.3f}",
             f"  = {law['offset']:.3f} + {found['scale_by_flop']:.4g} · FLOP^−{law['exponent']:.3f}",
-            f"  95 %: offset {ranges['offset']}, exponent {ranges['exponent']}; "
-            f"fitted on {first:.3g} to {last:.3g} tokens, residual {found['residual']:.3f} nats",
+            f"  95 %: offset {ranges['offset']}, exponent {ranges['exponent']}",
+            f"  fitted on {first:.3g} to {last:.3g} tokens, residual {found['residual']:.3f} nats",
             f"  at {far['tokens']:.3g} tokens ({far['flop']:.3g} FLOP): {far['loss']:.3f} "
-            f"[{low:.3f}, {high:.3f}] nats; {found['trust']}",
+            f"[{low:.3f}, {high:.3f}] nats",
+            filled(found["trust"], "    ", "    "),
         ]
     )

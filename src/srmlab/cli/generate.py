@@ -6,12 +6,13 @@ import codecs
 import json
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 import srmlab
-from srmlab.cli.export import open_folder
+from srmlab.cli.shared import ExitsEarly, OfModel
 from srmlab.data import Tokenizer, byte_tokenizer, gpt2_tokenizer, make_tokenizer
 from srmlab.data.errors import DataError
 from srmlab.errors import UserError
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from srmlab.models import LanguageModel
 
 
-@dataclass
-class Command:
+@dataclass(kw_only=True)
+class Command(ExitsEarly, OfModel):
     """Continue a prompt, streaming the text.
 
     A preset has random weights and writes noise. Without a tokenizer, token ids are printed instead.
@@ -36,12 +37,8 @@ class Command:
         srmlab generate srm-nano --tokens 1 2 3
     """
 
-    model: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_OR_FOLDER_OR_PRESET")] = (
-        None
-    )
-    """A run, a checkpoint, an export, or a preset by name."""
-    pretrained: bool = False
-    """Use the model that ships with the package instead."""
+    path: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_OR_PRESET")] = None
+    """A run (its last good checkpoint), a checkpoint, an export, or a preset by name."""
     prompt: str = ""
     """The text to continue; if empty, start a document."""
     tokens: Annotated[tuple[int, ...], tyro.conf.arg(metavar="ID")] = ()
@@ -57,12 +54,7 @@ class Command:
     seed: int | None = None
     """The same seed gives the same text; without it each call differs."""
     overflow: Literal["refuse", "slide"] = "refuse"
-    """Past the model's context: stop with an error, or drop the first half and go on."""
-    exit: float | None = None
-    """Stop the recursion of a token where its state changes by less than this share of it, such as 0.05; or
-    by the model's own rule, as Ouro's gate: 0.9."""
-    exit_by: str | None = None
-    """Which of the model's rules --exit is for: change, gate …"""
+    """Past the model's context: stop with an error, or drop the first half and continue."""
     reuse_cache: bool = False
     """Cache keys and values of a looped model's last loop only."""
     tokenizer: str | None = None
@@ -73,15 +65,11 @@ class Command:
     def run(self) -> None:
         import torch
 
-        from srmlab.models import Exit
-        from srmlab.training.run_text import chosen
+        from srmlab.storage import saved_tokenizer
 
-        exit = None if self.exit is None else Exit(self.exit, self.exit_by)
-        if exit is None and self.exit_by is not None:
-            raise UserError("--exit-by says what --exit is for: give --exit too, such as --exit 0.9")
-        path = chosen(self.model, self.pretrained)
+        exit, path = self.early_exit(), self.subject()
         fresh = not path.exists()
-        model, tokenizer = build_preset(str(path)) if fresh else open_folder(path)
+        model, tokenizer = build_preset(str(path)) if fresh else (srmlab.load(path), saved_tokenizer(path))
         if not model.config.causal:
             raise UserError(f"{path} is a puzzle model and writes no text: use `srmlab solve`")
         if self.tokenizer is not None:
@@ -130,13 +118,13 @@ class Command:
 
     def prompt_tokens(self, model: LanguageModel, tokenizer: Tokenizer | None) -> list[int]:
         if self.tokens and self.prompt:
-            raise UserError("--prompt and --tokens are alternatives: give one of them")
+            raise UserError("--prompt and --tokens exclude each other: give one of them")
         if self.tokens:
             prompt = list(self.tokens)
         elif tokenizer is not None:
             prompt = tokenizer.encode(self.prompt) or [tokenizer.end_of_text]
         else:
-            raise UserError(f"{self.model} has no tokenizer: give --tokens 1 2 3, or --tokenizer gpt2")
+            raise UserError(f"{self.path} has no tokenizer: give --tokens 1 2 3, or --tokenizer gpt2")
         if beyond := [i for i in prompt if not 0 <= i < model.config.vocab_size]:
             raise UserError(
                 f"token {beyond[0]} is not in the model's vocabulary of {model.config.vocab_size} ids"
@@ -150,12 +138,12 @@ def build_preset(name: str) -> tuple[LanguageModel, Tokenizer | None]:
     model = srmlab.build(srmlab.preset(name))
     tokenizer = preset_tokenizer(model.config.vocab_size)
     without = "" if tokenizer else " It has no tokenizer yet: bytes go in, token ids come out."
-    print(f"{name} is a preset: its weights are fresh and it writes noise.{without}", file=sys.stderr)
+    print(f"{name} is a preset: its weights are random and it writes noise.{without}", file=sys.stderr)
     return model, tokenizer
 
 
 def preset_tokenizer(vocab_size: int) -> Tokenizer | None:
-    """The tokenizer a fresh model of this vocabulary can only mean, if it is at hand."""
+    """The only tokenizer that an untrained model with this vocabulary can mean, if it is installed."""
     if vocab_size == byte_tokenizer().vocab_size:
         return byte_tokenizer()
     try:

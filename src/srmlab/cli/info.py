@@ -5,10 +5,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -19,6 +18,7 @@ from torch import Tensor
 import srmlab
 from srmlab.cli.presets import PAPER_PARAMETERS
 from srmlab.cli.run_info import describe_path, path_section
+from srmlab.cli.shared import Answers
 from srmlab.errors import UserError
 from srmlab.models import PRESETS, SWEEP_PRESETS, LanguageModel, ModelConfig
 from srmlab.models.ordering import LETTERS
@@ -30,7 +30,7 @@ WIDTH = 80  # columns of everything printed here
 
 
 @dataclass
-class Command:
+class Command(Answers):
     """Describe a model: computation, config, parameters by part, FLOP, memory, sites. For a run,
     checkpoint or export, first its training: steps, data, losses, contents.
 
@@ -48,37 +48,30 @@ class Command:
     """Use the model that ships with the package instead."""
     set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FIELD=VALUE")] = ()
     """Change fields of the config."""
-    json: bool = False
-    """Print JSON, for scripts."""
 
-    def run(self) -> None:
+    def result(self) -> dict[str, Any]:
         if self.name is None and not self.pretrained:
             raise UserError("NAME missing; `srmlab info --help` shows the options")
         if self.name is not None and (is_preset(self.name) or not Path(self.name).exists()):
-            config = changed(self.preset(self.name), self.set)
-            answer, sections = describe(config, self.name), []
-        else:
-            config, about = self.opened(chosen(self.name, self.pretrained))
-            preset = about.get("preset")
-            answer = describe(config, preset or config.architecture, named=bool(preset)) | {"about": about}
-            sections = [path_section(about)]
-        if self.json:
-            print(json.dumps(answer, indent=2, ensure_ascii=False))
-        else:
-            print("\n\n".join([*sections, report(config, answer)]))
+            return describe(changed(self.preset(self.name), self.set), self.name)
+        path = chosen(self.name, self.pretrained)
+        if self.set:
+            raise UserError(f"--set changes a preset, and {path} is trained: leave it out")
+        config, about = model_of(path), describe_path(path)
+        preset = about.get("preset")
+        return describe(config, preset or config.architecture, named=bool(preset)) | {"about": about}
+
+    def lines(self, result: dict[str, Any]) -> Iterator[str]:
+        if "about" in result:
+            yield path_section(result["about"]) + "\n"
+        yield report(srmlab.config_from_dict(result["config"]), result)
 
     def preset(self, name: str) -> ModelConfig:
         if self.pretrained:
-            raise UserError(f"give one of them: {name}, or --pretrained")
+            raise UserError(f"give either {name} or --pretrained")
         if "/" in name:
             raise UserError(f"{name} does not exist: give a preset, a run, a checkpoint or an export")
         return srmlab.preset(name)
-
-    def opened(self, path: Path) -> tuple[ModelConfig, dict[str, Any]]:
-        """The config of what is in a folder, and what else the folder holds."""
-        if self.set:
-            raise UserError(f"--set changes a preset, and {path} is trained: leave it out")
-        return model_of(path), describe_path(path)
 
 
 def is_preset(name: str) -> bool:

@@ -12,6 +12,8 @@ import difflib
 import inspect
 import io
 import re
+import shutil
+import textwrap
 from collections.abc import Sequence
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
@@ -49,7 +51,7 @@ OTHER_NAMES = {  # ours → what people type who come from other tools
     "seed": "random-seed rng-seed",
     "steps": "max-steps max-iters num-steps n-steps iters iterations total-steps train-steps",
     "to": "format type",
-    "tokens": "max-tokens num-tokens n-tokens eval-tokens",
+    "tokens": "limit-tokens max-tokens num-tokens n-tokens eval-tokens",
     "val-fraction": "val-split test-size validation-split",
     "wandb": "wandb-project report-to",
     "warmup": "warmup-steps warmup-iters num-warmup-steps",
@@ -75,10 +77,21 @@ def parse(kind: type, prog: str, arguments: list[str], defaults: Any = None) -> 
             kind,
             prog=prog,
             args=arguments,
-            description=inspect.getdoc(kind),
+            description=wrapped(inspect.getdoc(kind) or ""),
             registry=optional_values(),
             **given,
         )
+
+
+def wrapped(text: str) -> str:
+    """Paragraphs filled to the width of the terminal; examples, which are indented, stay as they are. All
+    lines but the first are indented, as tyro joins those that begin with a letter.
+    """
+    width = min(shutil.get_terminal_size().columns, 110)
+    return "\n\n".join(
+        part if "\n " in part else textwrap.fill(part, width, subsequent_indent="  ")
+        for part in text.split("\n\n")
+    )
 
 
 def complaint(event: Any, known: Any, arguments: Sequence[str] = ()) -> str | None:

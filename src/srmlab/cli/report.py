@@ -8,12 +8,12 @@ from typing import Annotated
 
 import tyro
 
-from srmlab.cli.explore import opened, subject
+from srmlab.cli.explore import Presents
 from srmlab.errors import UserError
 
 
-@dataclass
-class Command:
+@dataclass(kw_only=True)
+class Command(Presents):
     """Write one HTML file about a run: its training, what the analyses found, and the explorer's views on a
     few prompts.
 
@@ -25,38 +25,25 @@ class Command:
         srmlab report runs/nano --prompt "To be or not" --prompt "The streams" --out nano.html
     """
 
-    run_path: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
-    """A run, a checkpoint or an export."""
-    preset: str | None = None
-    """Use an untrained preset instead of a run."""
     prompt: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """A prompt to trace; repeat for several. By default sentences of the run's evaluation text."""
-    pretrained: bool = False
-    """Use the model that ships with the package instead of a run."""
-    dictionary: Path | None = None
-    """Output folder of `srmlab dictionary`; by default the run's newest."""
     results: Path | None = None
     """A folder of `srmlab sweep` results, whose tables go into the report."""
-    view: Annotated[tuple[Path, ...], tyro.conf.UseAppendAction] = ()
-    """A JavaScript file with your own view; repeat for several."""
     out: Path | None = None
-    """Where to write; by default report.html in the run, or beside a checkpoint or export."""
+    """Where to write; by default report.html in the run, or next to a checkpoint or export."""
 
     def run(self) -> None:
-        from srmlab.explorer.frontend import register_view
         from srmlab.explorer.report import write_report
         from srmlab.progress import Display
         from srmlab.training.run_text import place_for
 
-        run, preset = subject(self.run_path, self.preset, self.pretrained)
+        run = self.presented()
         if run is None and self.out is None:
             raise UserError("say where to write with --out, or give a run: srmlab report runs/nano")
         if "" in self.prompt:
             raise UserError('--prompt "" is empty: write at least one token, or leave it out')
-        for path in self.view:
-            register_view(path)
-        session = opened(run, preset, self.dictionary)
-        out = self.out or place_for(Path(run or "."), "report.html")
+        session = self.open(run)
+        out = self.out or place_for(run or Path(), "report.html")
         prompts = [session.encode(prompt) for prompt in self.prompt or session.prompts]
         with Display() as display:
             task = display.task("reading", len(prompts), "prompts")

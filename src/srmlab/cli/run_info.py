@@ -1,4 +1,4 @@
-"""What `srmlab info` says of a run, a checkpoint or an export, before it describes the model."""
+"""What `srmlab info` says about a run, a checkpoint or an export before it describes the model."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any
 
 from srmlab.progress import si
 from srmlab.storage import RunDirectory, saved_tokenizer
-from srmlab.storage.metrics_file import iter_metrics
+from srmlab.storage.metrics_file import Losses
 from srmlab.storage.save_and_load import is_huggingface
 from srmlab.storage.weights import checkpoint_steps, read_json
-from srmlab.training.outcome import mean_of_last
 from srmlab.training.run import RunConfig
 
 
@@ -19,7 +18,7 @@ def describe_path(path: Path) -> dict[str, Any]:
     """What a folder holds besides a model, as plain data."""
     found = RunDirectory.find(path)
     run = RunConfig.read(found.path) if found else None
-    tokenizer = saved_tokenizer(path) or (saved_tokenizer(found.path) if found else None)
+    tokenizer = saved_tokenizer(path)
     step = None
     if (path / "training.json").is_file():
         step = read_json(path / "training.json")["step"]
@@ -62,24 +61,14 @@ def kind_of(path: Path) -> str:
 
 def losses(metrics: Path, until: int | None = None) -> dict[str, Any]:
     """How far a run came (`until` a step): tokens, both losses there, and the lowest of validation."""
-    step, tokens = 0, 0
-    train: list[float] = []
-    val: dict[int, float] = {}
-    for row in iter_metrics(metrics) if metrics.is_file() else ():
-        if until is not None and row.get("step", 0) > until:
-            break
-        step, tokens = row.get("step", step), row.get("tokens", tokens)
-        if "loss" in row and "event" not in row:
-            train.append(row["loss"])
-        if "val_loss" in row:
-            val[row["step"]] = row["val_loss"]
-    best = min(val, key=lambda at: val[at], default=None)
+    found = Losses.read(metrics, until)
+    best = min(found.validation, key=lambda at: found.validation[at], default=None)
     return {
-        "step": step,
-        "tokens": tokens,
-        "training": mean_of_last(train),
-        "validation": val[max(val)] if val else None,
-        "lowest_validation": None if best is None else {"step": best, "loss": val[best]},
+        "step": found.step,
+        "tokens": found.tokens,
+        "training": found.mean,
+        "validation": found.last,
+        "lowest_validation": None if best is None else {"step": best, "loss": found.validation[best]},
     }
 
 
@@ -90,10 +79,10 @@ def path_section(answer: dict[str, Any]) -> str:
     if answer["tokenizer"]:
         rows.append(("tokenizer", answer["tokenizer"]))
     rows += [(name, ", ".join(items)) for name, items in answer["holds"].items()]
-    at = f" of step {answer['step']}" if "step" in answer else ""
-    begun = f", begun as {answer['preset']}" if answer.get("preset") else ""
+    at = f" at step {answer['step']}" if "step" in answer else ""
+    preset = f", preset {answer['preset']}" if answer.get("preset") else ""
     article = "an" if answer["kind"].startswith("export") else "a"
-    heading = f"{answer['path']}: {article} {answer['kind']}{at}{begun}"
+    heading = f"{answer['path']}: {article} {answer['kind']}{at}{preset}"
     indented = (textwrap.wrap(text, 64) or [""] for _, text in rows)
     lines = [
         f"  {name if number == 0 else '':<14}{line}"
@@ -107,7 +96,10 @@ def _training_rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
     training, loss, data = answer["training"], answer["loss"], answer["data"]
     rows = [
         ("training", f"{loss['step']:,} of {training['steps']:,} steps, {loss['tokens']:,} tokens"),
-        ("", f"{training['optimizer']}, lr {training['lr']:g}, {answer['tokens_per_step']:,} tokens a step"),
+        (
+            "",
+            f"{training['optimizer']}, lr {training['lr']:g}, {answer['tokens_per_step']:,} tokens per step",
+        ),
     ]
     if loss["training"] is not None:
         rows.append(("loss", f"{loss['training']:.4f} in training (mean of the last steps)"))
@@ -115,13 +107,13 @@ def _training_rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
         lowest = f", lowest {best['loss']:.4f} at step {best['step']:,}"
         same = best["loss"] == loss["validation"]
         rows.append(("", f"{loss['validation']:.4f} in validation{'' if same else lowest}"))
-    there = "" if data["there"] else " (not there now)"
+    there = "" if data["there"] else " (not found)"
     rows.append(("data", f"{data['path']}{there}, {data['fingerprint'][:12]}"))
     if answer["init_from"]:
         rows.append(("weights from", answer["init_from"]))
     kept = ", ".join(f"{step:,}" for step in answer["checkpoints"])
-    rows.append(("checkpoints", f"of step {kept}" if kept else "none"))
+    rows.append(("checkpoints", f"step {kept}" if kept else "none"))
     if "created" in answer:
         versions = ", ".join(f"{name} {version}" for name, version in answer["versions"].items())
-        rows.append(("begun", f"{answer['created'][:10]}, {versions}"))
+        rows.append(("started", f"{answer['created'][:10]}, {versions}"))
     return rows

@@ -1,9 +1,11 @@
-"""What commands share: the options of those that are about one model, what is refused alike, tables."""
+"""What commands share: the options of those about one model, how they answer, what they refuse, tables."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+import json
+import shutil
+import textwrap
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,11 +13,41 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from srmlab.errors import UserError
-from srmlab.files import occupied
 
 if TYPE_CHECKING:
     from srmlab.data import Tokenizer
+    from srmlab.models import Exit, LanguageModel
+    from srmlab.progress import Display
     from srmlab.training.run_text import RunText
+
+
+@dataclass(kw_only=True)
+class Answers:
+    """A command whose answer a person or a program may read."""
+
+    json: bool = False
+    """Print JSON, for scripts."""
+
+    def run(self) -> None:
+        result = self.result()
+        if self.json and result is not None:
+            print(json.dumps(result, indent=2, ensure_ascii=False))
+        elif result is not None:
+            print("\n".join(self.lines(result)))
+
+    def result(self) -> Any:
+        """The answer as plain data; None in a process that only helps another."""
+        raise NotImplementedError
+
+    def lines(self, result: Any) -> Iterable[str]:
+        """The same for a terminal."""
+        raise NotImplementedError
+
+    def display(self) -> Display:
+        """Progress, for a person only."""
+        from srmlab.progress import Display
+
+        return Display(show=not self.json)
 
 
 @dataclass(kw_only=True)
@@ -26,9 +58,6 @@ class OfModel:
     """A run (its last good checkpoint), a checkpoint or an export."""
     pretrained: bool = False
     """Use the model that ships with the package instead of a run."""
-    device: str = "auto"
-    json: bool = False
-    """Print JSON, for scripts."""
 
     def subject(self) -> Path:
         """Where the model is."""
@@ -38,7 +67,40 @@ class OfModel:
 
 
 @dataclass(kw_only=True)
-class OfText(OfModel):
+class RunsModel(Answers, OfModel):
+    """A command that runs a model and answers with numbers."""
+
+    device: str = "auto"
+    """cpu, cuda, cuda:1; auto uses a GPU if there is one."""
+
+    def load(self) -> tuple[Path, LanguageModel, Tokenizer]:
+        """The model and its tokenizer, for a command that reads prompts."""
+        from srmlab.storage import load, load_tokenizer
+        from srmlab.training.distributed import device_of
+
+        path = self.subject()
+        return path, load(path, device=device_of(self.device)), load_tokenizer(path)
+
+
+@dataclass(kw_only=True)
+class ExitsEarly:
+    """A command that may stop the recursion early."""
+
+    exit: float | None = None
+    """Stop once the state changes by less than this fraction; or the model's own rule (Ouro's gate: 0.9)."""
+    exit_by: str | None = None
+    """Which of the model's rules --exit is for: change, gate …"""
+
+    def early_exit(self) -> Exit | None:
+        from srmlab.models import Exit
+
+        if self.exit is None and self.exit_by is not None:
+            raise UserError("--exit-by says what --exit is for: give --exit too, such as --exit 0.9")
+        return None if self.exit is None else Exit(self.exit, self.exit_by)
+
+
+@dataclass(kw_only=True)
+class OfText(RunsModel):
     """A command about a model and its text."""
 
     data: Path | None = None
@@ -60,24 +122,10 @@ class OfText(OfModel):
 def at_least(command: Any, **least: int) -> None:
     """Refuse options of a command below what they may be."""
     for name, number in least.items():
-        value = getattr(command, name)
-        if value is not None and value < number:
-            raise UserError(f"--{name.replace('_', '-')} {value}: must be at least {number}")
-
-
-def refuse_existing(path: Path, option: str = "--out") -> None:
-    if occupied(path):
-        raise UserError(f"{path} exists and is not overwritten: choose another {option}, or delete it")
-
-
-@contextlib.contextmanager
-def writing(out: Path | None) -> Iterator[None]:
-    """What cannot be written is a line that names the option."""
-    try:
-        yield
-    except OSError as error:
-        where, reason = error.filename or out, error.strerror or error
-        raise UserError(f"cannot write {where} ({reason}): choose another --out") from None
+        given = getattr(command, name)
+        for value in given if isinstance(given, tuple) else (given,):
+            if value is not None and value < number:
+                raise UserError(f"--{name.replace('_', '-')} {value}: must be at least {number}")
 
 
 def aligned(lines: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> str:
@@ -92,8 +140,26 @@ def aligned(lines: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> str
     )
 
 
+def folded(lines: Sequence[Sequence[str]]) -> str:
+    """Cells in columns, as `aligned`, but the first column is wrapped where the terminal is too narrow."""
+    rest = aligned([line[1:] for line in lines], left=()).split("\n")
+    room = shutil.get_terminal_size().columns - max(map(len, rest)) - 2
+    room = min(max(12, room), max(len(line[0]) for line in lines))
+    shown = []
+    for line, numbers in zip(lines, rest, strict=True):
+        first, *more = textwrap.wrap(line[0], room) or [""]
+        shown += [f"{first:<{room}}  {numbers}".rstrip(), *more]
+    return "\n".join(shown)
+
+
+def filled(text: str, first: str = "", rest: str = "") -> str:
+    """Text wrapped to the terminal, its first line and the rest indented."""
+    width = shutil.get_terminal_size().columns
+    return textwrap.fill(text, width, initial_indent=first, subsequent_indent=rest)
+
+
 def readable(tokenizer: Tokenizer) -> Callable[[int], str]:
-    """A token as text; bytes that are no text by themselves as \\xNN."""
+    """A token as text; bytes that are not text by themselves as \\xNN."""
 
     def decode(token: int) -> str:
         if token >= len(tokenizer.tokens):

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from srmlab.cli.shared import OfModel, at_least
+from srmlab.cli.shared import RunsModel, aligned, at_least
 from srmlab.errors import UserError
 
 if TYPE_CHECKING:
     from srmlab.data import Manifest
     from srmlab.models import LanguageModel
-    from srmlab.training.run import RunConfig
     from srmlab.training.run_text import RunText
 
 
 @dataclass(kw_only=True)
-class Command(OfModel):
+class Command(RunsModel):
     """Measure accuracy on a task or on puzzles: a problem counts if the whole answer is right.
 
     The problems are held out: they are on the validation side of the data's split. Recurrent models are
     also run at other depths than in training, with the same weights. Brackets are 95 % Wilson intervals.
 
     A puzzle model is run on the test puzzles of its data, or on your own file, and scored after every
-    segment. --show prints boards with what each segment changed.
+    segment; --show prints boards with what each segment changed.
 
     Example:
         srmlab prepare task:hops --out data/hops --tokenizer byte
@@ -41,7 +40,7 @@ class Command(OfModel):
     task: str | None = None
     """A task by name; by default the one the model was trained on."""
     difficulty: tuple[int, ...] = ()
-    """Difficulties to test; by default those of the data, or else the task's default ones."""
+    """Difficulties to test; by default those of the data, or the task's own."""
     depth: tuple[int, ...] = ()
     """Layers (HRM: high cycles) to run; by default powers of two up to twice the trained depth."""
     problems: int = 200
@@ -63,42 +62,33 @@ class Command(OfModel):
     batch_size: int = 64
     """Problems per batch."""
 
-    def run(self) -> None:
+    def result(self) -> dict[str, Any]:
         from srmlab.training.initial import model_of
-        from srmlab.training.run import run_config
 
-        at_least(self, problems=1, batch_size=1, votes=1)
+        at_least(self, problems=1, batch_size=1, votes=1, segments=1, depth=1)
         path = self.subject()
         if not model_of(path).causal:
-            self.run_puzzles(path, run_config(path))
-            return
-        for name in ("segments", "votes", "file", "show"):
+            from srmlab.cli.solve_puzzles import measure
+
+            self.refuse("task", "difficulty", "document_mask", why=f"is for text, and {path} solves puzzles")
+            return measure(path, self)
+        why = f"is for puzzles, and {path} was trained on text"
+        self.refuse("segments", "votes", "file", "show", why=why)
+        return self.solve(path)
+
+    def refuse(self, *options: str, why: str) -> None:
+        for name in options:
             if getattr(self, name) != Command.__dataclass_fields__[name].default:
-                raise UserError(f"--{name}: is for puzzles, and {path} was trained on text")
-        answer = self.solve(path)
-        print(json.dumps(answer, indent=2) if self.json else "\n".join(lines(answer)))
+                raise UserError(f"--{name.replace('_', '-')}: {why}")
 
-    def run_puzzles(self, path: Path, run: RunConfig | None) -> None:
-        import srmlab
-        from srmlab.cli.solve_puzzles import SHOWN, lines, measure, open_subject, play
-        from srmlab.training.distributed import device_of
+    def lines(self, result: dict[str, Any]) -> Iterable[str]:
+        if "task" in result:
+            return task_lines(result)
+        from srmlab.cli.solve_puzzles import lines
 
-        for name in ("task", "difficulty", "document_mask"):
-            if getattr(self, name):
-                raise UserError(f"--{name.replace('_', '-')}: is for text, and {path} solves puzzles")
-        if low := [n for n in (*self.depth, 1 if self.segments is None else self.segments) if n < 1]:
-            raise UserError(f"--depth, --segments {low[0]}: must be at least 1")
-        subject = open_subject(path, srmlab.load(path, device=device_of(self.device)), run, self)
-        answer, found = measure(subject, self)
-        if self.json:
-            print(json.dumps(answer, indent=2))
-            return
-        for board in range(min(SHOWN, len(found)) if self.show else 0):
-            print("\n".join(play(subject.kind, found, board)) + "\n")
-        print("\n".join(lines(answer)))
+        return lines(result)
 
     def solve(self, path: Path) -> dict[str, Any]:
-        from srmlab.progress import Display
         from srmlab.tasks.accuracy import Accuracy, solved
         from srmlab.training.run_text import open_text
 
@@ -110,7 +100,7 @@ class Command(OfModel):
         drawn = {difficulty: self.draw(task, difficulty, manifest) for difficulty in difficulties}
         models = self.models(text.model)
         found = []
-        with Display(show=not self.json) as display:
+        with self.display() as display:
             solving = display.task("solving", len(models) * sum(map(len, drawn.values())), "problems")
             count = 0
             for (depth, deep), (difficulty, problems) in product(models.items(), drawn.items()):
@@ -144,8 +134,8 @@ class Command(OfModel):
         data = text.training_data()
         if text.run is not None and data.fingerprint != text.run.data_fingerprint:
             raise UserError(
-                f"{data.path} is not what {text.path} was trained on: give that as --data, or its problems "
-                "may be among those of the training"
+                f"{data.path} is not what {text.path} was trained on: give its training data as --data, "
+                "or the problems may have been trained on"
             )
         return data.manifest
 
@@ -169,16 +159,13 @@ class Command(OfModel):
         )
         if not problems:
             raise UserError(
-                f"{task} of difficulty {difficulty} has no problem that is held out of training: "
-                "choose another --difficulty"
+                f"{task} of difficulty {difficulty} has no held-out problems: choose another --difficulty"
             )
         return problems
 
     def models(self, model: LanguageModel) -> dict[int, LanguageModel]:
         """The model at every depth asked for, all on the same weights."""
         trained = model.depth
-        if low := [depth for depth in self.depth if depth < 1]:
-            raise UserError(f"--depth {low[0]}: must be at least 1")
         usual = (trained,) if not model.recurrent else (*powers_of_two(2 * trained), trained, 2 * trained)
         depths = sorted(set(self.depth or usual))
         return {depth: model if depth == trained else model.at_depth(depth) for depth in depths}
@@ -192,7 +179,7 @@ def powers_of_two(most: int) -> list[int]:
     return [2**n for n in range(most.bit_length()) if 2**n <= most]
 
 
-def lines(answer: dict[str, Any]) -> list[str]:
+def task_lines(answer: dict[str, Any]) -> list[str]:
     """A table: one row a difficulty, one column a depth."""
     from srmlab.tasks import find_task
     from srmlab.tasks.accuracy import Accuracy
@@ -205,10 +192,9 @@ def lines(answer: dict[str, Any]) -> list[str]:
     depths = sorted({depth for _, depth in cells})
     trained = answer["trained_depth"]
     titles = [f"depth {depth}{' (trained)' if depth == trained else ''}" for depth in depths]
-    counts = find_task(answer["task"]).counts
-    table = [f"{counts:<18}{'problems':>8}" + "".join(f"{title:>24}" for title in titles)]
+    table = [[find_task(answer["task"]).counts, "problems", *titles]]
     for difficulty in difficulties:
-        shown = "".join(f"{cells[difficulty, depth]!s:>24}" for depth in depths)
-        table.append(f"{difficulty:<18}{cells[difficulty, depths[0]].problems:>8}{shown}")
-    seed = f"seed {answer['seed']}"
-    return [*table, f"{answer['task']}: new problems whose whole answer is right [95 % interval]; {seed}"]
+        row = [cells[difficulty, depth] for depth in depths]
+        table.append([str(difficulty), str(row[0].problems), *map(str, row)])
+    note = f"{answer['task']}: new problems whose whole answer is right [95 % interval]"
+    return [aligned(table), f"{note}; seed {answer['seed']}"]

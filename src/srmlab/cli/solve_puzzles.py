@@ -3,103 +3,96 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from srmlab.cli.shared import aligned
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
 from srmlab.models.loss import IGNORE
-from srmlab.puzzles import Kind, PuzzleBatch, Puzzles, evaluation_puzzles, find_kind
+from srmlab.puzzles import Kind, Puzzles, evaluation_puzzles, find_kind
+from srmlab.storage import load
 from srmlab.tasks.accuracy import Z95, Accuracy
 from srmlab.training.config import TrainConfig
+from srmlab.training.distributed import device_of
 from srmlab.training.plan import check_board
-from srmlab.training.run import RunConfig
+from srmlab.training.run import RunConfig, run_config
 from srmlab.training.run_puzzles import puzzles_of
 from srmlab.training.solving import Solving, solve, vote
 
 if TYPE_CHECKING:
     from srmlab.cli.solve import Command
+    from srmlab.progress import Display
 
 SHOWN = 3  # boards that --show prints
 RATED_BY = {"sudoku": "search nodes", "maze": "way", "arc": "answer's cells"}
 ATTEMPTS = {"arc": 2}  # answers that count, by family; elsewhere one
 
 
-@dataclass(frozen=True)
-class Subject:
-    """A puzzle model with the boards it is tried on."""
-
-    path: Path
-    model: LanguageModel
-    training: TrainConfig
-    puzzles: Puzzles
-
-    @property
-    def kind(self) -> Kind:
-        return self.puzzles.kind
-
-    @property
-    def from_file(self) -> bool:
-        return self.puzzles.path.is_file()
-
-    def batches(self, batch_size: int, limit: int) -> Iterator[PuzzleBatch]:
-        return evaluation_puzzles(self.puzzles, batch_size, limit)
+# --- counting -----------------------------------------------------------------------------------------------
 
 
-def open_subject(path: Path, model: LanguageModel, run: RunConfig | None, command: Command) -> Subject:
-    """The boards: a file's, those of a folder, or those that the run or the model comes with."""
+def measure(path: Path, command: Command) -> dict[str, Any]:
+    """The boards of a file, of a folder, or those that the run or the model comes with."""
+    run = run_config(path)
+    model, training = load(path, device=device_of(command.device)), run.training if run else TrainConfig()
     puzzles = puzzles_of(path, run, command.data, command.file, verify=False)
+    check(puzzles, path, model, run)
+    limit = min(command.problems, len(puzzles.test))
+    depths = sorted({depth for depth in command.depth if depth != model.depth})
+    how: dict[str, Any] = {"segments": command.segments or training.segments}
+    how["unknown_only"] = training.cells == "unknown"
+    with command.display() as display:
+        work = display.task("solving", limit * (1 + len(depths)), "boards")
+        runs: dict[int, Solving] = {}
+        for depth in (model.depth, *depths):
+            batches, before = evaluation_puzzles(puzzles, command.batch_size, limit), limit * len(runs)
+            runs[depth] = solve(
+                model,
+                batches,
+                puzzles.kind,
+                **how,
+                depth=None if depth == model.depth else depth,
+                progress=lambda done, before=before: work.update(before + done),
+            )
+        found = runs[model.depth]
+        answer = about(path, model, puzzles, training, found)
+        answer["by_depth"] = [{"depth": depth, **after(one, -1)} for depth, one in runs.items()]
+        if command.votes > 1:
+            answer["votes"] = counted_votes(model, puzzles, command, limit, how, display)
+    if command.show and not command.json:
+        for board in range(min(SHOWN, len(found))):
+            print("\n".join(play(puzzles.kind, found, board)) + "\n")
+    return answer
+
+
+def check(puzzles: Puzzles, path: Path, model: LanguageModel, run: RunConfig | None) -> None:
+    """Refuse boards of another kind than the model's."""
     known = find_kind(run.puzzles) if run and run.puzzles else None
     if known is not None and puzzles.kind != known:
         raise UserError(
-            f"{puzzles.path} holds {puzzles.kind.name}, and {path} was trained on {known.name}: give its own"
+            f"{puzzles.path} holds {puzzles.kind.name}, and {path} was trained on {known.name}: "
+            "give puzzles of that kind"
         )
     check_board(model.config, puzzles)
     if not len(puzzles.test):
         raise UserError(
             f"{puzzles.path} has no test puzzles: prepare it with a --val-fraction, or give --file"
         )
-    return Subject(path, model, run.training if run else TrainConfig(), puzzles)
 
 
-# --- counting -----------------------------------------------------------------------------------------------
-
-
-def measure(subject: Subject, command: Command) -> tuple[dict[str, Any], Solving]:
-    from srmlab.progress import Display
-
-    model, training = subject.model, subject.training
-    segments = command.segments or training.segments
-    limit = min(command.problems, len(subject.puzzles.test))
-    depths = sorted({depth for depth in command.depth if depth != model.depth})
-    how = {"segments": segments, "unknown_only": training.cells == "unknown"}
-    with Display(show=not command.json) as display:
-        work = display.task("solving", limit * (1 + len(depths)), "boards")
-        batches = subject.batches(command.batch_size, limit)
-        found = solve(model, batches, subject.kind, **how, progress=work.update)
-        depths_found = [summed(found, model.depth)]
-        for done, depth in enumerate(depths, 1):
-            batches = subject.batches(command.batch_size, limit)
-            deeper = solve(model, batches, subject.kind, **how, depth=depth)
-            depths_found.append(summed(deeper, depth))
-            work.update(limit * (1 + done))
-        answer = about(subject, found, limit) | {"by_depth": depths_found}
-        if command.votes > 1:
-            answer["votes"] = counted_votes(subject, command, limit, how, display)
-    return answer, found
-
-
-def counted_votes(subject: Subject, command: Command, limit: int, how: dict[str, Any], display: Any) -> dict:
-    if subject.from_file:
-        raise UserError("--votes: needs the symmetries of a folder; give --data, without --file")
+def counted_votes(
+    model: LanguageModel, puzzles: Puzzles, command: Command, limit: int, how: Any, display: Display
+) -> dict[str, Any]:
+    if puzzles.path.is_file():
+        raise UserError("--votes needs the symmetries of a data folder: give --data instead of --file")
     voting = display.task("voting", command.votes, "symmetries")
-    attempts = ATTEMPTS.get(subject.kind.family, 1)
+    attempts = ATTEMPTS.get(puzzles.kind.family, 1)
     right = vote(
-        subject.model,
-        subject.puzzles,
+        model,
+        puzzles,
         votes=command.votes,
         attempts=attempts,
         limit=limit,
@@ -107,29 +100,28 @@ def counted_votes(subject: Subject, command: Command, limit: int, how: dict[str,
         **how,
         progress=voting.update,
     )
-    return {"votes": command.votes, "attempts": attempts, **share(int(right.sum()), limit)}
+    return {"votes": command.votes, "attempts": attempts, **share(right)}
 
 
-def about(subject: Subject, found: Solving, limit: int) -> dict[str, Any]:
-    halting = subject.training.halting
-    halts = found.halts(halting)
+def about(
+    path: Path, model: LanguageModel, puzzles: Puzzles, training: TrainConfig, found: Solving
+) -> dict[str, Any]:
+    halts = found.halts(training.halting)
+    last = after(found, -1)
     return {
-        "model": str(subject.path),
-        "puzzles": f"{'' if subject.from_file else 'test puzzles of '}{subject.puzzles.path}",
-        "kind": subject.kind.name,
-        "boards": limit,
+        "model": str(path),
+        "puzzles": f"{'' if puzzles.path.is_file() else 'test puzzles of '}{puzzles.path}",
+        "kind": puzzles.kind.name,
+        "boards": len(found),
         "segments": len(found.right),
-        "trained_segments": subject.training.segments,
-        "trained_depth": subject.model.depth,
-        "halting": halting,
-        "solved": share(int(found.right[-1].sum()), limit),
-        "cells": mean_share(found.cells[-1]),
-        "halted": {**share(int(found.at(halts).sum()), limit), "segments": float(halts.mean())},
-        "by_segment": [
-            {"segment": s + 1, **share(int(right.sum()), limit), "cells": mean_share(cells)}
-            for s, (right, cells) in enumerate(zip(found.right, found.cells, strict=True))
-        ],
-        "by_difficulty": by_difficulty(found, subject.puzzles.test.ratings[:limit], halts),
+        "trained_segments": training.segments,
+        "trained_depth": model.depth,
+        "halting": training.halting,
+        "solved": {name: value for name, value in last.items() if name != "cells"},
+        "cells": last["cells"],
+        "halted": {**share(found.at(halts)), "segments": float(halts.mean())},
+        "by_segment": [{"segment": s + 1, **after(found, s)} for s in range(len(found.right))],
+        "by_difficulty": by_difficulty(found, puzzles.test.ratings[: len(found)], halts),
     }
 
 
@@ -138,29 +130,23 @@ def by_difficulty(found: Solving, ratings: np.ndarray, halts: np.ndarray) -> lis
     edges = np.unique(np.quantile(ratings, [0, 0.25, 0.5, 0.75, 1], method="nearest"))
     groups = [(low, high) for low, high in zip(edges, [*(edges[1:] - 1)[:-1], edges[-1]], strict=False)]
     rows = []
-    for low, high in groups or [(int(edges[0]), int(edges[0]))]:
+    for low, high in groups or [(edges[0], edges[0])]:
         mine = (ratings >= low) & (ratings <= high)
-        if not mine.any():
-            continue
-        right = int(found.right[-1][mine].sum())
-        rows.append(
-            {"from": int(low), "to": int(high), **share(right, int(mine.sum()))}
-            | {"cells": mean_share(found.cells[-1][mine]), "segments": float(halts[mine].mean())}
-        )
+        if mine.any():
+            segments = {"segments": float(halts[mine].mean())}
+            rows.append({"from": int(low), "to": int(high), **after(found, -1, mine), **segments})
     return rows
 
 
-def summed(found: Solving, depth: int) -> dict[str, Any]:
-    return {
-        "depth": depth,
-        **share(int(found.right[-1].sum()), len(found)),
-        "cells": mean_share(found.cells[-1]),
-    }
+def after(found: Solving, segment: int, boards: np.ndarray | slice = slice(None)) -> dict[str, Any]:
+    """What is right after a segment: whole boards, and cells."""
+    return {**share(found.right[segment][boards]), "cells": mean_share(found.cells[segment][boards])}
 
 
-def share(right: int, boards: int) -> dict[str, Any]:
-    low, high = Accuracy(right, boards).interval
-    return {"right": right, "of": boards, "share": right / boards, "low": low, "high": high}
+def share(right: np.ndarray) -> dict[str, Any]:
+    found = Accuracy(int(right.sum()), len(right))
+    low, high = found.interval
+    return {"right": found.right, "of": found.problems, "share": found.share, "low": low, "high": high}
 
 
 def mean_share(shares: np.ndarray) -> dict[str, float]:
@@ -173,44 +159,37 @@ def mean_share(shares: np.ndarray) -> dict[str, float]:
 # --- showing ------------------------------------------------------------------------------------------------
 
 
-def lines(answer: dict[str, Any]) -> list[str]:
+def lines(answer: dict[str, Any]) -> Iterator[str]:
     """Tables for a terminal."""
-    difficulty = RATED_BY[answer["kind"].partition(":")[0]]
-    table = [f"{difficulty:<18}{'boards':>8}{'solved':>24}{'cells right':>24}{'segments used':>16}"]
-    for row in answer["by_difficulty"]:
-        name = f"{row['from']} – {row['to']}" if row["to"] > row["from"] else str(row["from"])
-        table.append(
-            f"{name:<18}{row['of']:>8}{shown(row):>24}{shown(row['cells']):>24}{row['segments']:>16.1f}"
-        )
-    halted = answer["halted"]
-    table.append(
-        f"{'all':<18}{answer['boards']:>8}{shown(answer['solved']):>24}{shown(answer['cells']):>24}"
-        f"{halted['segments']:>16.1f}"
-    )
-    table += ["", f"{'segment':<18}{'':>8}{'solved':>24}{'cells right':>24}"]
-    rows = answer["by_segment"]
-    table += [
-        f"{row['segment']:<18}{'':>8}{shown(row):>24}{shown(row['cells']):>24}"
-        for row in rows
-        if row["segment"] in {1, 2, 4, 8, 16, 32, 64, len(rows)}
-    ]
+
+    def table(head: str, rows: dict[str, dict[str, Any]]) -> str:
+        cells = [[name, shown(row), shown(row["cells"])] for name, row in rows.items()]
+        return aligned([[head, "solved", "cells right"], *cells])
+
+    halted, last = answer["halted"], answer["by_segment"][-1]
+    heads = [RATED_BY[answer["kind"].partition(":")[0]], "boards", "solved", "cells right", "segments used"]
+    rows = [heads]
+    for row in [*answer["by_difficulty"], last | {"segments": halted["segments"]}]:
+        low, high = row.get("from", "all"), row.get("to", "all")
+        name = str(low) if low == high else f"{low} – {high}"
+        rows.append([name, str(row["of"]), shown(row), shown(row["cells"]), f"{row['segments']:.1f}"])
+    yield aligned(rows)
+    marked = {1, 2, 4, 8, 16, 32, 64, last["segment"]}
+    by_segment = [row for row in answer["by_segment"] if row["segment"] in marked]
+    yield "\n" + table("segment", {str(row["segment"]): row for row in by_segment})
     if len(answer["by_depth"]) > 1:
-        table += ["", f"{'depth':<18}{'':>8}{'solved':>24}{'cells right':>24}"]
-        for row in sorted(answer["by_depth"], key=lambda row: row["depth"]):
-            trained = " (trained)" if row["depth"] == answer["trained_depth"] else ""
-            name = f"{row['depth']}{trained}"
-            table.append(f"{name:<18}{'':>8}{shown(row):>24}{shown(row['cells']):>24}")
-    table.append("")
+        by_depth = {row["depth"]: row for row in answer["by_depth"]}
+        trained = {answer["trained_depth"]: " (trained)"}
+        yield "\n" + table("depth", {f"{n}{trained.get(n, '')}": by_depth[n] for n in sorted(by_depth)})
+    yield ""
     if answer["halting"] != "fixed":
-        table.append(f"halting where q says so: {shown(halted)} solved in {halted['segments']:.1f} segments")
+        yield f"halting where q says so: {shown(halted)} solved in {halted['segments']:.1f} segments"
     if "votes" in answer:
         votes = answer["votes"]
         attempts = f", {votes['attempts']} attempts" if votes["attempts"] > 1 else ""
-        table.append(f"by a vote of {votes['votes']} symmetries{attempts}: {shown(votes)} solved")
-    what = (
-        f"{answer['kind']}, {answer['puzzles']}: whole boards, and unknown cells, after {answer['segments']}"
-    )
-    return [*table, f"{what} segments [95 % interval]"]
+        yield f"by a vote of {votes['votes']} symmetries{attempts}: {shown(votes)} solved"
+    yield f"{answer['kind']}, {answer['puzzles']}:"
+    yield f"whole boards, and unknown cells, after {answer['segments']} segments [95 % interval]"
 
 
 def shown(row: dict[str, float]) -> str:
@@ -218,7 +197,7 @@ def shown(row: dict[str, float]) -> str:
 
 
 def play(kind: Kind, found: Solving, board: int) -> Iterator[str]:
-    """A board as it is given, and after every segment that changed it: what changed, and what is wrong."""
+    """A board as given, and after every segment that changed it: what changed, and what is wrong."""
     yield f"board {board + 1}"
     yield kind.drawing(found.inputs[board])
     given, label, before = ~found.unknown[board], found.labels[board], found.inputs[board]
@@ -238,7 +217,7 @@ def play(kind: Kind, found: Solving, board: int) -> Iterator[str]:
             since = s
         before = after
     if since < len(found.answers):
-        yield f"\nsegments {since + 1} to {len(found.answers)}: as it is"
+        yield f"\nsegments {since + 1} to {len(found.answers)}: no change"
 
 
 def place(kind: Kind, cell: int) -> str:

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from srmlab.cli.dictionary import Learning, chosen_layers
+from srmlab.cli.dictionary import Activation, Learning, chosen_layers
 from srmlab.errors import UserError
 
 if TYPE_CHECKING:
     from srmlab.dictionaries import Dictionary, Transcoders
     from srmlab.dictionaries.curve import AnyQuality
     from srmlab.models import LanguageModel
-    from srmlab.progress import Task
     from srmlab.training.run_text import RunText
 
 
@@ -32,26 +31,25 @@ class Command(Learning):
     """Active features (L0)."""
     seeds: int = 2
     """Seeds per setting, counting from --seed."""
-    activations: tuple[Literal["topk", "batchtopk", "jumprelu"], ...] = ("topk", "batchtopk", "jumprelu")
+    activations: tuple[Activation, ...] = ("topk", "batchtopk", "jumprelu")
     of: Literal["states", "mlp", "attention", "step"] = "states"
     """SAEs of states, or transcoders of a part of every step."""
     layers: tuple[str, ...] = ("last",)
-    """Of states: the states after which layers: last, every, or numbers from 0."""
+    """Of states: layers whose output to learn: last, every, or 0, 1 …"""
     tokens: int = 200_000
     """Tokens to train each on."""
     twin: bool = False
-    """Also train each on an untrained model of the same shape: what is there without training."""
+    """Also train each on an untrained twin, as a null."""
     eval_tokens: int = 8_192
     """Validation tokens to measure on."""
     out: Path | None = None
-    """Folder to write; by default dictionaries/sparsity-LAYERS (or -OF) in the run, or beside an export."""
+    """Folder to write; by default dictionaries/sparsity-LAYERS (or -OF) in the run, or next to an export."""
 
     def learn(self) -> dict[str, Any]:
         from srmlab import dictionaries
         from srmlab.analysis.null import twins
         from srmlab.figures import save_all
         from srmlab.files import sealed_folder
-        from srmlab.progress import Display
 
         if self.seeds < 1 or not self.k or not self.activations:
             raise UserError("give at least one of --k, --seeds and --activations")
@@ -63,12 +61,14 @@ class Command(Learning):
         others = [twin for _, twin in twins(text.model, self.seeds)] if self.twin else []
         held_out = text.batches(self.batch_size, self.eval_tokens)
         found: dict[str, list[AnyQuality]] = {"found": [], "shuffled": [], "untrained": []}
-        with Display(show=not self.json) as display:
+        with self.display() as display:
             task = display.task("learning", steps * len(cells) * (2 if self.twin else 1), "steps")
             done = 0
             for kind, k, seed in cells:
                 for model in (text.model, *others[seed : seed + 1]):
-                    learned = self.learned(model, text, steps, kind, k, self.seed + seed, task, done)
+                    options = self.options(task, steps, done, f"{kind} k = {k}: ")
+                    options |= {"k": k, "activation": kind, "seed": self.seed + seed}
+                    learned = self.learned(model, text, options)
                     done += steps
                     if model is text.model:
                         found["found"].append(measured(model, learned, held_out))
@@ -96,31 +96,11 @@ class Command(Learning):
         }
 
     def learned(
-        self,
-        model: LanguageModel,
-        text: RunText,
-        steps: int,
-        kind: Any,
-        k: int,
-        seed: int,
-        task: Task,
-        done: int,
+        self, model: LanguageModel, text: RunText, options: dict[str, Any]
     ) -> Dictionary | Transcoders:
         from srmlab import dictionaries
 
-        options: dict[str, Any] = {
-            "steps": steps,
-            "features": self.features,
-            "k": k,
-            "lr": self.lr,
-            "seed": seed,
-            "activation": kind,
-            "dead": self.dead,
-            "progress": lambda step, left: task.update(
-                done + step, f"{kind} k = {k}: {left:.1%} unexplained"
-            ),
-        }
-        batch = text.training_batches(self.batch_size, seed).batch
+        batch = text.training_batches(self.batch_size, options["seed"]).batch
         if self.of == "states":
             return dictionaries.learn(model, batch, layers=chosen_layers(self.layers), **options)
         return dictionaries.learn_transcoders(model, batch, of=self.of, **options)

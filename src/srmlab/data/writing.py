@@ -1,16 +1,17 @@
-"""What preparation writes to disk: shards that grow token by token, and the hashes seen so far. Both can be
-cut back to an earlier state and continued from there.
+"""What preparation writes to disk: shards that grow token by token, the hashes seen so far, and how far the
+source is read. All can be cut back to an earlier state and continued from there.
 """
 
 import os
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from io import FileIO
 from pathlib import Path
 
 import numpy as np
 
+from srmlab.data.corpora import FINGERPRINT_START
 from srmlab.data.errors import DataError
-from srmlab.data.shards import Shard
+from srmlab.data.shards import SPLITS, Shard
 from srmlab.files import occupied, sha256
 
 
@@ -18,6 +19,18 @@ def refuse_existing(out: Path) -> None:
     if occupied(out):
         kind = "already holds prepared data" if (out / "manifest.json").is_file() else "already exists"
         raise DataError(f"{out} {kind} and is never overwritten: choose another folder, or delete it")
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far the source is read; every field is what it is after the last document counted."""
+
+    read: int = 0  # documents, duplicates and blanks included
+    fingerprint: str = FINGERPRINT_START.hex()
+    duplicates: int = 0
+    blank: int = 0
+    documents: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
+    text_bytes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
 
 
 class Seen:
@@ -53,7 +66,7 @@ class Seen:
 
 
 class ShardWriter:
-    """Appends ids to the shards of one split; `state()` is all it takes to go on later."""
+    """Appends ids to the shards of one split; `state()` is all it takes to continue later."""
 
     def __init__(
         self, folder: Path, split: str, dtype: np.dtype, shard_tokens: int, state: dict | None

@@ -75,11 +75,7 @@ def judge_language_models(result: SweepResult) -> Findings:
             result.claim("… that has its FLOP", not_above, "srm-med", FLOP),
         ]
     pairs = [(GPT2, "gpt2"), ("hrm, x in both", "hrm"), ("trm, x in both", "trm"), ("transformer", GPT2)]
-    return lines + [result.compare(a, b) for a, b in pairs] + [result.ranking(*names(result))]
-
-
-def names(result: SweepResult) -> list[str]:
-    return [cell.name for cell in result.cells]
+    return lines + [result.compare(a, b) for a, b in pairs] + [result.ranking()]
 
 
 def backprop_depth(scale: Scale) -> list[Cell]:
@@ -220,7 +216,7 @@ def judge_connection(result: SweepResult) -> Findings:
 
 
 def hrm_x(scale: Scale) -> list[Cell]:
-    """HRM and TRM where x enters L alone or both nets, HRM without H, and SRM beside them."""
+    """HRM and TRM where x enters L alone or both nets, HRM without H, and SRM next to them."""
     if scale == "paper":
         hrm, trm, single, srm = (preset(name) for name in ("hrm", "trm", "hrm-single", "srm-med"))
     else:
@@ -366,7 +362,6 @@ EXPERIMENTS = {
         Experiment(
             name="hrm-x",
             question="Is HRM behind because of its connection, or because H never sees the tokens?",
-            claim="",
             cells=hrm_x,
             verdict=judge_hrm_x,
         ),
@@ -380,7 +375,6 @@ EXPERIMENTS = {
         Experiment(
             name="test-depth",
             question="Can a trained model be run for more or fewer layers than in training?",
-            claim="",
             cells=backprop_depth,
             verdict=judge_test_depth,
             axis="layers in the gradient (l)",
@@ -392,7 +386,6 @@ EXPERIMENTS = {
         Experiment(
             name="optimizers",
             question="Does the form of Adam-atan2 matter, and is it better than AdamW?",
-            claim="",
             cells=optimizers,
             verdict=judge_optimizers,
         ),

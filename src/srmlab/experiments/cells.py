@@ -1,4 +1,4 @@
-"""What the cells of most experiments are made of: one SRM, of which one thing is changed, trained one way."""
+"""What the cells of most experiments are made of: one SRM with one thing changed, trained one way."""
 
 from __future__ import annotations
 

@@ -26,7 +26,6 @@ POLL = 0.5  # seconds
 
 @dataclass
 class Outcome:
-    done: list[int] = field(default_factory=list)
     failed: dict[int, str] = field(default_factory=dict)  # job → the last line it said
     signal: int = 0
 
@@ -63,7 +62,6 @@ def on_this_machine(
                     continue
                 del running[slot]
                 if process.returncode == 0:
-                    outcome.done.append(number)
                     report(number, "done")
                 elif not outcome.signal:
                     outcome.failed[number] = last_line(log) or f"exit code {process.returncode}"
@@ -75,7 +73,7 @@ def on_this_machine(
 
 
 def start(plan: Path, number: int, slot: int, workers: int, log: Path) -> subprocess.Popen[bytes]:
-    """A process of its own for one job, with its share of the machine."""
+    """A separate process for one job, with its share of the machine."""
     import torch
 
     threads = max(1, len(os.sched_getaffinity(0)) // workers)
@@ -95,7 +93,7 @@ def start(plan: Path, number: int, slot: int, workers: int, log: Path) -> subpro
 
 
 def on_a_cluster(plan: Path, cluster: str, options: dict[str, Any], wait: bool) -> list[str]:
-    """Submit what is not done as one array; the jobs' ids. With `wait`, not before they have ended."""
+    """Submit the unfinished jobs as one array and return their ids; with `wait`, once they have ended."""
     try:
         import submitit
     except ImportError:

@@ -50,7 +50,17 @@ class Cell:
     @property
     def flops_per_token(self) -> int:
         """Of training, mean over the depths that it is done at."""
-        return round(TrainingDepth.of(self.training, self.model).mean_flops())
+        return round(TrainingDepth(self.training, self.model).mean_flops())
+
+    @property
+    def tokens(self) -> int:
+        """Seen by each run."""
+        return self.training.steps * self.training.tokens_per_step(self.model.context)
+
+    @property
+    def flops(self) -> int:
+        """Of a whole run."""
+        return self.tokens * self.flops_per_token
 
     @property
     def folder(self) -> str:
@@ -70,9 +80,9 @@ class Cell:
 class Experiment:
     name: str
     question: str
-    claim: str  # the paper's, or none of its
     cells: Callable[[Scale], list[Cell]]
     verdict: Callable[[SweepResult], list[Claim | str]]
+    claim: str = ""  # the paper's, if it has one
     axis: str = ""  # what x is; without it the figure ranks the cells
     test_depth: int = 0  # also measure the loss at depths up to this
     margin: float | None = MARGIN  # differences (nats) within it count as none; named before any run

@@ -1,4 +1,4 @@
-"""The family: every recursive model the paper stands beside, on the same bench.
+"""The family: SRM next to the other recursive models, under the same conditions.
 
 All have the parameters of SRM-med (what is left goes into the MLPs) and see the same tokens; each searches
 its own best rate. Their arithmetic differs, and is shown beside every loss; a transformer with SRM's FLOP
@@ -77,7 +77,7 @@ def judge(result: SweepResult) -> list[Claim | str]:
     lines: list[Claim | str] = [
         result.claim(f"SRM is better than {other}", below, SRM, other, of=len(others)) for other in others
     ]
-    lines.append(result.ranking(*(cell.name for cell in result.cells)))
+    lines.append(result.ranking())
     lines += [line for cell in result.cells if (line := result.depth_line(cell.name))]
     return lines + [line for cell in result.cells if (line := cheapest(result, cell.name))]
 
@@ -103,7 +103,6 @@ def cheapest(result: SweepResult, name: str) -> str:
 FAMILY = Experiment(
     name="family",
     question="How does SRM compare with other models that reuse their weights, and at what cost?",
-    claim="",
     cells=cells,
     verdict=judge,
     test_depth=32,

@@ -26,7 +26,7 @@ import numpy as np
 
 from srmlab.errors import UserError
 from srmlab.models import outline
-from srmlab.storage.metrics_file import iter_metrics
+from srmlab.storage.metrics_file import Losses
 from srmlab.training.run import run_config
 
 EXPONENTS = np.geomspace(0.01, 3.0, 600)
@@ -144,9 +144,8 @@ def read_curve(run: str | Path) -> Curve:
     config = run_config(folder)
     if config is None:
         raise UserError(f"{folder} has no run.json: give run directories of `srmlab train` or `sweep`")
-    rows = [row for row in iter_metrics(folder / "metrics.jsonl") if "loss" in row and "event" not in row]
-    losses = np.array([row["loss"] for row in rows], dtype=float)
-    steps = np.array([row["step"] for row in rows], dtype=float)
+    found = Losses.read(folder / "metrics.jsonl")
+    losses, steps = np.array(found.training, dtype=float), np.array(found.steps, dtype=float)
     after = steps > SKIPPED * steps.max() if len(steps) else np.array([], dtype=bool)
     if after.sum() < FEWEST:
         raise UserError(f"{folder} has {int(after.sum())} steps to fit: train for {2 * FEWEST} or more")

@@ -17,7 +17,7 @@ from typing import Any
 from srmlab.errors import UserError
 from srmlab.experiments.experiment import Cell, Experiment
 from srmlab.experiments.rates import FIRST_SEED
-from srmlab.experiments.runs import depths_file, diverged, exits_file, read_run, read_search
+from srmlab.experiments.runs import DEPTHS, EXITS, diverged, read_run, read_search
 from srmlab.files import write_file
 from srmlab.models import config_from_dict
 from srmlab.training.config import TrainConfig
@@ -88,7 +88,7 @@ def read_plan(path: str | Path) -> list[Job]:
     try:
         return [Job(**job) for job in json.loads(Path(path).read_text(encoding="utf-8"))]
     except (OSError, ValueError, TypeError) as error:
-        raise UserError(f"{path} is no plan of a sweep ({error}): start `srmlab sweep` again") from None
+        raise UserError(f"{path} is not the plan of a sweep ({error}): start `srmlab sweep` again") from None
 
 
 def run_job(plan: str, number: int) -> int:
@@ -106,7 +106,7 @@ def run_job(plan: str, number: int) -> int:
             return 0
         if result.signal:
             return result.exit_code
-    if job.test_depth and not depths_file(run).is_file():
+    if job.test_depth and not (run / DEPTHS).is_file():
         measure_depths(run, job.data, job.test_depth)
     return 0
 
@@ -125,11 +125,11 @@ def measure_depths(run: Path, data: str, max_depth: int) -> None:
     context = model.config.context
     batches = list(evaluation_batches(tokens, context, 8, DEPTH_WINDOWS * context, spread=True))
     exits = spending(model, batches)
-    write_file(exits_file(run), json.dumps([asdict(one) for one in exits]) + "\n")
+    write_file(run / EXITS, json.dumps([asdict(one) for one in exits]) + "\n")
     deepest = min(max_depth, 2 * model.depth) if model.recurrent else model.depth
     found = depth(model, batches, max_depth=max(deepest, model.depth))
     losses = {int(d): float(loss) for d, loss in zip(found.depths, found.loss, strict=True)}
-    write_file(depths_file(run), json.dumps(losses) + "\n")
+    write_file(run / DEPTHS, json.dumps(losses) + "\n")
 
 
 if __name__ == "__main__":

@@ -183,8 +183,8 @@ class SweepResult:
         other = [f"{ratio:.3g} × the {name}" for name, ratio in sizes.items() if name not in equal]
         return ", ".join([*([f"equal {' and '.join(equal)}"] if equal else []), *other])
 
-    def ranking(self, *names: str) -> str:
-        known = sorted((self[name].mean, name) for name in names if name in self)
+    def ranking(self) -> str:
+        known = sorted((cell.mean, cell.name) for cell in self.cells)
         return " < ".join(f"{name} {mean:.3f}" for mean, name in known) + "." if len(known) > 1 else ""
 
     def spread(self, *names: str) -> str:
@@ -248,6 +248,9 @@ class SweepResult:
 
     def markdown(self, experiment: Experiment) -> str:
         heads, rows = self.table()
+        margin = ""
+        if experiment.margin is not None:
+            margin = f"; within ±{experiment.margin:g} nats, the margin named beforehand, they count as none"
         lines = [f"# {experiment.name}, {self.scale}", "", experiment.question, ""]
         if experiment.claim:
             lines += [f"The paper: {experiment.claim}", ""]
@@ -265,7 +268,7 @@ class SweepResult:
             f"{self.data['source']} ({self.data['vocab_size']} token ids). Training, validation and paper "
             "are losses in nats per token (the paper's on OpenWebText), ± the standard deviation over seeds; "
             "tokens, FLOP and time are those of one whole run. Differences are paired by seed, with a 95 % "
-            f"interval{margin_words(experiment.margin)}.",
+            f"interval{margin}.",
             "",
             f"Made by `srmlab sweep {self.experiment} --scale {self.scale}`.",
         ]
@@ -324,14 +327,6 @@ def table_row(cell: CellResult) -> list[str]:
         f"{cell.mean:.3f}{spread}",
         str(len(cell.runs)),
     ]
-
-
-def margin_words(margin: float | None) -> str:
-    return (
-        ""
-        if margin is None
-        else f"; within ±{margin:g} nats, the margin named beforehand, they count as none"
-    )
 
 
 def short(number: float) -> str:

@@ -15,10 +15,10 @@ from srmlab.experiments.experiment import Cell, Experiment, Scale
 from srmlab.experiments.rates import FIRST_SEED, Search
 from srmlab.experiments.results import CellResult, Run, SweepResult
 from srmlab.models import outline
-from srmlab.storage.metrics_file import iter_metrics
+from srmlab.storage.metrics_file import LAST_STEPS, is_step, iter_metrics
 
-LAST_STEPS = 200  # the paper's "training loss" is the mean of so many, here at most a fifth of the run
 CURVE_POINTS = 60
+DEPTHS, EXITS = "depths.json", "exits.json"  # beside a run's log: what was measured after training
 
 
 def collect(
@@ -47,7 +47,7 @@ def cell_result(cell: Cell, search: Search, runs: list[Run]) -> CellResult:
         paper=cell.paper,
         parameters=outline(cell.model).num_parameters(),
         training_flops_per_token=cell.flops_per_token,
-        tokens=cell.training.steps * cell.training.tokens_per_step(cell.model.context),
+        tokens=cell.tokens,
         model=cell.model.to_dict(),
         training=cell.training.to_dict(),
         runs=runs,
@@ -81,20 +81,21 @@ def read_run(folder: Path, cell: Cell, seed: int, test_depth: int = 0) -> Run | 
     losses: list[float] = []
     val_loss, seconds = None, 0.0
     for row in iter_metrics(metrics):
-        if "loss" in row and "event" not in row:
+        if is_step(row):
             losses.append(row.get("parts", {}).get("cross_entropy", row["loss"]))
             seconds += cell.training.tokens_per_step(cell.model.context) / row["tokens_per_second"]
         if row["step"] == cell.training.steps:
             val_loss = row.get("val_loss", val_loss)
-    depths = read_measured(depths_file(folder))
+    depths = read_measured(folder / DEPTHS)
     if val_loss is None or (test_depth and depths is None):
         return None
+    # the paper's training loss, here of a fifth of the run at most
     last = losses[-min(LAST_STEPS, max(1, len(losses) // 5)) :]
     run = Run(seed, float(np.mean(last)), val_loss, seconds, thinned(losses))
     if not test_depth:
         return run
     measured = {int(depth): float(loss) for depth, loss in depths.items()}
-    return replace(run, depths=measured, exits=read_measured(exits_file(folder)))
+    return replace(run, depths=measured, exits=read_measured(folder / EXITS))
 
 
 def diverged(folder: Path) -> bool:
@@ -111,14 +112,6 @@ def thinned(losses: list[float]) -> list[tuple[int, float]]:
         (int(step), round(float(values[max(0, step - 1 - step // 20) : step + step // 20].mean()), 4))
         for step in steps
     ]
-
-
-def depths_file(folder: Path) -> Path:
-    return folder / "depths.json"
-
-
-def exits_file(folder: Path) -> Path:
-    return folder / "exits.json"
 
 
 def read_measured(file: Path) -> Any:

@@ -1,4 +1,4 @@
-"""Experiment `training-depth`: at how much less arithmetic is the loss of the paper's recipe to be had?
+"""Experiment `training-depth`: how much less arithmetic reaches the loss of the paper's recipe?
 
 The recipe trains at n = 8 layers with gradient through the last l = 4. Here n is smaller, or it grows from
 few layers to all, or it is drawn for every batch (`--depth-schedule`): at equal tokens, and with as many
@@ -61,7 +61,6 @@ def judge(result: SweepResult) -> Findings:
 EXPERIMENT = Experiment(
     name="training-depth",
     question="How much less compute reaches the loss of eight layers with gradient through four?",
-    claim="",
     cells=cells,
     verdict=judge,
     axis="layers in training (n)",

@@ -35,9 +35,9 @@ from srmlab.explorer.session import Session
 from srmlab.explorer.tracing import heads_of
 from srmlab.files import sealed
 from srmlab.models import LanguageModel
-from srmlab.storage import load
+from srmlab.storage import load, saved_tokenizer
 from srmlab.training.run_puzzles import reads_puzzles
-from srmlab.training.run_text import TEXT, place_for, read_text, tokenizer_of
+from srmlab.training.run_text import TEXT, place_for, read_text
 
 REFERENCE_WINDOWS = 16  # windows of evaluation text the mean states are taken over
 SMALL = 20_000_000  # parameters up to which one thread is quicker than two
@@ -236,7 +236,7 @@ def checkpoint_folders(path: Path) -> list[Path]:
 
 
 def _tokenizer(path: Path) -> Tokenizer:
-    tokenizer = tokenizer_of(path)
+    tokenizer = saved_tokenizer(path)
     if tokenizer is None:
         raise UserError(f"{path} has no tokenizer beside it: export the model with one, or give the run")
     return tokenizer

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+LAST_STEPS = 200  # the paper's "training loss" is the mean of the last so many
 
 
 def iter_metrics(path: Path) -> Iterator[dict[str, Any]]:
@@ -22,3 +25,47 @@ def iter_metrics(path: Path) -> Iterator[dict[str, Any]]:
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """All rows of a `metrics.jsonl`."""
     return list(iter_metrics(path))
+
+
+def is_step(row: dict[str, Any]) -> bool:
+    """Whether a row is of a step that was taken: not of an evaluation, nor of a loss that is not finite."""
+    return "loss" in row and "event" not in row
+
+
+@dataclass
+class Losses:
+    """What a log says of a run's losses, up to a step."""
+
+    step: int = 0  # the last
+    tokens: int = 0
+    steps: list[int] = field(default_factory=list)
+    training: list[float] = field(default_factory=list)  # of every step, nats per token
+    validation: dict[int, float] = field(default_factory=dict)  # by step
+    solved: float | None = None  # share of the test puzzles, at the last evaluation
+
+    @classmethod
+    def read(cls, path: Path, until: int | None = None) -> Losses:
+        """Of a `metrics.jsonl`, if it is there."""
+        found = cls()
+        for row in iter_metrics(path) if path.is_file() else ():
+            if until is not None and row.get("step", 0) > until:
+                break
+            found.step, found.tokens = row.get("step", found.step), row.get("tokens", found.tokens)
+            found.solved = row.get("val_solved", found.solved)
+            if is_step(row):
+                found.steps.append(row["step"])
+                found.training.append(row["loss"])
+            if "val_loss" in row:
+                found.validation[row["step"]] = row["val_loss"]
+        return found
+
+    @property
+    def mean(self) -> float | None:
+        """The training loss as the paper gives it."""
+        last = self.training[-LAST_STEPS:]
+        return sum(last) / len(last) if last else None
+
+    @property
+    def last(self) -> float | None:
+        """The last validation loss."""
+        return next(reversed(self.validation.values()), None)

@@ -41,9 +41,8 @@ class RunDirectory:
 
     @classmethod
     def find(cls, path: str | Path) -> RunDirectory | None:
-        """The run behind a path, if there is one: the path itself, or two folders above a checkpoint."""
-        path = Path(path)
-        return next((run for run in (cls(path), cls(path.parent.parent)) if run.exists()), None)
+        """The run behind a path, if there is one: the path itself, or the one a checkpoint belongs to."""
+        return next((run for run in map(cls, homes(path)) if run.exists()), None)
 
     def exists(self) -> bool:
         return (self.path / RECORD).is_file()
@@ -116,7 +115,7 @@ class RunDirectory:
             file = open(self.path / ".lock", "w")  # noqa: SIM115
         except OSError as error:
             raise UserError(
-                f"cannot write to {self.path} ({error.strerror}): give yourself permission, or copy the run"
+                f"cannot write to {self.path} ({error.strerror}): fix its permissions, or copy the run"
             ) from None
         with file:
             try:
@@ -126,3 +125,10 @@ class RunDirectory:
                     f"{self.path} is being trained by another process: wait for it to end"
                 ) from None
             yield
+
+
+def homes(path: str | Path) -> Iterator[Path]:
+    """The folders that may hold what belongs to a model: its own and, for a checkpoint, the run's."""
+    yield Path(path)
+    if (checkpoints := Path(path).absolute().parent).name == "checkpoints":
+        yield checkpoints.parent

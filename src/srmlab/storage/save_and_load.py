@@ -19,9 +19,9 @@ from safetensors.torch import save_file
 from srmlab import data, pretrained
 from srmlab.data import Tokenizer
 from srmlab.errors import UserError
-from srmlab.files import occupied, sealed_folder
+from srmlab.files import refuse_existing, sealed_folder, writing
 from srmlab.models import LanguageModel, build, config_from_dict
-from srmlab.storage.run_directory import RunDirectory
+from srmlab.storage.run_directory import RunDirectory, homes
 from srmlab.storage.weights import (
     MODEL,
     contiguous,
@@ -40,17 +40,12 @@ def save(model: LanguageModel, path: str | Path, tokenizer: Tokenizer | None = N
         kind = type(tokenizer).__name__
         raise UserError(f"the tokenizer is a {kind}, not one of srmlab.data; save the model without it")
     path = Path(path)
-    if occupied(path):
-        raise UserError(f"{path} exists and is not overwritten: choose another folder, or delete it")
-    try:
-        with sealed_folder(path) as folder:
-            write_json(folder / "config.json", {"model": model.config.to_dict()})
-            save_file(contiguous(model_tensors(model)), folder / MODEL)
-            if tokenizer is not None:
-                tokenizer.save(folder / "tokenizer")
-    except OSError as error:
-        reason = error.strerror or error
-        raise UserError(f"cannot write {path} ({reason}): choose another folder, or make room") from None
+    refuse_existing(path, "folder")
+    with writing(path, "folder"), sealed_folder(path) as folder:
+        write_json(folder / "config.json", {"model": model.config.to_dict()})
+        save_file(contiguous(model_tensors(model)), folder / MODEL)
+        if tokenizer is not None:
+            tokenizer.save(folder / "tokenizer")
     return path
 
 
@@ -87,13 +82,13 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
 
 
 def saved_tokenizer(path: str | Path) -> Tokenizer | None:
-    """The tokenizer that lies beside the weights, if one does."""
-    path = named(path)
-    folder = path if (path / "tokenizer.json").is_file() else path / "tokenizer"
-    if not any((folder / name).is_file() for name in ("tokenizer.json", "about.json")):
-        return None
-    RunDirectory(path).check_seal()
-    return data.load_tokenizer(folder)
+    """The tokenizer that was saved with a run, a checkpoint or an export, if one was."""
+    for home in homes(named(path)):
+        folder = home if (home / "tokenizer.json").is_file() else home / "tokenizer"
+        if any((folder / name).is_file() for name in ("tokenizer.json", "about.json")):
+            RunDirectory(home).check_seal()
+            return data.load_tokenizer(folder)
+    return None
 
 
 def is_huggingface(path: str | Path) -> bool:

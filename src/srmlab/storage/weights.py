@@ -101,7 +101,7 @@ def verify_files(path: Path) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """One of the JSON files beside the weights."""
+    """One of the JSON files next to the weights."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         version = content["format"]

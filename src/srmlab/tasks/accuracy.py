@@ -105,7 +105,7 @@ def _solved_batch(model: LanguageModel, rows: list[tuple[list[int], list[int]]],
 
 
 def _batch(rows: list[tuple[list[int], list[int]]], filler: int) -> Batch:
-    """Questions with their answers, of which the answers are the targets."""
+    """Questions with their answers; only the answers are targets."""
     width = max(len(before) + len(answer) for before, answer in rows) - 1
     inputs = torch.full((len(rows), width), filler)  # behind the answer anything may stand: models are causal
     targets = torch.full((len(rows), width), IGNORE)

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from srmlab.data import DataError, Document
+from srmlab.data import DataError, Document, Source
 from srmlab.data.corpora import text_digest
 from srmlab.data.preparation import split_of
 from srmlab.tasks.problems import Problem, find_task, problems
@@ -34,7 +34,7 @@ PATIENCE = 20  # draws for every problem that is expected, before a small task c
 
 
 @dataclass(frozen=True)
-class TaskCorpus:
+class TaskCorpus(Source):
     """A source of documents for `srmlab.data.prepare`."""
 
     task: str
@@ -72,10 +72,6 @@ class TaskCorpus:
     @property
     def difficulties(self) -> range:
         return range(self.low, self.high + 1)
-
-    @property
-    def total_bytes(self) -> int | None:
-        return None
 
     def documents(self) -> Iterator[Document]:
         """The difficulties in turn."""

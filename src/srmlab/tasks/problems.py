@@ -130,7 +130,7 @@ def sudoku_grids() -> np.ndarray:
 
 
 def maze(random: Random, side: int) -> Problem:
-    """From S to E, up, down, left or right, around the walls #, of which there are three in ten cells."""
+    """From S to E, up, down, left or right, around the walls #, which fill three cells in ten."""
     while True:
         cells = ["#" if random.random() < 0.3 else "." for _ in range(side * side)]
         start, end = random.sample(range(side * side), 2)
@@ -184,9 +184,6 @@ def register(name: str, task: Task) -> None:
 
 def find_task(name: str) -> Task:
     if name not in TASKS:
-        raise UserError(f"no task is called {name!r}{nearest(name, list(TASKS)) or _known()}")
+        hint = nearest(name, list(TASKS)) or f"; there are {', '.join(TASKS)}"
+        raise UserError(f"no task is called {name!r}{hint}")
     return TASKS[name]
-
-
-def _known() -> str:
-    return f"; there are {', '.join(TASKS)}"

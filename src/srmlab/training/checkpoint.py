@@ -113,7 +113,7 @@ def save_checkpoint(
     except (OSError, SafetensorError, CheckpointException) as error:
         raise CheckpointError(
             f"cannot write {folder} ({_reason(error)}): the checkpoints before it are intact; "
-            "make room, or give yourself permission, and `srmlab resume` the run"
+            "free some space or fix the permissions, then `srmlab resume` the run"
         ) from None
 
 

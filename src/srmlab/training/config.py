@@ -45,7 +45,7 @@ class Computation:
     batch_size: int = count(512)
     """Sequences per step, over all devices and micro-batches."""
     context: int | None = count(None)
-    """Tokens per sequence; the model's context if not given."""
+    """Tokens per sequence; by default the model's context."""
     seed: int = bounded(0, lambda seed: 0 <= seed < 2**63, "must be 0 or more")
     """Seed of the data order and of dropout."""
     document_mask: bool = False
@@ -77,8 +77,7 @@ class Computation:
     depth_schedule: str = bounded(
         CONSTANT, is_schedule, 'must be "constant", "poisson", or such as "grow:2", "draw:2" or "draw:2/1"'
     )
-    """Levels a step runs: the model's, growing to it (grow:2), or drawn for every step (draw:2, poisson); /1:
-    of the gradient, too."""
+    """Levels per step: the model's, growing (grow:2) or drawn (draw:2, poisson); /1: gradient depth too."""
     dtype: Literal["float32", "bfloat16", "auto"] = "float32"
     """Of the matrix products (autocast); weights and optimizer stay float32. auto: bfloat16 on a GPU."""
 
@@ -96,8 +95,7 @@ class Computation:
     ema: float = bounded(0.0, lambda ema: 0 <= ema < 1, "must be in [0, 1); 0 is none", **LATER)
     """Puzzles: decay of a moving average of the weights, which is then the saved model; 0: none."""
     puzzle_lr: float = bounded(1e-2, lambda lr: lr >= 0, "must be 0 or more", **LATER)
-    """Puzzles: peak learning rate of the puzzle embeddings, which are updated by the sign of their
-    gradient."""
+    """Puzzles: peak learning rate of the puzzle embeddings (sign updates)."""
     augment: bool = dataclasses.field(default=True, metadata=LATER)
     """Puzzles: apply a random symmetry to each example."""
 
@@ -124,8 +122,7 @@ class Execution:
     wandb: str | None = None
     """Also log to this Weights & Biases project."""
     on_nonfinite: OnNonfinite = "stop"
-    """At NaN or Inf: stop, skip the batch, or rewind to the last checkpoint and continue with later
-    batches."""
+    """At NaN or Inf: stop, skip the batch, or rewind to the last checkpoint and take later batches."""
 
     # the machine
     device: str = "auto"

@@ -52,9 +52,7 @@ def depth_at(
     if schedule == POISSON:
         rate = np.exp(random.normal(np.log(depth) - SPREAD**2 / 2, SPREAD))
         return 1 + int(random.poisson(rate)), None
-    match = FORM.fullmatch(schedule)
-    assert match is not None
-    kind, least, least_gradient = match[1], int(match[2]), int(match[3]) if match[3] else None
+    kind, least, least_gradient = _read(schedule)
     if kind == "grow":
 
         def pick(low: int, high: int) -> int:
@@ -68,24 +66,24 @@ def depth_at(
     return n, None if least_gradient is None else min(n, pick(least_gradient, gradient_depth))
 
 
+def _read(schedule: str) -> tuple[str, int, int | None]:
+    """Of "grow:2/1" or "draw:2": the kind, and the least levels, of all and in the gradient."""
+    match = FORM.fullmatch(schedule)
+    assert match is not None
+    return match[1], int(match[2]), int(match[3]) if match[3] else None
+
+
 class TrainingDepth:
     """The depth of every step of one run, and its arithmetic."""
 
-    def __init__(self, schedule: str, model: ModelConfig, *, steps: int, seed: int, context: int) -> None:
-        self.schedule, self.model, self.context = schedule, model, context
-        self.steps, self.seed = steps, seed
+    def __init__(self, training: TrainConfig, model: ModelConfig) -> None:
+        self.schedule, self.steps, self.seed = training.depth_schedule, training.steps, training.seed
+        self.model, self.context = model, training.context or model.context
         meta: LanguageModel = outline(model)
         self.depth, self.gradient_depth = meta.depth, meta.depth - (meta.gradient_from or 0)
         self.flops = cache(self._flops)
         if not self.constant:
             self.check()
-
-    @classmethod
-    def of(cls, training: TrainConfig, model: ModelConfig) -> TrainingDepth:
-        """That of a model's training as it is configured."""
-        context = training.context or model.context
-        schedule, steps = training.depth_schedule, training.steps
-        return cls(schedule, model, steps=steps, seed=training.seed, context=context)
 
     @property
     def constant(self) -> bool:
@@ -118,14 +116,13 @@ class TrainingDepth:
         if self.schedule == POISSON:
             self.model.at_depth(self.depth)
             return
-        match = FORM.fullmatch(self.schedule)
-        assert match is not None
+        _, levels, in_gradient = _read(self.schedule)
         for what, least, own in (
-            ("levels", match[2], self.depth),
-            ("levels in the gradient", match[3], self.gradient_depth),
+            ("levels", levels, self.depth),
+            ("levels in the gradient", in_gradient, self.gradient_depth),
         ):
-            if least is not None and int(least) > own:
+            if least is not None and least > own:
                 raise UserError(
-                    f"depth_schedule = {self.schedule!r}: the model has {own} {what}; start from no more"
+                    f"depth_schedule = {self.schedule!r}: the model has {own} {what}; start from at most that"
                 )
-        self.model.at_depth(int(match[2]), int(match[3]) if match[3] else None)
+        self.model.at_depth(levels, in_gradient)

@@ -147,7 +147,7 @@ def device_of(name: str, local_rank: int = 0) -> torch.device:
             device = torch.device("cuda", local_rank)
         if (device.index or 0) >= torch.cuda.device_count():
             raise UserError(
-                f"device = {name!r}: there are {torch.cuda.device_count()} GPUs; start no more processes"
+                f"device = {name!r}: there are {torch.cuda.device_count()} GPUs; start fewer processes"
             )
     return device
 

@@ -1,7 +1,7 @@
 """How good a model is on text it has not seen: loss, perplexity and bits per byte, each with its standard
 error.
 
-The tokens of a window share their context, so they are no independent samples; windows nearly are. Standard
+The tokens of a window share their context, so they are not independent samples; windows nearly are. Standard
 errors are therefore those of a mean over windows. Perplexity and bits per byte are functions of sums over
 windows, and get theirs by the delta method.
 """
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srmlab.data import Batch, EvaluationBatches, Tokenizer, Tokens, evaluation_batches, num_windows
+from srmlab.data import Batch, EvaluationBatches, Tokenizer
 from srmlab.errors import UserError
 from srmlab.models import Exit, HookPoint, LanguageModel
 from srmlab.models import loss as cross_entropies
@@ -100,24 +100,13 @@ def token_losses(model: LanguageModel, batch: Batch, exit: Exit | None = None) -
 
 
 def validation_loss(
-    model: LanguageModel,
-    tokens: Tokens,
-    world: World,
-    *,
-    context: int,
-    batch_size: int,
-    limit_tokens: int,
-    document_mask: bool = False,
-    marks: tuple[int, ...] | None = None,
-    spread: bool = False,
-    interrupted: Callable[[], bool] = lambda: False,
+    model: LanguageModel, batches: EvaluationBatches, world: World, interrupted: Callable[[], bool]
 ) -> float | None:
     """The mean loss over all processes, batch by batch in turn; None if interrupted.
 
     Every process makes the same number of calls, as a sharded model needs: one that has run out gets a batch
     that does not count.
     """
-    batches = evaluation_batches(tokens, context, batch_size, limit_tokens, marks, document_mask, spread)
     total = count = 0.0
     with model.evaluating():
         for turn in zip_longest(*[iter(batches)] * world.size):
@@ -142,10 +131,6 @@ def state_norms(model: LanguageModel, tokens: Tensor) -> dict[str, list[float]]:
     with model.evaluating(), model.hooks([(model.watched_sites, keep)]):
         model(tokens.to(model.device), tokens.to(model.device))
     return norms
-
-
-def can_evaluate(tokens: Tokens, context: int) -> bool:
-    return num_windows(tokens, context) > 0
 
 
 def check_vocabulary(model_vocab: int, data_vocab: int, data: object, *, trained: bool = False) -> None:

@@ -104,7 +104,7 @@ def begin(
     *,
     again: bool,
 ) -> InitialWeights:
-    """What to write into `run.json`; of a run that goes on, what is there: its source may be gone."""
+    """What to write into `run.json`; when resuming, what is already there: its source may be gone."""
     if again:
         saved, given = RunConfig.read(run.path).init_from, Path(path).absolute()
         return saved if saved and saved.path.is_relative_to(given) else InitialWeights(given, "")

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from srmlab.data import Batch, Batches, TokenData
+from srmlab.data import Batch, Batches, TokenData, evaluation_batches, num_windows
 from srmlab.models import LanguageModel
 from srmlab.training.depth import TrainingDepth
 from srmlab.training.distributed import World, distribute, gradient_sync
-from srmlab.training.evaluation import can_evaluate, state_norms, validation_loss
+from srmlab.training.evaluation import state_norms, validation_loss
 from srmlab.training.metrics import MetricsLog
 from srmlab.training.objective import Objective
 from srmlab.training.run import RunConfig
@@ -28,7 +28,7 @@ class Language(Objective):
         self.batches = Batches(
             data.train, self.context, config.batch_size, config.seed, self.marks, config.document_mask
         )
-        self.depth = TrainingDepth.of(config, plan.model)
+        self.depth = TrainingDepth(config, plan.model)
         self.call = distribute(model, world)
 
     def backward(self, step: int, offset: int) -> dict[str, float]:
@@ -72,23 +72,15 @@ class Language(Objective):
         return size if self.depth.constant else size | {"depth": depth[0]}
 
     def can_evaluate(self) -> bool:
-        return can_evaluate(self.data.val, self.context)
+        return num_windows(self.data.val, self.context) > 0
 
     def evaluate(self, interrupted: Callable[[], bool]) -> dict[str, Any] | None:
         config, val = self.config, self.data.val
+        size = config.batch_size // (self.world.size * config.accumulate)
+        limit, spread = max(config.eval_tokens, self.context), config.eval_windows == "spread"
+        batches = evaluation_batches(val, self.context, size, limit, self.marks, config.document_mask, spread)
         with self.autocast():
-            loss = validation_loss(
-                self.model,
-                val,
-                self.world,
-                context=self.context,
-                batch_size=config.batch_size // (self.world.size * config.accumulate),
-                limit_tokens=max(config.eval_tokens, self.context),
-                document_mask=config.document_mask,
-                marks=self.marks,
-                spread=config.eval_windows == "spread",
-                interrupted=interrupted,
-            )
+            loss = validation_loss(self.model, batches, self.world, interrupted)
             if loss is None:
                 return None
             sample = torch.from_numpy(val.read(0, self.context))[None]

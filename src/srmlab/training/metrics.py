@@ -154,7 +154,7 @@ class WeightsAndBiases:
 
 
 def wandb_id(run: Path) -> str:
-    """The id of a run, drawn the first time; that of runs begun before ids were drawn is their name."""
+    """The id of a run, drawn the first time; runs from before ids were drawn have their name."""
     file = run / WANDB_ID
     if not file.is_file():
         write_file(file, run.name if (run / "wandb").is_dir() else secrets.token_hex(8))

@@ -1,4 +1,4 @@
-"""What the training loop asks of an objective: which turns its data into a loss, and carries its own state.
+"""What the training loop asks of an objective, which turns data into a loss and carries its own state.
 
 Text is one (`language`), puzzles are another (`segments`). The loop owns the rest: the rate, the optimizer,
 checkpoints, what is not finite, signals, the log.
@@ -65,8 +65,8 @@ class Objective:
         return {}
 
     def state(self) -> dict[str, Tensor]:
-        """What a checkpoint needs beside the weights and the optimizer, the same for any number of processes;
-        all of them call this.
+        """What a checkpoint needs besides weights and optimizer, the same for any number of processes; all of
+        them call this.
         """
         return {}
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from srmlab.storage.metrics_file import iter_metrics
+from srmlab.storage.metrics_file import Losses
 from srmlab.storage.run_directory import RunDirectory
 from srmlab.training.distributed import World
-
-TRAINING_LOSS_STEPS = 200  # the paper's "training loss" is the mean of the last so many
 
 
 @dataclass(frozen=True)
@@ -29,17 +26,5 @@ class TrainResult:
     @classmethod
     def read(cls, run: RunDirectory, step: int, signal: int, world: World) -> TrainResult:
         """After `step`; the losses, which only the main process reads, are those of the log."""
-        losses: list[float] = []
-        val_loss = val_solved = None
-        for row in iter_metrics(run.metrics) if world.main else ():
-            val_loss = row.get("val_loss", val_loss)
-            val_solved = row.get("val_solved", val_solved)
-            if "loss" in row and "event" not in row:
-                losses.append(row["loss"])
-        return cls(run.path, step, mean_of_last(losses), val_loss, val_solved, signal)
-
-
-def mean_of_last(losses: Sequence[float]) -> float | None:
-    """The training loss of a run, as the paper gives it."""
-    last = losses[-TRAINING_LOSS_STEPS:]
-    return sum(last) / len(last) if last else None
+        found = Losses.read(run.metrics) if world.main else Losses()
+        return cls(run.path, step, found.mean, found.last, found.solved, signal)

@@ -7,12 +7,13 @@ product on this machine.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from srmlab.data import ANSWER, Batches, TokenData, evaluation_batches
+from srmlab.data import ANSWER, Batches, TokenData, evaluation_batches, num_windows
 from srmlab.errors import UserError
 from srmlab.models import ModelConfig, build, outline
 from srmlab.progress import Display, duration, si
@@ -20,7 +21,7 @@ from srmlab.puzzles import PuzzleBatches, Puzzles
 from srmlab.training.config import TrainConfig
 from srmlab.training.depth import TrainingDepth
 from srmlab.training.distributed import World
-from srmlab.training.evaluation import can_evaluate, check_vocabulary
+from srmlab.training.evaluation import check_vocabulary
 from srmlab.training.footprint import Layout, layouts, peak_bytes
 from srmlab.training.metrics import check_writers
 from srmlab.training.objective import Data
@@ -51,7 +52,7 @@ def check_plan(plan: RunConfig, data: Data, world: World) -> None:
         check_puzzles(plan, data, world)
         return
     if not model.causal:
-        raise UserError(f"{data.path} is text, and the model reads puzzles: prepare some, as sudoku:4x4")
+        raise UserError(f"{data.path} is text, and the model reads puzzles: prepare sudoku:4x4, say")
     check_vocabulary(model.vocab_size, data.vocab_size, data.path)
     context = config.context or model.context
     if context > model.context:
@@ -62,7 +63,7 @@ def check_plan(plan: RunConfig, data: Data, world: World) -> None:
     batches.windows(0, world.rank, world.size, 0, config.accumulate)
     if config.answers_only:
         check_answers(data, context, config)
-    TrainingDepth.of(config, model)
+    TrainingDepth(config, model)
 
 
 def check_puzzles(plan: RunConfig, data: Puzzles, world: World) -> None:
@@ -111,7 +112,7 @@ def check_answers(data: TokenData, context: int, config: TrainConfig) -> None:
     """Refuse text in which nothing would be learned: no window holds a question with its answer."""
     marks, limit = data.tokenizer.answer_marks, max(config.eval_tokens, context)
     for split, tokens, tokens_read in (("training", data.train, None), ("validation", data.val, limit)):
-        if can_evaluate(tokens, context):
+        if num_windows(tokens, context):
             spread = config.eval_windows == "spread"
             batches = evaluation_batches(
                 tokens, context, config.batch_size, tokens_read, marks, spread=spread
@@ -123,41 +124,8 @@ def check_answers(data: TokenData, context: int, config: TrainConfig) -> None:
                 )
 
 
-@dataclass(frozen=True)
-class Plan:
-    parameters: int
-    context: int
-    tokens_per_step: int
-    tokens: int
-    epochs: float
-    training_flops_per_token: int
-    flops: float
-    state_bytes: int  # weights, gradients and optimizer, per device
-    activation_bytes: int  # the rest of the step's peak, per device
-    peak_flops: float  # of one device: a measured matrix product
-    devices: int
-    seconds_at_peak: float
-    gpu_bytes: dict[str, int]  # the peak of a step on each GPU, by layout; of models for GPUs
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def lines(self) -> list[str]:
-        memory = self.state_bytes + self.activation_bytes
-        gpus = [f"  {layout:<27}{si(peak)}" for layout, peak in self.gpu_bytes.items()]
-        return [
-            f"parameters   {self.parameters:,}",
-            f"tokens       {self.tokens:,} ({self.tokens_per_step:,} a step, {self.epochs:.3g} epochs)",
-            f"arithmetic   {self.flops:.3g} FLOP ({self.training_flops_per_token / 1e9:.3g} GFLOP a token)",
-            f"memory       {si(memory)} per device: {si(self.state_bytes)} weights, gradients and "
-            f"optimizer, up to {si(self.activation_bytes)} activations",
-            f"time         {duration(self.seconds_at_peak)} at the {self.peak_flops / 1e9:,.0f} GFLOP/s of a "
-            f"matrix product on {self.devices} × this; {duration(2 * self.seconds_at_peak)} at half that",
-            *(["on GPUs      memory of each, an estimate", *gpus] if gpus else []),
-        ]
-
-
-def make_plan(run: RunConfig, data: Data, world: World) -> Plan:
+def cost_of(run: RunConfig, data: Data, world: World) -> dict[str, Any]:
+    """What a run would take; memory is per device."""
     config = run.training
     model = outline(run.model)
     alone = replace(config, batch_size=config.batch_size // world.size)
@@ -169,32 +137,49 @@ def make_plan(run: RunConfig, data: Data, world: World) -> Plan:
         epochs = slots / config.segments / PuzzleBatches(data).epoch_examples
     else:
         context = config.context or run.model.context
-        flops = round(TrainingDepth.of(config, run.model).mean_flops())
+        flops = round(TrainingDepth(config, run.model).mean_flops())
         epochs = Batches(data.train, context, config.batch_size).epoch(config.steps)
     tokens = config.steps * config.batch_size * context
     parameters = model.num_parameters()
-    state = 16 * parameters // (world.size if world.strategy == "fsdp" else 1)
     layout = Layout(recompute=config.activation_checkpointing, gpu=world.device.type == "cuda")
     peak = config.peak_flops or measure_peak(world.device, config.compute_dtype(world.device))
-    return Plan(
-        parameters=parameters,
-        context=context,
-        tokens_per_step=config.batch_size * context,
-        tokens=tokens,
-        epochs=epochs,
-        training_flops_per_token=flops,
-        flops=float(flops) * tokens,
-        state_bytes=state,
-        activation_bytes=max(0, peak_bytes(run.model, alone, layout) - 16 * parameters),
-        peak_flops=peak,
-        devices=world.size,
-        seconds_at_peak=float(flops) * tokens / (peak * world.size),
-        gpu_bytes=gpu_bytes(run) if parameters >= FOR_GPUS and world.size == 1 else {},
-    )
+    return {
+        "parameters": parameters,
+        "context": context,
+        "tokens_per_step": config.batch_size * context,
+        "tokens": tokens,
+        "epochs": epochs,
+        "training_flops_per_token": flops,
+        "flops": float(flops) * tokens,
+        # weights, gradients and optimizer, then the rest of the step's peak
+        "state_bytes": 16 * parameters // (world.size if world.strategy == "fsdp" else 1),
+        "activation_bytes": max(0, peak_bytes(run.model, alone, layout) - 16 * parameters),
+        "peak_flops": peak,  # of one device: a measured matrix product
+        "devices": world.size,
+        "seconds_at_peak": float(flops) * tokens / (peak * world.size),
+        "gpu_bytes": gpu_bytes(run) if parameters >= FOR_GPUS and world.size == 1 else {},
+    }
+
+
+def cost_lines(cost: dict[str, Any]) -> Iterator[str]:
+    """The same for a terminal."""
+    state, activations, seconds = cost["state_bytes"], cost["activation_bytes"], cost["seconds_at_peak"]
+    speed = f"{cost['devices']} × {cost['peak_flops'] / 1e9:,.0f} GFLOP/s (a matrix product here)"
+    yield f"parameters   {cost['parameters']:,}"
+    per_step = f"{cost['tokens_per_step']:,} per step"
+    yield f"tokens       {cost['tokens']:,} ({per_step}, {cost['epochs']:.3g} epochs)"
+    per_token = f"{cost['training_flops_per_token'] / 1e9:.3g} GFLOP per token"
+    yield f"arithmetic   {cost['flops']:.3g} FLOP ({per_token})"
+    memory = f"training state {si(state)}, activations up to {si(activations)}"
+    yield f"memory       {si(state + activations)} per device: {memory}"
+    yield f"time         {duration(seconds)} at {speed}, {duration(2 * seconds)} at half that"
+    if cost["gpu_bytes"]:
+        yield "on GPUs      estimated memory of each"
+        yield from (f"  {layout:<27}{si(peak)}" for layout, peak in cost["gpu_bytes"].items())
 
 
 def gpu_bytes(run: RunConfig) -> dict[str, int]:
-    """The peak of a step on each GPU, however many there are."""
+    """The peak of a step on each GPU, by layout."""
     found: dict[str, int] = {}
     every = layouts(gpu=True)
     with Display() as display:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-from srmlab.errors import UserError
 from srmlab.files import sweep_leftovers
+from srmlab.models import config_from_dict
 from srmlab.storage.run_directory import RunDirectory
 from srmlab.storage.weights import (
     CheckpointError,
@@ -15,7 +16,7 @@ from srmlab.storage.weights import (
     no_checkpoint,
     read_json,
 )
-from srmlab.training.config import TrainConfig, identity, refuse_changes
+from srmlab.training.config import TrainConfig
 from srmlab.training.run import RunConfig
 
 
@@ -32,12 +33,11 @@ def choose_checkpoint(run: RunDirectory, plan: RunConfig, report: Callable[[str]
 
 def refuse_foreign(checkpoint: Path, run: RunDirectory, plan: RunConfig) -> None:
     about = read_json(checkpoint / "training.json")
-    model = read_json(checkpoint / "config.json")["model"]
-    training = TrainConfig.from_dict(about["training"])
-    fix = (
-        f"{checkpoint} was made by something else than {run.path / 'run.json'} says; restore one or the other"
+    saved = replace(
+        plan,
+        model=config_from_dict(read_json(checkpoint / "config.json")["model"]),
+        training=TrainConfig.from_dict(about["training"]),
+        data_fingerprint=about["data"]["fingerprint"],
     )
-    refuse_changes("the model", model, plan.model.to_dict(), fix)
-    refuse_changes("the training config", identity(training), identity(plan.training), fix)
-    if about["data"]["fingerprint"] != plan.data_fingerprint:
-        raise UserError(f"the data has changed since {checkpoint} was saved: {fix}")
+    record = run.path / "run.json"
+    saved.refuse_other(plan, f"{checkpoint} belongs to another run than {record}; restore one or the other")

@@ -1,4 +1,4 @@
-"""What a run is: the model, how it is trained, on which data, from which weights; `run.json`, with types.
+"""What a run is: the model, how it is trained, on which data, from which weights; a typed `run.json`.
 
     run = RunConfig.read("runs/nano")
     run.training.lr
@@ -75,7 +75,7 @@ class RunConfig:
 
     @classmethod
     def read(cls, path: str | Path) -> RunConfig:
-        """What a run was begun as."""
+        """What a run was started as."""
         run = RunDirectory(path)
         record = run.record()
         try:
@@ -92,9 +92,8 @@ class RunConfig:
         created = {"created": datetime.now(UTC).isoformat(timespec="seconds")}
         run.create(self.to_dict() | created, None if self.puzzles else self.data / "tokenizer")
 
-    def refuse_other(self, other: RunConfig, run: Path) -> None:
-        """A run goes on as what it was begun as: only the fields of execution may differ in `other`."""
-        fix = f"resume with what {run / 'run.json'} says, or start a new run"
+    def refuse_other(self, other: RunConfig, fix: str) -> None:
+        """A run continues as what it was started as: only the fields of execution may differ in `other`."""
         refuse_changes("the model", self.model.to_dict(), other.model.to_dict(), fix)
         refuse_changes("the training config", identity(self.training), identity(other.training), fix)
         if self.data_fingerprint != other.data_fingerprint:

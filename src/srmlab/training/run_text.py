@@ -11,7 +11,6 @@ that comes with a `validation.txt`, as the shipped one does, is evaluated on tha
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +30,7 @@ from srmlab.files import sealed
 from srmlab.models import LanguageModel
 from srmlab.pretrained import folder as shipped
 from srmlab.storage import load, saved_tokenizer
+from srmlab.storage.run_directory import homes
 from srmlab.training.distributed import device_of
 from srmlab.training.evaluation import check_vocabulary
 from srmlab.training.memory import keep_buffers
@@ -103,18 +103,18 @@ def open_text(
     trained = run.training if run else None
     context = context or (trained.context if trained else None) or model.config.context
     file = text or (None if data else text_of(path))
+    folder = data or (run.data if run else None)
     if file is not None:
         if answers_only:
             raise UserError(
                 "--answers-only: no document ends in a text file; give --data DIR instead of --text"
             )
-        tokenizer = tokenizer_of(path) or _tokenizer_of_data(path, data or (run.data if run else None), file)
+        tokenizer = saved_tokenizer(path) or _tokenizer_of_data(path, folder, file)
         tokens = read_text(file, tokenizer)
         digest = hashlib.sha256(tokens.read(0, len(tokens)).tobytes()).hexdigest()
         check_vocabulary(model.config.vocab_size, tokens.vocab_size, file, trained=True)
         context = min(context, max(1, len(tokens) - 1), longest or context)
         return RunText(path, run, model, tokenizer, None, tokens, f"{file.name} {digest[:12]}", context)
-    folder = data or (run.data if run else None)
     if folder is None:
         raise UserError(f"{path} does not say what it was trained on: give --data DIR")
     opened = open_tokens(folder, verify=verify)
@@ -151,29 +151,17 @@ def text_of(path: str | Path) -> Path | None:
     return next((home / TEXT for home in homes(path) if (home / TEXT).is_file()), None)
 
 
-def tokenizer_of(path: str | Path) -> Tokenizer | None:
-    """The tokenizer that was saved with a run, a checkpoint's run or an export, if one was."""
-    return next((found for home in homes(path) if (found := saved_tokenizer(home)) is not None), None)
-
-
-def homes(path: str | Path) -> Iterator[Path]:
-    """The folders that may hold what belongs to a model: its own and, of a checkpoint, the run's."""
-    yield Path(path)
-    if (checkpoints := Path(path).absolute().parent).name == "checkpoints":
-        yield checkpoints.parent
-
-
 def chosen(path: str | Path | None, pretrained: bool) -> Path:
     """The model a command is about: the path it was given, or the shipped one. (`--pretrained NAME` has
     become the path of that one.)
     """
     if (path is not None) == pretrained:
-        raise UserError("give one of them: a run such as runs/nano, or --pretrained")
+        raise UserError("give either a run, such as runs/nano, or --pretrained")
     return shipped() if path is None else Path(path)
 
 
 def place_for(path: Path, name: str, inside: str | None = None) -> Path:
-    """Where something about a model is written: into its run, as `name` or `inside`; beside it, if nothing
+    """Where something about a model is written: into its run, as `name` or `inside`; next to it, if nothing
     may be added to it; into the current folder, if it is a shipped model."""
     if (path / "run.json").is_file() and not sealed(path):
         return path / (name if inside is None else inside)

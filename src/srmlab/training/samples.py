@@ -19,7 +19,7 @@ PROMPT, WRITTEN = 16, 64  # tokens, at most
 
 
 def written_text(model: LanguageModel, tokenizer: Tokenizer, window: Tensor) -> str:
-    """The beginning of a window [T] of unseen text, and after a mark how the model goes on; always with the
+    """The beginning of a window [T] of unseen text, and after a mark how the model continues; always with the
     same seed, so that evaluations compare."""
     prompt = window[: min(PROMPT, max(1, model.config.context // 2))]
     count = min(WRITTEN, model.config.context - len(prompt))

@@ -57,7 +57,8 @@ def train(
             with world.only_main() as mine:
                 if mine and again:
                     held.enter_context(run.lock())
-                    RunConfig.read(out).refuse_other(this, run.path)
+                    fix = f"resume with what {run.path / 'run.json'} says, or start a new run"
+                    RunConfig.read(out).refuse_other(this, fix)
                 elif mine:
                     run.refuse_occupied()
                     this.create(run)
