@@ -76,7 +76,9 @@ def ship_text(run: Path, saved: RunConfig, folder: Path) -> None:
 
 
 def ship_boards(saved: RunConfig, folder: Path) -> None:
-    """All its test puzzles."""
+    """All its test puzzles; of the log every tenth step."""
+    rows = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_text("".join(row for row in rows if json.loads(row)["step"] % 10 == 0))
     puzzles = open_puzzles(saved.data)
     line, test = puzzles.kind.line, puzzles.test
     rows = zip(map(line, test.inputs), map(line, test.labels), test.ratings.tolist(), strict=True)
@@ -87,7 +89,8 @@ def ship_boards(saved: RunConfig, folder: Path) -> None:
 def ship_run(run: Path, saved: RunConfig, folder: Path, name: str) -> None:
     """What all have: the weights, the log, the record without this machine's paths, and how to train it."""
     with tempfile.TemporaryDirectory() as temporary:
-        export = srmlab.save(srmlab.load(run), Path(temporary) / "export", load_tokenizer(run))
+        tokenizer = None if saved.puzzles else load_tokenizer(run)
+        export = srmlab.save(srmlab.load(run), Path(temporary) / "export", tokenizer)
         shutil.copytree(export, folder, ignore=shutil.ignore_patterns("SHA256SUMS"), dirs_exist_ok=True)
     shutil.copy(run / "metrics.jsonl", folder)
     about = json.loads((run / "run.json").read_text())
