@@ -1,8 +1,15 @@
-"""Make src/srmlab/pretrained/srm-nano from a finished run:
+"""Make a folder of src/srmlab/pretrained from a finished run: srm-nano from one on text, sudoku from one on
+puzzles.
 
     python scripts/ship_pretrained.py runs/pretrained
+    python scripts/ship_pretrained.py runs/sudoku4
 
-The run is made by
+The second is made by
+
+    srmlab prepare sudoku:4x4 --out data/sudoku4
+    srmlab train srm-sudoku-nano --data data/sudoku4 --out runs/sudoku4
+
+and the first by
 
     srmlab prepare sotu --out data/sotu --tokenizer bpe:512
     srmlab train --config src/srmlab/pretrained/srm-nano/train.toml
@@ -27,47 +34,75 @@ import srmlab.training
 from srmlab.data import open_tokens
 from srmlab.dictionaries import load_transcoders, save_transcoders, transcoder_quality
 from srmlab.files import sealed_folder
+from srmlab.puzzles import open_puzzles
 from srmlab.storage import load_tokenizer
 from srmlab.training.run import RunConfig
+from srmlab.training.run_puzzles import BOARDS
 from srmlab.training.run_text import open_text
 
 EXCERPT = 16 * 256  # tokens of validation text
 DICTIONARY = "dictionaries/every-256-4"
 TRANSCODERS = "dictionaries/transcoders-mlp-128-4"
 EARLY = 250  # the step of the checkpoint to compare with
-TOML = """# srmlab train --config src/srmlab/pretrained/srm-nano/train.toml
-preset = "srm-nano"
-data = "data/sotu"
-out = "runs/pretrained"
-[training]
-"""
+PATHS = {"srm-nano": ("data/sotu", "runs/pretrained"), "sudoku": ("data/sudoku4", "runs/sudoku4")}
 
 
 def main(run: Path) -> None:
-    out = srmlab.pretrained.folder()
-    saved, tokenizer = RunConfig.read(run), load_tokenizer(run)
-    assert tokenizer is not None
-    about = json.loads((run / "run.json").read_text())
-    about["data"]["path"] = "data/sotu"
-    recipe = srmlab.training.recipe("srm-nano").to_dict()
-    changed = {name: value for name, value in about["training"].items() if value != recipe[name]}
-    toml = TOML + "".join(f"{name} = {json.dumps(value)}\n" for name, value in changed.items())
-    text = tokenizer.decode(open_tokens(saved.data).val.read(0, EXCERPT).tolist())
-    with tempfile.TemporaryDirectory() as temporary, sealed_folder(out) as folder:
-        export = srmlab.save(srmlab.load(run), Path(temporary) / "export", tokenizer)
-        shutil.copytree(export, folder, ignore=shutil.ignore_patterns("SHA256SUMS"), dirs_exist_ok=True)
-        early = f"checkpoints/step-{EARLY}"
-        srmlab.save(srmlab.load(run / early), folder / early, tokenizer)
-        shutil.copy(run / "metrics.jsonl", folder)
-        shutil.copytree(run / "analysis", folder / "analysis")
-        drawn = shutil.ignore_patterns("figures", "*.html", "SHA256SUMS")
-        shutil.copytree(run / DICTIONARY, folder / DICTIONARY, ignore=drawn)
-        ship_transcoders(run, folder / TRANSCODERS)
-        (folder / "run.json").write_text(json.dumps(about, indent=2) + "\n")
-        (folder / "validation.txt").write_text(text, encoding="utf-8")
-        (folder / "train.toml").write_text(toml)
+    saved = RunConfig.read(run)
+    name = "sudoku" if saved.puzzles else srmlab.pretrained.NAME
+    out = srmlab.pretrained.folder(name)
+    with sealed_folder(out) as folder:
+        ship_run(run, saved, folder, name)
+        if saved.puzzles:
+            ship_boards(saved, folder)
+        else:
+            ship_text(run, saved, folder)
     size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
     print(f"{out}: {size / 1e6:.1f} MB")
+
+
+def ship_text(run: Path, saved: RunConfig, folder: Path) -> None:
+    """An early checkpoint, the analyses, a dictionary, transcoders, a piece of the validation text."""
+    tokenizer = load_tokenizer(run)
+    assert tokenizer is not None
+    early = f"checkpoints/step-{EARLY}"
+    srmlab.save(srmlab.load(run / early), folder / early, tokenizer)
+    shutil.copytree(run / "analysis", folder / "analysis")
+    drawn = shutil.ignore_patterns("figures", "*.html", "SHA256SUMS")
+    shutil.copytree(run / DICTIONARY, folder / DICTIONARY, ignore=drawn)
+    ship_transcoders(run, folder / TRANSCODERS)
+    text = tokenizer.decode(open_tokens(saved.data).val.read(0, EXCERPT).tolist())
+    (folder / "validation.txt").write_text(text, encoding="utf-8")
+
+
+def ship_boards(saved: RunConfig, folder: Path) -> None:
+    """All its test puzzles; of the log every tenth step."""
+    rows = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_text("".join(row for row in rows if json.loads(row)["step"] % 10 == 0))
+    puzzles = open_puzzles(saved.data)
+    line, test = puzzles.kind.line, puzzles.test
+    rows = zip(map(line, test.inputs), map(line, test.labels), test.ratings.tolist(), strict=True)
+    lines = ["question,answer,rating", *(f"{board},{answer},{rating}" for board, answer, rating in rows)]
+    (folder / BOARDS).write_text("\n".join(lines) + "\n")
+
+
+def ship_run(run: Path, saved: RunConfig, folder: Path, name: str) -> None:
+    """What all have: the weights, the log, the record without this machine's paths, and how to train it."""
+    with tempfile.TemporaryDirectory() as temporary:
+        tokenizer = None if saved.puzzles else load_tokenizer(run)
+        export = srmlab.save(srmlab.load(run), Path(temporary) / "export", tokenizer)
+        shutil.copytree(export, folder, ignore=shutil.ignore_patterns("SHA256SUMS"), dirs_exist_ok=True)
+    shutil.copy(run / "metrics.jsonl", folder)
+    about = json.loads((run / "run.json").read_text())
+    about["data"]["path"], out = PATHS[name]
+    (folder / "run.json").write_text(json.dumps(about, indent=2) + "\n")
+    assert saved.preset is not None
+    recipe = srmlab.training.recipe(saved.preset).to_dict()
+    changed = {name: value for name, value in about["training"].items() if value != recipe[name]}
+    toml = f"# srmlab train --config src/srmlab/pretrained/{name}/train.toml\n"
+    toml += f'preset = "{saved.preset}"\ndata = "{about["data"]["path"]}"\nout = "{out}"\n[training]\n'
+    toml += "".join(f"{name} = {json.dumps(value)}\n" for name, value in changed.items())
+    (folder / "train.toml").write_text(toml)
 
 
 def ship_transcoders(run: Path, folder: Path) -> None:

@@ -19,6 +19,7 @@ MODELS: dict[str, ModelConfig] = {
     "trm": TRM_TINY.replace(**PUZZLE, mlp="swiglu", tied=False),
     "single": HRM_TINY.replace(**PUZZLE, high_blocks=0),
     "transformer": TRANSFORMER_TINY.replace(**PUZZLE),
+    "srm, learned positions": SRM_TINY.replace(**PUZZLE, learned_positions=True, post_steps=1),
 }
 CELLS = 6
 
@@ -82,6 +83,24 @@ def test_padding_is_not_looked_at_from_either_side():
         model = build(MODELS[name]).double().eval()
         mask = torch.tensor([[1, 1, 1, 1, 0, 0]])
         torch.testing.assert_close(model(boards(1), attention_mask=mask)[:, :4], model(boards(1)[:, :4]))
+
+
+def test_learned_positions_are_all_that_tells_one_cell_from_another():
+    """Without them, whatever is done to the order of the cells is done to the logits."""
+    order = torch.tensor([3, 0, 5, 1, 4, 2])
+    for name in ("srm", "hrm", "transformer"):
+        model = build(MODELS[name].replace(learned_positions=True)).double().eval()
+        assert (model(boards())[:, order] - model(boards()[:, order])).abs().max() > 1e-3
+        with torch.no_grad():
+            model.puzzle.places.zero_()
+        torch.testing.assert_close(model(boards())[:, order], model(boards()[:, order]))
+
+
+def test_learned_positions_begin_unlike_the_values():
+    for name in ("srm", "hrm", "transformer"):
+        model = build(MODELS[name].replace(learned_positions=True))
+        places, values = model.puzzle.places.detach(), model.embedding.weight.detach()
+        assert float(torch.cosine_similarity(places[:, None], values, dim=-1).abs().max()) < 0.99
 
 
 def test_sites_watch_a_segment(model):
@@ -149,7 +168,7 @@ def test_a_causal_model_has_no_segments():
         ("hrm-sudoku", 27_275_266),  # published
         ("trm-sudoku", 5_028_866),  # "5M": docs/reasoning.md derives it
         ("trm-maze", 6_822_914),  # "7M"
-        *((f"{name}-sudoku-nano", 67_074) for name in ("srm", "hrm", "trm", "hrm1", "sr2", "loop")),
+        *((f"{name}-sudoku-nano", 72_322) for name in ("srm", "hrm", "trm", "hrm1", "sr2", "loop")),
     ],
 )
 def test_the_published_sizes(preset, parameters):
@@ -162,3 +181,8 @@ def test_stablemax_is_a_distribution_that_keeps_the_order():
     assert p.dtype == torch.float64
     assert float(p.sum()) == pytest.approx(1, abs=1e-12)
     assert p.argsort().tolist() == logits.argsort().tolist()
+
+
+def test_positions_are_learned_of_boards_alone():
+    with pytest.raises(UserError, match="learned_positions = True: is for puzzles"):
+        SRM_TINY.replace(learned_positions=True)

@@ -153,7 +153,8 @@ def _matmul_parameters(name: str) -> float:
     """Weights times the calls they serve: a context of one token leaves next to nothing else to compute."""
     config = preset(name)
     model = build(config, device="meta")
-    per_call = {id(p): p.numel() for p in model.parameters()}
+    added = ("positions.weight", "puzzle.places")  # to embeddings, and multiplied by nothing
+    per_call = {name: p.numel() for name, p in model.named_parameters() if name not in added}
     if config.architecture == "srm":
         step = sum(p.numel() for p in model.layer.steps[0].parameters())
         connection = sum(p.numel() for p in model.layer.connection.parameters())
@@ -163,7 +164,7 @@ def _matmul_parameters(name: str) -> float:
         block = sum(p.numel() for p in model.low[0].parameters())
         return model.unembedding.numel() + config.sizes.layers * block
     if config.architecture in ("gpt2", "transformer"):
-        return sum(p.numel() for name, p in model.named_parameters() if name != "positions.weight")
+        return sum(per_call.values())
     used: list[float] = [model.unembedding.numel()]
     for module in model.modules():
         if isinstance(module, torch.nn.Linear):

@@ -53,7 +53,9 @@ def block(w: Weights, name: str, c: HRMConfig, h: Tensor) -> Tensor:
         heads = []
         for i in range(H):
             at = slice(i * K, (i + 1) * K)
-            turned = [rope(x[None, :, at], c.rope_theta)[0] for x in (q, k)]
+            turned = [
+                x[:, at] if c.learned_positions else rope(x[None, :, at], c.rope_theta)[0] for x in (q, k)
+            ]
             heads.append(softmax(turned[0] @ turned[1].T / math.sqrt(K)) @ v[:, at])  # nothing is masked
         mixed = torch.cat(heads, dim=1) @ w[f"{name}.attn_out.weight"].T
         h = rms_norm(h + mixed, c.norm_eps)
@@ -71,7 +73,10 @@ def forward(w: Weights, c: HRMConfig, slot: Slot) -> tuple[Tensor, Tensor, Tenso
     """Logits [cells, V], q [2], and both states, from the slot's."""
     cells = torch.stack([w["embedding.weight"][value] for value in slot.board])
     empty = torch.zeros(c.puzzle_positions - len(slot.before), c.dim, dtype=cells.dtype)
-    x = torch.cat([slot.before, empty, cells]) * math.sqrt(c.dim)
+    x = torch.cat([slot.before, empty, cells])
+    if c.learned_positions:
+        x = torch.stack([value + w["puzzle.places"][p] for p, value in enumerate(x)])
+    x = x * math.sqrt(c.dim)
     z_low, z_high = slot.z_low, slot.z_high
     for h in range(c.high_cycles):
         for l in range(c.low_cycles):

@@ -30,13 +30,13 @@ def test_it_is_small_and_names_no_machine():
 def test_it_solves_unseen_puzzles_and_the_first_segment_alone_fewer(capsys):
     answer = json.loads(solve("--pretrained", "sudoku", "--json", capsys=capsys))
     assert answer["boards"] == 108
-    assert answer["solved"]["share"] > 0.5
+    assert answer["solved"]["share"] > 0.9
     assert answer["by_segment"][0]["right"] <= answer["solved"]["right"]
 
 
 def test_its_boards_are_shown_by_name_and_by_path(capsys):
     assert solve("--pretrained", "sudoku", "--show", "--problems", "3", capsys=capsys).startswith("board 1")
-    assert srmlab.load("sudoku").num_parameters() == 67_074
+    assert srmlab.load("sudoku").num_parameters() == 72_322
 
 
 def test_its_record_is_that_of_its_recipe():

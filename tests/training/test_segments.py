@@ -84,6 +84,7 @@ def hrm_configs(draw) -> HRMConfig:
         puzzle_positions=positions,
         puzzle_ids=3,
         tied=draw(st.booleans()),
+        learned_positions=draw(st.booleans()),
         init_seed=draw(st.integers(0, 99)),
         dim=draw(st.integers(2, 5)),
         heads=draw(st.integers(1, 2)),

@@ -7,20 +7,19 @@ are those of the test puzzles' cells after the last segment; `srmlab solve` coun
 
     >>> from srmlab.experiments.miniatures import count
     >>> sorted({count(cell.model) for cell in EXPERIMENTS[0].cells("mini")})
-    [66690]
+    [69058]
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from srmlab.experiments.cells import Findings
 from srmlab.experiments.evidence import below
 from srmlab.experiments.experiment import Cell, Experiment, Scale
 from srmlab.experiments.results import SweepResult
-from srmlab.models import HRMConfig, ModelConfig, SRMConfig, TransformerConfig
+from srmlab.models import ModelConfig, preset
 from srmlab.training.config import TrainConfig
 
 STREAMS = (2, 4, 8)
@@ -30,50 +29,29 @@ MANY, ONE = "SRM, 4 streams, learned", "SRM, 4 streams, learned, one segment"
 
 
 def models(kind: str, width: int) -> dict[str, ModelConfig]:
-    """All of the same parameters: what addition saves goes into the MLPs."""
+    """The nano presets at this width, of the same parameters: what addition saves goes into the MLPs."""
     cells, values = KINDS[kind]
-    board: dict[str, Any] = {
-        "vocab_size": values,
-        "context": cells + 1,
-        "tied": False,
-        "causal": False,
-        "puzzle_positions": 1,
-    }
+    board = {"vocab_size": values, "context": cells + 1, "head_dim": width // 4}
     found: dict[str, ModelConfig] = {}
     for name, connection, mlp in (("learned", "attention", width), ("addition", "addition", 2 * width)):
         for streams in STREAMS:
-            found[f"SRM, {streams} streams, {name}"] = SRMConfig(
+            found[f"SRM, {streams} streams, {name}"] = preset(
+                "srm-sudoku-nano",
                 **board,
                 embedding_dim=width,
                 streams=streams,
                 stream_dim=2 * width // streams,
                 mlp_dim=mlp,
-                token_heads=2,
-                stream_heads=2,
-                head_dim=width // 4,
                 connection=connection,
-                step_functions=1,
-                order="A",
-                depth=4,
-                gradient_depth=2,
             )
-    sizes: dict[str, Any] = {"dim": width, "heads": 4, "head_dim": width // 4, "mlp_dim": 2 * width}
-    hrm = HRMConfig(**board, **sizes, low_blocks=1, high_blocks=1, low_cycles=2, high_cycles=2)
-    one = hrm.replace(low_blocks=2, high_blocks=0)
+    sizes = board | {"dim": width, "mlp_dim": 2 * width}
     return found | {
-        "HRM": hrm,
-        "HRM, x in H": hrm.replace(x_enters="both"),
-        "TRM": hrm.replace(low_blocks=2, high_blocks=2, shared_net=True, gradient="last-cycle"),
-        "one net": one,
-        "SR2": one.replace(
-            low_blocks=1,
-            mlp_dim=6 * width,
-            low_cycles=16,
-            high_cycles=1,
-            gradient="last-cycle",
-            x_enters="first",
-        ),
-        "looped transformer": TransformerConfig(**board, **sizes, blocks=2),
+        "HRM": preset("hrm-sudoku-nano", **sizes),
+        "HRM, x in H": preset("hrm-sudoku-nano", **sizes, x_enters="both"),
+        "TRM": preset("trm-sudoku-nano", **sizes),
+        "one net": preset("hrm1-sudoku-nano", **sizes),
+        "SR2": preset("sr2-sudoku-nano", **sizes | {"mlp_dim": 6 * width}),
+        "looped transformer": preset("loop-sudoku-nano", **sizes),
     }
 
 
@@ -82,8 +60,8 @@ def training(scale: Scale) -> TrainConfig:
     steps = {"mini": 1500, "small": 10_000, "paper": 50_000}[scale]
     return TrainConfig(
         steps=steps,
-        batch_size=768 if scale == "paper" else 64,
-        lr=1e-4 if scale == "paper" else 1e-3,
+        batch_size={"mini": 32, "small": 64, "paper": 768}[scale],
+        lr=1e-4 if scale == "paper" else 3e-3,
         warmup=steps // 20,
         segments=16,
         halting="trm",

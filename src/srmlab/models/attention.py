@@ -23,13 +23,14 @@ from srmlab.models.kernels import rotate
 
 class Rotary:
     """RoPE in the rotate-half form: position p turns the pair (j, j + K/2) of a head by the angle
-    p·theta^(-2j/K).
+    p·theta^(-2j/K); or nothing, where positions are learned.
 
     Not a module: a table that `model.to(bfloat16)` rounded, or `to_empty` emptied, would silently spoil
     every position.
     """
 
-    def __init__(self, head_dim: int, context: int, theta: float) -> None:
+    def __init__(self, head_dim: int, context: int, theta: float, *, turns: bool = True) -> None:
+        self.turns = turns
         pair = torch.arange(0, head_dim, 2, device="cpu", dtype=torch.float64)
         position = torch.arange(context, device="cpu", dtype=torch.float64)
         angle = torch.outer(position, theta ** (-pair / head_dim))  # [context, K/2]
@@ -38,10 +39,12 @@ class Rotary:
         # twice.
         self.ready = {(self.table.device, torch.float32): self.table.float()}
 
-    def __call__(self, start: int, length: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(self, start: int, length: int, like: Tensor) -> tuple[Tensor, Tensor] | None:
         """cos and sin [T, K/2] for the positions start … start + length − 1, in fp32 or wider, on `like`'s
-        device.
+        device; None where nothing is turned.
         """
+        if not self.turns:
+            return None
         key = like.device, torch.promote_types(like.dtype, torch.float32)
         if key not in self.ready:
             with torch.inference_mode(False):  # a table first needed for generating serves training too

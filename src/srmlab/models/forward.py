@@ -62,6 +62,7 @@ class Pass:
         self.rotary: tuple[Tensor, Tensor] | None = None  # cos and sin of the tokens' positions
         self.causal = causal  # False: tokens attend to later ones too
         self.before: Tensor | None = None  # [B, N, E] embeddings before those of the tokens
+        self.places: Tensor | None = None  # [context, E] embeddings of the positions, if they are learned
         self.state: Tensor | None = None  # [S, B, N + T, D] to begin from; after the pass, its last
         self.fresh: Tensor | None = None  # [B] rows whose puzzle begins with this pass; None: all
         self.mask = None if documents is None else document_mask(documents, causal)
@@ -114,9 +115,13 @@ class Pass:
         return inside
 
     def embed(self, table: nn.Embedding, tokens: Tensor) -> Tensor:
-        """[B, N + T, E] The tokens' embeddings, and before them N others, if the pass was given any."""
+        """[B, N + T, E] The tokens' embeddings, and before them N others, if the pass was given any; those of
+        their positions added, if these are learned.
+        """
         x = table(tokens)
-        return x if self.before is None else torch.cat((self.before.to(x.dtype), x), dim=1)
+        if self.before is not None:
+            x = torch.cat((self.before.to(x.dtype), x), dim=1)
+        return x if self.places is None else x + self.places[: x.shape[1]]
 
     def positions(self, tokens: Tensor) -> Tensor:
         """Where each of `tokens` [B, T] stands in its text: [T], or [B, T] if rows are padded."""

@@ -35,7 +35,7 @@ from torch import Tensor, nn
 
 from srmlab.errors import UserError
 from srmlab.models.attention import Rotary, causal_attention
-from srmlab.models.config import LATER, NANO, SUDOKU, ModelConfig, Sizes
+from srmlab.models.config import LATER, NANO, SUDOKU, SUDOKU_NANO, ModelConfig, Sizes
 from srmlab.models.contract import Call, Flops, Point
 from srmlab.models.exit import State, until_settled
 from srmlab.models.fields import require
@@ -238,7 +238,7 @@ def trm_sudoku() -> HRMConfig:
 def hrm_sudoku_nano() -> HRMConfig:
     """HRM with the parameters of srm-sudoku-nano."""
     return HRMConfig(
-        **SUDOKU,
+        **SUDOKU_NANO,
         dim=64,
         heads=4,
         head_dim=16,
@@ -340,7 +340,8 @@ class HRM(LanguageModel[HRMConfig]):
             self.low if config.shared_net else nn.ModuleList(Block(config) for _ in range(config.high_blocks))
         )
         self.head = None if config.tied else nn.Linear(config.dim, config.vocab_size, bias=False)
-        self.rotary = Rotary(config.head_dim, config.context, config.rope_theta)
+        turns = not config.learned_positions
+        self.rotary = Rotary(config.head_dim, config.context, config.rope_theta, turns=turns)
         self.register_buffer("low0", torch.zeros(config.dim))
         self.register_buffer("high0", torch.zeros(config.dim))
         self.ready()

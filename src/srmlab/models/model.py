@@ -124,6 +124,7 @@ class LanguageModel(Described[Config], Generic[Config]):
     def read_puzzle(self, tokens: Tensor, here: Pass) -> tuple[Tensor, Tensor]:
         """Of a puzzle model: the cells' embeddings [B, T, E], and q [B, 2]."""
         assert self.puzzle is not None
+        here.places = self.puzzle.places
         hidden = self.hidden(tokens, here)
         return hidden[:, self.config.puzzle_positions :], here("q", self.puzzle(hidden))
 

@@ -13,6 +13,8 @@ in both directions, and to the architecture are added
              `puzzle_positions` positions; the others are zero. ARC has thousands of puzzles; all sudokus are
              one. Not a parameter: a training step touches the rows of its batch alone, by the sign of their
              gradient.
+    places   with `learned_positions`, an embedding for every position, added to what is there, in place of
+             rotary positions: those are differences, from which a cell must first find out its row and box.
     q        two numbers read at position 0: would it be better to halt, or to continue? Weight 0 and bias −5
              at the start.
 
@@ -31,10 +33,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from srmlab.models.streams import init_linear_
+
 if TYPE_CHECKING:
     from srmlab.models.config import ModelConfig
 
 Q_BIAS = -5.0  # neither halts nor continues, until something is learned
+PLACES_SEED = 0x506C6163  # else the places would begin as the values do, drawn from the same seed
 
 
 @dataclass(frozen=True)
@@ -50,11 +55,14 @@ class PuzzleParts(nn.Module):
     """What a puzzle model has beside its architecture."""
 
     rows: Tensor  # [puzzle, 1, E]; [puzzle, 0, E] if nothing is put before a board
+    places: Tensor | None  # [context, E]
 
     def __init__(self, config: ModelConfig, width: int) -> None:
         super().__init__()
         self.positions = config.puzzle_positions
         self.register_buffer("rows", torch.zeros(config.puzzle_ids, min(1, self.positions), width))
+        self.places = nn.Parameter(torch.zeros(config.context, width)) if config.learned_positions else None
+        self.seed = PLACES_SEED ^ config.init_seed
         self.weight = nn.Parameter(torch.zeros(2, width))
         self.bias = nn.Parameter(torch.zeros(2))
 
@@ -63,6 +71,9 @@ class PuzzleParts(nn.Module):
         self.rows.zero_()
         self.weight.zero_()
         self.bias.fill_(Q_BIAS)
+        if self.places is not None:
+            generator = torch.Generator(device=self.places.device).manual_seed(self.seed)
+            init_linear_(self.places, self.places.shape[1], generator)
 
     def before(self, boards: int, puzzles: Tensor | None = None) -> Tensor:
         """[B, N, E] What is put before each board; without `puzzles` [B] it is that of the first puzzle."""

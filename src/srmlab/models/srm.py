@@ -98,7 +98,8 @@ class SRM(LanguageModel[SRMConfig]):
         self.layer = Layer(config)
         self.post = nn.ModuleList(Step(config) for _ in range(config.post_steps))
         self.output_function = OutputFunction(config)
-        self.rotary = Rotary(config.head_dim, config.context, config.rope_theta)
+        turns = not config.learned_positions
+        self.rotary = Rotary(config.head_dim, config.context, config.rope_theta, turns=turns)
         z0 = torch.zeros(config.streams, config.stream_dim)
         if config.z0 == "learned":
             self.z0 = nn.Parameter(z0)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, Literal, get_args
 
-from srmlab.models.config import LATER, NANO, SUDOKU, ModelConfig, Sizes
+from srmlab.models.config import LATER, NANO, SUDOKU_NANO, ModelConfig, Sizes
 from srmlab.models.connection import CONNECTIONS
 from srmlab.models.fields import ConfigError, require
 from srmlab.models.ordering import LETTERS, StepOrder
@@ -206,7 +206,7 @@ def srm_nano() -> SRMConfig:
 def srm_sudoku_nano() -> SRMConfig:
     """Four streams that learn 4 × 4 sudokus in minutes on two cores."""
     return SRMConfig(
-        **SUDOKU,
+        **SUDOKU_NANO,
         embedding_dim=64,
         streams=4,
         stream_dim=32,

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from srmlab.models.attention import Rotary, causal_attention
-from srmlab.models.config import NANO, SUDOKU, ModelConfig
+from srmlab.models.config import NANO, SUDOKU_NANO, ModelConfig
 from srmlab.models.contract import Flops
 from srmlab.models.forward import Pass
 from srmlab.models.registry import register
@@ -72,7 +72,7 @@ def transformer_nano() -> TransformerConfig:
 
 def loop_sudoku_nano() -> TransformerConfig:
     """Two blocks, for every segment again, with the parameters of srm-sudoku-nano."""
-    return TransformerConfig(**SUDOKU, dim=64, blocks=2, heads=4, head_dim=16, mlp_dim=128)
+    return TransformerConfig(**SUDOKU_NANO, dim=64, blocks=2, heads=4, head_dim=16, mlp_dim=128)
 
 
 class Block(nn.Module):
@@ -110,7 +110,8 @@ class Transformer(ResidualModel[TransformerConfig]):
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.blocks))
         self.norm = RMSNorm(config.norm_eps)
         self.head = None if config.tied else nn.Linear(config.dim, config.vocab_size, bias=False)
-        self.rotary = Rotary(config.head_dim, config.context, config.rope_theta)
+        turns = not config.learned_positions
+        self.rotary = Rotary(config.head_dim, config.context, config.rope_theta, turns=turns)
         self.ready()
 
     def hidden(self, tokens: Tensor, here: Pass) -> Tensor:

@@ -73,10 +73,6 @@ class PuzzleBatches:
     def epoch_examples(self) -> int:
         return len(self.slots)
 
-    def epoch(self, index: int) -> float:
-        """How many times all puzzles have been seen before this index."""
-        return index / self.epoch_examples
-
     def rows(self, indices: np.ndarray) -> np.ndarray:
         """[n] which example of the folder is at each index of the sequence."""
         boards, count = self.boards, self.epoch_examples

@@ -64,19 +64,9 @@ class Boards:
         return len(self.group_indices) - 1
 
     @cached_property
-    def puzzle_of(self) -> np.ndarray:
-        """[N] the puzzle each example is of."""
-        return np.repeat(np.arange(len(self.puzzle_identifiers)), np.diff(self.puzzle_indices))
-
-    @cached_property
     def identifiers(self) -> np.ndarray:
         """[N] the identifier of each example; 0 is none."""
-        return self.puzzle_identifiers[self.puzzle_of]
-
-    @cached_property
-    def groups(self) -> np.ndarray:
-        """[N] the group each example is in."""
-        return np.repeat(np.arange(self.num_groups), np.diff(self.group_indices))[self.puzzle_of]
+        return np.repeat(self.puzzle_identifiers, np.diff(self.puzzle_indices))
 
 
 @dataclass(frozen=True)
@@ -105,18 +95,8 @@ class Puzzles:
     fingerprint: str  # sha256 of the seal, and through it of every file
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns of a board."""
-        return self.kind.rows, self.kind.columns
-
-    @property
     def vocab_size(self) -> int:
         return self.kind.vocab_size
-
-    @property
-    def symbols(self) -> str:
-        """How a cell is printed, by its number."""
-        return self.kind.symbols
 
     @property
     def num_identifiers(self) -> int:

@@ -72,7 +72,7 @@ def judge(out: Segment, labels: Tensor, config: TrainConfig, next_q: Tensor | No
     losses = -given.gather(-1, labels.clamp(min=0)[..., None])[..., 0] * counted
     cells = losses.sum(-1) / counted.sum(-1).clamp(min=1)
     right = ((out.logits.argmax(-1) == labels) | ~counted).all(-1)
-    halt, go_on = out.q.float().unbind(-1) if out.q.dtype != torch.float64 else out.q.unbind(-1)
+    halt, go_on = out.q.to(torch.promote_types(out.q.dtype, torch.float32)).unbind(-1)
     q = torch.zeros_like(halt)
     if config.halting != "fixed":
         q = F.binary_cross_entropy_with_logits(halt, right.to(halt.dtype), reduction="none")
