@@ -61,7 +61,7 @@ def their_tests() -> types.ModuleType:
     return importlib.import_module("their.test_modeling_common")
 
 
-class Tester:
+class Given:
     """What their tests ask for: a config and inputs, and what to expect of them."""
 
     batch_size, seq_length, is_training = 3, 7, True
@@ -91,7 +91,7 @@ class OnOurs(their_tests().ModelTesterMixin):
                     pytest.mark.xfail(reason=reason, strict=False)(getattr(cls, name))
 
     def setUp(self) -> None:
-        self.model_tester = Tester(self.config)
+        self.model_tester = Given(self.config)
 
 
 SIZES = {"vocab_size": 97, "context": 32, "dim": 16, "heads": 2, "mlp_dim": 24}

@@ -102,7 +102,7 @@ EDITED = {  # a site, and what of its last two axes becomes zero
     "hrm-nano": ("cycles.1.low.2.out", (slice(None), slice(64))),
     "gpt2-nano": ("blocks.3.out", (slice(None), slice(64))),
     "ouro-nano": ("loops.1.out", (slice(None), slice(64))),
-    "mor-nano": ("recursions.1.out", (slice(None), slice(64))),
+    "mor-nano": ("recursions.1.out", (slice(None), slice(None))),  # half would not change what it writes
 }
 
 

@@ -24,6 +24,7 @@ one pass over the whole batch.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ import torch
 from torch import Tensor, nn
 
 from srmlab.data.tokenizers import Tokenizer
-from srmlab.errors import UserError
+from srmlab.errors import Notice, UserError
 from srmlab.models import Exit, LanguageModel, ModelConfig, SRMConfig, StreamLinear, build, config_from_dict
 from srmlab.training.recompute import recompute_activations
 
@@ -157,6 +158,7 @@ class SRMModel(PreTrainedModel):
         self.model = build(config.ours, device=torch.get_default_device()) if model is None else model
         if twice := self.model.weights_with_two_names:  # the files hold them once
             self._tied_weights_keys = {rf"model\.{a}": rf"model\.{b}" for a, b in twice.items()}
+        self._noticed = False
         head = self.get_output_embeddings()
         self._head = next((name for name, module in self.named_modules() if module is head), None)
         self.post_init()
@@ -197,10 +199,7 @@ class SRMModel(PreTrainedModel):
         exit: float | Exit | None = None,
     ) -> Read:
         """What `read` of our model gives, once what transformers hands over is checked."""
-        if self._head is not None and hasattr(self.get_submodule(self._head), "base_layer"):
-            raise UserError(
-                f"an adapter on {self._head} would not be read: leave it out, or use modules_to_save"
-            )
+        self._check_adapters()
         tokens = self._tokens(input_ids, inputs_embeds)
         cache = self._cache(past_key_values, use_cache)
         past = None if cache is None else cache.past
@@ -228,6 +227,27 @@ class SRMModel(PreTrainedModel):
             tuple(states) if states_wanted else None,
             tuple(patterns) if patterns_wanted else None,
         )
+
+    def _check_adapters(self) -> None:
+        """Refuse one that would not be read; say once when they leave the streams' matrices out."""
+        if self._head is not None and hasattr(self.get_submodule(self._head), "base_layer"):
+            raise UserError(
+                f"an adapter on {self._head} would not be read: leave it out, or use modules_to_save"
+            )
+        if self._noticed:
+            return
+        modules = list(self.modules())
+        adapted = {module.base_layer for module in modules if hasattr(module, "base_layer")}
+        grouped = {module for module in modules if isinstance(module, StreamLinear)}
+        if adapted and grouped and not adapted & grouped:
+            self._noticed = True
+            warnings.warn(
+                Notice(
+                    f'the adapters leave out the {len(grouped)} matrices of the streams, which "all-linear" '
+                    "does not see; LoraConfig(**lora_targets(model)) has them all"
+                ),
+                stacklevel=2,
+            )
 
     def _tokens(self, ids: Tensor | None, embeddings: Tensor | None) -> Tensor:
         """[B, T] The ids, or ids in whose place the given embeddings are read."""
