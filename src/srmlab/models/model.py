@@ -174,7 +174,8 @@ class LanguageModel(Described[Config], Generic[Config]):
         stop_at_layer: int | None = None,
         **how: Unpack[How],
     ) -> Any:
-        """Logits [B, T, V], or with `targets` [B, T] their mean cross-entropy (−100 does not count).
+        """Logits [B, T, V], or with `targets` [B, T] their mean cross-entropy (−100 does not count). A model
+        that knows its tokenizer reads text too, one or several of any lengths.
 
         `documents` [B, T] gives each token's document; attention then stays inside documents.
         `attention_mask` [B, T] is 0 at padding, which no token attends to and whose logits mean nothing; each
