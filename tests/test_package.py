@@ -7,11 +7,15 @@ import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import urllib.request
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import srmlab
 
@@ -32,16 +36,37 @@ def built(tmp_path_factory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def environment(built, tmp_path_factory) -> Path:
-    """A virtual environment with the wheel and what the tests have installed, but without this tree."""
+    """A virtual environment with the wheel and what it says it needs, but without this tree and the rest of
+    what the tests have installed."""
     folder = tmp_path_factory.mktemp("clean") / "env"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     python = folder / "bin" / "python"
     (packages,) = folder.glob("lib/python*/site-packages")
-    installed = [path for path in sys.path if path.endswith("-packages")]  # their own .pth files stay unread
-    (packages / "dependencies.pth").write_text("\n".join(installed))
+    for name in needed():
+        found = metadata.distribution(name)
+        for top in {
+            file.parts[0] for file in found.files or () if file.parts[0] not in ("..", "__pycache__")
+        }:
+            if not (packages / top).exists():
+                (packages / top).symlink_to(Path(str(found.locate_file(top))).absolute())
     install = [sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index"]
     subprocess.run([*install, "--quiet", "--ignore-installed", built["wheel"]], check=True)
     return folder
+
+
+def needed() -> set[str]:
+    """What pip would install with the wheel, without extras."""
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+    asked, names = [Requirement(line) for line in declared], set()
+    while asked:
+        one = asked.pop()
+        if (name := canonicalize_name(one.name)) in names:
+            continue
+        names.add(name)
+        for further in map(Requirement, metadata.requires(name) or ()):
+            if not further.marker or any(further.marker.evaluate({"extra": e}) for e in one.extras or {""}):
+                asked.append(further)
+    return names
 
 
 def clean() -> dict[str, str]:

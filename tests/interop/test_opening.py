@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pty
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import Trainer, TrainingArguments
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    Trainer,
+    TrainingArguments,
+    pipeline,
+)
 
 import srmlab
 from srmlab.cli.generate import Command as Generate
 from srmlab.data import byte_tokenizer
-from srmlab.interop.huggingface import SRMForCausalLM, export, export_tokenizer
+from srmlab.interop.huggingface import export
 
 CONFIG = srmlab.preset("srm-nano").replace(vocab_size=257, depth=2, gradient_depth=1, context=32)
 
@@ -52,6 +62,63 @@ def test_without_the_package_the_tokenizer_opens_and_the_model_names_the_package
     assert 'pip install "srmlab[hf]"' in error
 
 
+AT_A_TERMINAL = """
+import sys
+from transformers import AutoModelForCausalLM, AutoTokenizer
+folder, without = sys.argv[1:]
+for where, answer in ((folder, {"trust_remote_code": False}), (without, {}), (folder, {})):
+    print("\\nids:", AutoTokenizer.from_pretrained(where, **answer)("hi")["input_ids"])
+try:
+    AutoModelForCausalLM.from_pretrained(without, trust_remote_code=True)
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_transformers_asks_before_a_tokenizer_whose_model_brings_code(folder, tmp_path):
+    """Why the pages write `trust_remote_code=False`: `AutoTokenizer` opens the model's config first, and only
+    a config that does not say where the code is spares the question; a model then does not open."""
+    without = shutil.copytree(folder, tmp_path / "without")
+    config = json.loads((without / "config.json").read_text())
+    del config["auto_map"]["AutoConfig"]
+    (without / "config.json").write_text(json.dumps(config))
+    ours, theirs = pty.openpty()
+    os.write(ours, b"n\n")  # the answer to the one question
+    command = [sys.executable, "-c", AT_A_TERMINAL, folder, without]
+    environment = os.environ | {"HF_HOME": str(tmp_path)}
+    subprocess.run(command, env=environment, stdin=theirs, stdout=theirs, stderr=theirs, check=True)
+    os.close(theirs)
+    shown = b""
+    try:
+        while part := os.read(ours, 1 << 16):
+            shown += part
+    except OSError:  # all is read
+        os.close(ours)
+    before, question, after = shown.decode().partition("Do you wish to run the custom code? [y/N]")
+    ids = f"ids: {byte_tokenizer().encode('hi')}"
+    assert question
+    assert before.count(ids) == 2
+    assert after.count(ids) == 1
+    assert "does not recognize this architecture" in after
+
+
+def test_a_pipeline_writes_from_the_first_line_and_in_padded_batches(folder):
+    writer = pipeline("text-generation", model=str(folder), trust_remote_code=True)
+    model, tokenizer = srmlab.load(folder), byte_tokenizer()
+    ((first,),) = (writer("to be"),)  # nothing else said: to the end of the context, or of the text
+    assert first["generated_text"].startswith("to be")
+    texts, how = (
+        ["to be or not", "that", "is the question"],
+        GenerationConfig(max_new_tokens=8, do_sample=False),
+    )
+    written = writer(texts, batch_size=3, generation_config=how, return_full_text=False)
+    for text, (answer,) in zip(texts, written, strict=True):
+        tokens = torch.tensor([tokenizer.encode(text)])
+        ours = srmlab.generate(model, tokens, 8, temperature=0, stop_token=tokenizer.end_of_text)
+        new = [token for token in ours[0, tokens.shape[1] :].tolist() if token != tokenizer.end_of_text]
+        assert answer["generated_text"] == tokenizer.decode(new)
+
+
 def test_the_folder_says_what_it_is(folder):
     card = (folder / "README.md").read_text()
     assert card.startswith("---\nlibrary_name: transformers\n")
@@ -60,22 +127,26 @@ def test_the_folder_says_what_it_is(folder):
     assert (folder / "generation_config.json").is_file()
 
 
-def test_a_checkpoint_of_their_trainer_is_read_and_written_from(tmp_path, capsys):
-    theirs = SRMForCausalLM.wrap(srmlab.build(CONFIG))
-    tokenizer = export_tokenizer(byte_tokenizer(), tmp_path / "tokenizer", CONFIG.context)
+def test_an_export_is_tuned_by_their_trainer_and_written_from(folder, tmp_path, capsys):
+    model, tokenizer = (
+        kind.from_pretrained(folder, trust_remote_code=True) for kind in (AutoModelForCausalLM, AutoTokenizer)
+    )
     texts = tokenizer(["to be or not", "that is", "the", "question"], padding=True, return_tensors="pt")
     rows = [
         {"input_ids": ids, "attention_mask": mask, "labels": ids.masked_fill(mask == 0, -100)}
         for ids, mask in zip(texts["input_ids"], texts["attention_mask"], strict=True)
     ]
     arguments = TrainingArguments(
-        str(tmp_path / "out"), max_steps=2, save_steps=2, per_device_train_batch_size=2, report_to=[],
-        use_cpu=True, gradient_checkpointing=True, disable_tqdm=True,
+        str(tmp_path / "out"), max_steps=3, save_steps=3, per_device_train_batch_size=2, report_to=[],
+        use_cpu=True, gradient_checkpointing=True, disable_tqdm=True, learning_rate=1e-3,
     )  # fmt: skip
-    Trainer(theirs, arguments, train_dataset=rows, processing_class=tokenizer).train()
-    checkpoint = tmp_path / "out" / "checkpoint-2"
-    loaded = srmlab.load(checkpoint)
-    assert all(torch.equal(a, b) for a, b in zip(loaded.parameters(), theirs.parameters(), strict=True))
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    Trainer(model, arguments, train_dataset=rows, processing_class=tokenizer).train()
+    assert not all(torch.equal(before[name], weight) for name, weight in model.state_dict().items())
+    checkpoint = tmp_path / "out" / "checkpoint-3"
+    again = AutoModelForCausalLM.from_pretrained(checkpoint, trust_remote_code=True)
+    for loaded in (again.model, srmlab.load(checkpoint)):
+        assert all(torch.equal(a, b) for a, b in zip(loaded.parameters(), model.parameters(), strict=True))
     capsys.readouterr()
     Generate(path=checkpoint, prompt="to be", max_new_tokens=3, seed=0).run()
     assert capsys.readouterr().out.startswith("to be")

@@ -95,43 +95,77 @@ def test_the_baselines_are_traced_too(name, site):
 
 # Hugging Face's wrapper and a tokenizer: texts of unequal length in one trace
 
-TEXTS = ["The President of the United", "The", "My fellow citizens,"]
-STREAMED = {"srm-nano": "model.layers.3.out", "gpt2-nano": "model.blocks.3.out"}
+SPEECH = "The President of the United States, my fellow citizens, and the people of the several States"
+TEXTS = [SPEECH[start : start + size] for start, size in zip(range(16), (27, 1, 9, 4) * 4, strict=True)]
+EDITED = {  # a site, and what of its last two axes becomes zero
+    "srm-nano": ("layers.3.out", (2, slice(None))),  # stream 2
+    "hrm-nano": ("cycles.1.low.2.out", (slice(None), slice(64))),
+    "gpt2-nano": ("blocks.3.out", (slice(None), slice(64))),
+    "ouro-nano": ("loops.1.out", (slice(None), slice(64))),
+    "mor-nano": ("recursions.1.out", (slice(None), slice(None))),  # half would not change what it writes
+}
 
 
-@pytest.fixture
-def written_by(tmp_path):
-    """A model of a preset with an alphabet of bytes, as nnsight opens it."""
-    huggingface = pytest.importorskip("srmlab.interop.huggingface")
+class Written:
+    """A model of a preset with an alphabet of bytes as nnsight opens it, and an edit of one site."""
 
-    def wrap(name):
-        model = build(preset(name).replace(vocab_size=257)).eval()
-        tokenizer = huggingface.export_tokenizer(byte_tokenizer(), tmp_path, model.config.context)
-        theirs = huggingface.SRMForCausalLM.wrap(model).eval()
-        traced = nnsight.TransformersModel(theirs, task="text-generation", tokenizer=tokenizer)
-        return theirs, tokenizer, traced
+    def __init__(self, name, folder):
+        huggingface = pytest.importorskip("srmlab.interop.huggingface")
+        self.site, self.place = EDITED[name]
+        self.ours = build(preset(name).replace(vocab_size=257, init_seed=1)).eval()
+        self.tokenizer = huggingface.export_tokenizer(byte_tokenizer(), folder, self.ours.config.context)
+        self.theirs = huggingface.SRMForCausalLM.wrap(self.ours).eval()
+        self.traced = nnsight.TransformersModel(self.theirs, task="text-generation", tokenizer=self.tokenizer)
 
-    return wrap
+    def ids(self, texts):
+        return self.tokenizer(texts, padding=True, return_tensors="pt")
 
+    def silence(self, value, hook):  # noqa: ARG002
+        value = value.clone()
+        value[..., *self.place] = 0
+        return value
 
-@pytest.mark.parametrize(("name", "site"), STREAMED.items())
-def test_an_edit_in_a_padded_batch_reaches_every_row(written_by, name, site):
-    theirs, tokenizer, traced = written_by(name)
-
-    def edited(texts):
-        with traced.trace(texts):
-            changed = traced.get(site).output.clone()
-            if changed.ndim == 4:
-                changed[:, :, 2] = 0  # stream 2
-            else:
-                changed[..., :64] = 0  # one stream: half of it
-            traced.get(site).output = changed
-            logits = traced.model.logits.output.save()
+    def edited(self, texts):
+        """The last logits of a trace in which the site is edited."""
+        site, place = f"model.{self.site}", self.place
+        with self.traced.trace(texts):
+            changed = self.traced.get(site).output.clone()
+            changed[..., *place] = 0
+            self.traced.get(site).output = changed
+            logits = self.traced.model.logits.output.save()
         return logits[:, -1]
 
-    together = edited(TEXTS)
-    alone = torch.cat([edited([text]) for text in TEXTS])
-    torch.testing.assert_close(together, alone, rtol=0, atol=1e-5)
-    ids = tokenizer(TEXTS, padding=True, return_tensors="pt")
-    untouched = theirs(**ids).logits[:, -1]
-    assert ((together - untouched).abs().amax(-1) > 1e-3).all()
+    def continued(self, texts, steps):
+        """The tokens that are written while the site is edited at every step."""
+        site, place = f"model.{self.site}", self.place
+        with self.traced.generate(texts, max_new_tokens=steps, do_sample=False) as tracer:
+            for _ in tracer.iter[:steps]:
+                changed = self.traced.get(site).output.clone()
+                changed[..., *place] = 0
+                self.traced.get(site).output = changed
+            written = tracer.result.save()
+        return written[:, -steps:]
+
+
+@pytest.fixture(params=EDITED)
+def written(request, tmp_path) -> Written:
+    return Written(request.param, tmp_path)
+
+
+def test_an_edit_in_a_padded_batch_reaches_every_row(written):
+    with torch.no_grad():
+        untouched = written.theirs(**written.ids(TEXTS)).logits[:, -1]
+        with written.ours.hooks([(written.site, written.silence)]):
+            alone = torch.cat([written.theirs(**written.ids([text])).logits[:, -1] for text in TEXTS])
+    assert ((alone - untouched).abs().amax(-1) > 1e-3).all()
+    for batch in (1, 2, 3, 7, 16):
+        torch.testing.assert_close(written.edited(TEXTS[:batch]), alone[:batch], rtol=0, atol=1e-4)
+
+
+def test_an_edit_reaches_every_row_at_every_step_of_writing(written):
+    how = {"max_new_tokens": 4, "do_sample": False}
+    with written.ours.hooks([(written.site, written.silence)]):
+        alone = torch.cat([written.theirs.generate(**written.ids([text]), **how)[:, -4:] for text in TEXTS])
+    for batch in (1, 3, 16):
+        assert torch.equal(written.continued(TEXTS[:batch], 4), alone[:batch])
+    assert not torch.equal(written.theirs.generate(**written.ids(TEXTS), **how)[:, -4:], alone)

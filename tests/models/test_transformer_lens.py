@@ -207,3 +207,85 @@ def test_a_model_without_a_tokenizer_says_how_to_give_it_one(tmp_path):
     bare = srmlab.load(srmlab.save(built, tmp_path / "bare"))
     assert bare.tokenizer is None
     assert srmlab.load(srmlab.save(built, tmp_path / "whole", tokenizer)).tokenizer == tokenizer
+
+
+def test_every_verb_reads_text():
+    model, texts = srmlab.load("srm-nano"), ["My fellow citizens", "The Union"]
+    tokens = model.to_tokens(texts[0])
+    assert torch.equal(model(texts[0]), model(tokens))
+    assert torch.equal(
+        model.run_with_cache(texts[0], "layers.3.out")[1]["layers.3.out"], model(tokens, stop_at_layer=4)
+    )
+    losses = [model(text, return_type="loss", loss_per_token=True) for text in texts]
+    together = model(texts, return_type="loss")  # the padding of the shorter one does not count
+    torch.testing.assert_close(together, torch.cat(losses, 1).mean(), rtol=0, atol=1e-5)
+    with pytest.raises(UserError, match=r"not list: use tokenizer\(text\)\.tokens"):
+        model(tokens.tolist())
+
+
+def test_text_is_continued_with_text_and_tokens_with_tokens():
+    model, tokenizer = srmlab.load("srm-nano"), srmlab.load_tokenizer("srm-nano")
+    tokens = model.to_tokens("My fellow citizens")
+    written = model.generate(tokens, 12, temperature=0)
+    assert torch.equal(written, srmlab.generate(model, tokens, 12, temperature=0))
+    text = model.generate("My fellow citizens", 12, temperature=0)
+    assert text == tokenizer.decode(written[0].tolist())
+    assert model.generate(["My fellow citizens", "The"], 12, temperature=0)[0] == text
+    new = written[0, tokens.shape[1] :].tolist()
+    stopped = model.generate("My fellow citizens", 12, temperature=0, stop_token=new[2])
+    assert stopped == "My fellow citizens" + tokenizer.decode(new[: new.index(new[2]) + 1])
+    with model.hooks([("layers.7.out", lambda z, _: z * -1)]):
+        assert model.generate("My fellow citizens", 12, temperature=0) != text
+
+
+def test_a_text_of_one_token_has_one_id():
+    model = srmlab.load("srm-nano")
+    assert model.to_string(model.to_single_token(" the")) == " the"
+    with pytest.raises(UserError, match=r"' citizens' is 4 tokens, not 1: \[' c', 'it', 'iz', 'ens'\]"):
+        model.to_single_token(" citizens")
+
+
+def test_a_cache_of_one_text_loses_its_batch_axis_and_says_so():
+    model = small(SRM_TINY)
+    _, cache = model.run_with_cache(TOKENS[:1])
+    _, bare = model.run_with_cache(TOKENS[:1], remove_batch_dim=True)
+    assert all(torch.equal(bare[name], value[0]) for name, value in cache.items())
+    assert cache.to("cpu") is cache
+    assert repr(cache) == f"ActivationCache of {len(cache)} values: {', '.join(model.site_names[:3])} …"
+    with pytest.raises(UserError, match="ask it before remove_batch_dim"):
+        bare.accumulated_resid()
+    with pytest.raises(UserError, match="for one text; here are 3"):
+        model.run_with_cache(TOKENS, remove_batch_dim=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("layers.1.ou", r"did you mean 'layers\.1\.out'"),
+        ("blocks.1.hook_resid_post", r"model\.site_names lists them"),
+        (("resid_post", 1), r"model\.site_names lists them"),
+    ],
+)
+def test_a_name_that_no_site_has_is_one_line_in_a_cache_too(name, hint):
+    _, cache = small(SRM_TINY).run_with_cache(TOKENS)
+    with pytest.raises(srmlab.UnknownSite, match=hint):
+        cache[name]
+    assert cache.get(name) is None
+
+
+def test_a_backward_hook_that_would_never_be_called_is_refused():
+    model, seen = small(SMALL["srm"]), []
+    assert model.config.gradient_depth < model.depth
+    every = [("layers.*.out", lambda _, hook: seen.append(hook.name))]
+    with pytest.raises(UserError, match=r"at layers\.0\.out would never be called.* model\.at_depth\(model"):
+        model.run_with_hooks(TOKENS, bwd_hooks=every)
+    whole = model.at_depth(model.depth, model.depth)
+    whole.run_with_hooks(TOKENS, bwd_hooks=every, return_type="loss").backward()
+    assert seen == [f"layers.{layer}.out" for layer in reversed(range(model.depth))]
+    with torch.no_grad(), pytest.raises(UserError, match=r"leave torch\.no_grad"):
+        whole.run_with_hooks(TOKENS, bwd_hooks=every)
+
+
+def test_a_hook_that_returns_no_tensor_is_named():
+    with pytest.raises(UserError, match=r"a hook at layers\.1\.out returned int; the site's value has shape"):
+        small(SRM_TINY).run_with_hooks(TOKENS, [("layers.1.out", lambda _value, _hook: 3)])

@@ -14,11 +14,10 @@ import json
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from srmlab.dictionaries.transcoder import Transcoder, Transcoders
 from srmlab.files import write_file
-from srmlab.interop.saelens import plain_weights
+from srmlab.interop.saelens import plain_weights, save_tensors
 
 ONE = "transcoder.safetensors"
 
@@ -89,9 +88,3 @@ def write_clt(member: Transcoder, stream: int, folder: Path) -> list[str]:
         )  # [F, ahead, D]
         files += [f"W_enc_{i}.safetensors", f"W_dec_{i}.safetensors"]
     return files
-
-
-def save_tensors(weights: dict[str, Tensor], path: Path) -> None:
-    from safetensors.torch import save_file
-
-    save_file({name: value.detach().cpu().contiguous().clone() for name, value in weights.items()}, path)

@@ -24,6 +24,7 @@ one pass over the whole batch.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ import torch
 from torch import Tensor, nn
 
 from srmlab.data.tokenizers import Tokenizer
-from srmlab.errors import UserError
+from srmlab.errors import Notice, UserError
 from srmlab.models import Exit, LanguageModel, ModelConfig, SRMConfig, StreamLinear, build, config_from_dict
 from srmlab.training.recompute import recompute_activations
 
@@ -58,6 +59,7 @@ except ImportError as error:
 from srmlab.interop.folder import export_tokenizer, model_card
 from srmlab.interop.reading import (
     SRMCache,
+    aligned,
     attentions,
     check_positions,
     embedded_as,
@@ -156,6 +158,7 @@ class SRMModel(PreTrainedModel):
         self.model = build(config.ours, device=torch.get_default_device()) if model is None else model
         if twice := self.model.weights_with_two_names:  # the files hold them once
             self._tied_weights_keys = {rf"model\.{a}": rf"model\.{b}" for a, b in twice.items()}
+        self._noticed = False
         head = self.get_output_embeddings()
         self._head = next((name for name, module in self.named_modules() if module is head), None)
         self.post_init()
@@ -172,11 +175,12 @@ class SRMModel(PreTrainedModel):
         in `SRMForCausalLM.forward`.
         """
         found = self._pass(self.model.output_embedding, input_ids, **how)
-        output = BaseModelOutputWithPast(
-            last_hidden_state=found.value,  # pyright: ignore[reportArgumentType]
-            past_key_values=found.cache,
-            hidden_states=found.states,  # pyright: ignore[reportArgumentType]
-            attentions=found.patterns,  # pyright: ignore[reportArgumentType]
+        return self._output(BaseModelOutputWithPast, found, return_dict, last_hidden_state=found.value)
+
+    def _output(self, kind: Callable[..., Any], found: Read, return_dict: bool | None, **values: Any) -> Any:
+        """One of transformers' outputs, or a tuple of what is in it."""
+        output = kind(
+            **values, past_key_values=found.cache, hidden_states=found.states, attentions=found.patterns
         )
         return_dict = self.config.return_dict if return_dict is None else return_dict
         return output if return_dict else output.to_tuple()
@@ -195,10 +199,7 @@ class SRMModel(PreTrainedModel):
         exit: float | Exit | None = None,
     ) -> Read:
         """What `read` of our model gives, once what transformers hands over is checked."""
-        if self._head is not None and hasattr(self.get_submodule(self._head), "base_layer"):
-            raise UserError(
-                f"an adapter on {self._head} would not be read: leave it out, or use modules_to_save"
-            )
+        self._check_adapters()
         tokens = self._tokens(input_ids, inputs_embeds)
         cache = self._cache(past_key_values, use_cache)
         past = None if cache is None else cache.past
@@ -227,6 +228,27 @@ class SRMModel(PreTrainedModel):
             tuple(patterns) if patterns_wanted else None,
         )
 
+    def _check_adapters(self) -> None:
+        """Refuse one that would not be read; say once when they leave the streams' matrices out."""
+        if self._head is not None and hasattr(self.get_submodule(self._head), "base_layer"):
+            raise UserError(
+                f"an adapter on {self._head} would not be read: leave it out, or use modules_to_save"
+            )
+        if self._noticed:
+            return
+        modules = list(self.modules())
+        adapted = {module.base_layer for module in modules if hasattr(module, "base_layer")}
+        grouped = {module for module in modules if isinstance(module, StreamLinear)}
+        if adapted and grouped and not adapted & grouped:
+            self._noticed = True
+            warnings.warn(
+                Notice(
+                    f'the adapters leave out the {len(grouped)} matrices of the streams, which "all-linear" '
+                    "does not see; LoraConfig(**lora_targets(model)) has them all"
+                ),
+                stacklevel=2,
+            )
+
     def _tokens(self, ids: Tensor | None, embeddings: Tensor | None) -> Tensor:
         """[B, T] The ids, or ids in whose place the given embeddings are read."""
         if (ids is None) == (embeddings is None):
@@ -247,7 +269,10 @@ class SRMModel(PreTrainedModel):
         if given is None:
             return SRMCache(self.model)
         if not isinstance(given, SRMCache):
-            raise UserError(f"past_key_values is a {type(given).__name__}: leave it out, or pass an SRMCache")
+            raise UserError(
+                f"past_key_values is a {type(given).__name__}: this model needs a slot for every attention "
+                "call, many to a layer; leave it out, or pass an SRMCache"
+            )
         return given
 
     @classmethod
@@ -333,16 +358,18 @@ class SRMForCausalLM(SRMModel, GenerationMixin):
         return_dict: bool | None = None,
         logits_to_keep: int | Tensor = 0,
         num_items_in_batch: Tensor | int | None = None,
+        shift_labels: Tensor | None = None,
         exit: float | Exit | None = None,
     ) -> CausalLMOutputWithPast | tuple[Tensor, ...]:
         """Logits [B, T, V], and with `labels` [B, T] the loss.
 
         Labels are the tokens themselves (the shift is made here), −100 for what does not count; what padding
-        predicts never does. A cache is kept only when asked for (`use_cache=True`, as `generate` does). With
-        `exit` the recursion stops where the state changes by less than this share of it; `generate` takes it
-        too.
+        predicts never does; `shift_labels`, shifted already, are used in their place. A cache is kept only
+        when asked for (`use_cache=True`, as `generate` does). With `exit` the recursion stops where the state
+        changes by less than this share of it; `generate` takes it too.
         """
-        last_only = isinstance(logits_to_keep, int) and logits_to_keep == 1 and labels is None
+        given = aligned(labels) if shift_labels is None else shift_labels
+        last_only = isinstance(logits_to_keep, int) and logits_to_keep == 1 and given is None
         found = self._pass(
             self.model.next_token_logits if last_only else self.model,
             input_ids,
@@ -357,13 +384,14 @@ class SRMForCausalLM(SRMModel, GenerationMixin):
         )
         logits, real = found.value[:, None] if last_only else found.value, found.real
         loss = None
-        if labels is not None:  # of all tokens, whatever is kept
-            counted = labels if real is None else without_padding(labels, real)
+        if given is not None:  # of all tokens, whatever is kept
+            counted = given if real is None else without_padding(given, real)
             if num_items_in_batch is not None:  # of labels, also of those that padding predicts
-                num_items_in_batch = num_items_in_batch * share_counted(counted, labels)
+                num_items_in_batch = num_items_in_batch * share_counted(counted, given)
             loss = self.loss_function(
                 logits=logits,
-                labels=counted,
+                labels=None,
+                shift_labels=counted,
                 vocab_size=self.config.ours.vocab_size,
                 num_items_in_batch=num_items_in_batch,
             )
@@ -371,15 +399,7 @@ class SRMForCausalLM(SRMModel, GenerationMixin):
             logits = logits[:, logits_to_keep]
         elif logits_to_keep > 0:
             logits = logits[:, -logits_to_keep:]
-        output = CausalLMOutputWithPast(
-            loss=loss,
-            logits=logits,  # pyright: ignore[reportArgumentType]
-            past_key_values=found.cache,
-            hidden_states=found.states,  # pyright: ignore[reportArgumentType]
-            attentions=found.patterns,  # pyright: ignore[reportArgumentType]
-        )
-        return_dict = self.config.return_dict if return_dict is None else return_dict
-        return output if return_dict else output.to_tuple()
+        return self._output(CausalLMOutputWithPast, found, return_dict, loss=loss, logits=logits)
 
     def _prepare_cache_for_generation(self, generation_config, model_kwargs, *_args, **_kwargs) -> bool:
         """`generate` calls this before the first step: hand it our cache in place of the default one."""
@@ -414,6 +434,7 @@ def export(model: LanguageModel, directory: str | Path, tokenizer: Tokenizer | N
     if not model.config.causal:
         raise UserError("a puzzle model is not a causal language model: export it with --to safetensors")
     theirs = SRMForCausalLM.wrap(model)
+    theirs.generation_config.max_length = model.config.context  # else a pipeline asks for 256 new tokens
     if tokenizer is not None:
         if tokenizer.vocab_size > model.config.vocab_size:
             raise UserError(

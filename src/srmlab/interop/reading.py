@@ -133,15 +133,19 @@ def attentions(model: LanguageModel, wanted: bool) -> Iterator[list[Tensor]]:
         yield patterns
 
 
-def without_padding(labels: Tensor, real: Tensor) -> Tensor:
-    """Labels [B, T] where a real token comes before them; −100, which does not count, where padding does."""
-    predicted = nn.functional.pad(real, (1, -1), value=True)[:, -labels.shape[1] :].to(labels.device)
-    return labels.masked_fill(~predicted, -100)
+def aligned(labels: Tensor | None) -> Tensor | None:
+    """[B, T] What each token is to predict: the label of the next; at last −100, which does not count."""
+    return None if labels is None else nn.functional.pad(labels[:, 1:], (0, 1), value=-100)
+
+
+def without_padding(given: Tensor, real: Tensor) -> Tensor:
+    """Aligned labels [B, T], of real tokens alone; what padding would predict does not count."""
+    return given.masked_fill(~real[:, -given.shape[1] :].to(given.device), -100)
 
 
 def share_counted(counted: Tensor, given: Tensor) -> Tensor:
-    """How many of the labels [B, T] that were given count: a share, never 0."""
-    kept, all = ((labels[:, 1:] != -100).sum().clamp_min(1) for labels in (counted, given))
+    """How many of the aligned labels [B, T] that were given count: a share, never 0."""
+    kept, all = ((labels != -100).sum().clamp_min(1) for labels in (counted, given))
     return kept / all
 
 

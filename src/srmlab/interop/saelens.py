@@ -45,12 +45,17 @@ def save(dictionary: Dictionary, folder: str | Path) -> list[Path]:
 
 
 def write_sae(folder: Path, config: dict[str, Any], weights: dict[str, Tensor]) -> Path:
-    from safetensors.torch import save_file
-
     folder.mkdir(parents=True, exist_ok=True)
-    save_file({n: w.detach().cpu().contiguous().clone() for n, w in weights.items()}, folder / WEIGHTS)
+    save_tensors(weights, folder / WEIGHTS)
     write_file(folder / CONFIG, json.dumps(config, indent=2) + "\n")
     return folder
+
+
+def save_tensors(weights: dict[str, Tensor], path: Path) -> None:
+    """Each with memory of its own, as the format wants it."""
+    from safetensors.torch import save_file
+
+    save_file({name: value.detach().cpu().contiguous().clone() for name, value in weights.items()}, path)
 
 
 def described(config: DictionaryConfig, stream: int) -> dict[str, Any]:

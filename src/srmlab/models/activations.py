@@ -20,14 +20,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor
 
 from srmlab.errors import UserError
-from srmlab.models.sites import NamesFilter
+from srmlab.models.sites import NamesFilter, UnknownSite, hint
 
 if TYPE_CHECKING:
     from srmlab.models.model import LanguageModel
@@ -37,11 +36,34 @@ class ActivationCache(dict[str, Tensor]):
     def __init__(self, model: LanguageModel) -> None:
         super().__init__()
         self.model = model
+        self.batched = True
+
+    def __missing__(self, name: str) -> Tensor:
+        known = self.model.site_names
+        if name not in known:
+            raise UnknownSite(f"no site is called {name!r}{hint(str(name), known)}")
+        raise UserError(f"the cache lacks {name}: leave out names_filter, or let it select this site too")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__} of {len(self)} values: {', '.join([*self][:3])} …"
+
+    def to(self, device: torch.device | str) -> Self:
+        """Move all values; the cache itself."""
+        self.update({name: value.to(device) for name, value in self.items()})
+        return self
+
+    def remove_batch_dim(self) -> Self:
+        """Take the first axis, of one text, off all values; the cache itself."""
+        if sizes := {len(value) for value in self.values()} - {1}:
+            raise UserError(f"remove_batch_dim is for one text; here are {max(sizes)}")
+        self.update({name: value[0] for name, value in self.items()})
+        self.batched = False
+        return self
 
     def stack_activation(self, names_filter: NamesFilter) -> Tensor:
         """[site, …] The values of several sites of one shape, in the order of the computation."""
         names = self.model.select_sites(names_filter)
-        shapes = {tuple(self.value(name).shape) for name in names}
+        shapes = {tuple(self[name].shape) for name in names}
         if len(shapes) != 1:
             raise UserError(
                 f"{names_filter!r} selects values of shapes {sorted(shapes)}: stack those of one shape"
@@ -50,8 +72,8 @@ class ActivationCache(dict[str, Tensor]):
 
     def accumulated_resid(self, return_labels: bool = False) -> Tensor | tuple[Tensor, list[str]]:
         """[point, B, T, S, D] The state at every point in depth: what has come together so far."""
+        self.need_batch()
         points = self.model.points
-        self.check(site for point in points for site in point.sites)
         found = torch.stack([self.model.state_at(point, self) for point in points])
         return (found, [point.name for point in points]) if return_labels else found
 
@@ -62,17 +84,18 @@ class ActivationCache(dict[str, Tensor]):
         own. They do not where the state is normed or mixed between calls, as in Ouro and hyper-connections.
         Labels are the calls' sites.
         """
+        self.need_batch()
         if not self.model.calls:
             raise UserError(f"{self.model.config.architecture} does not say what its calls add to the state")
         parts: list[Tensor] = []
         labels: list[str] = []
         sites = {call.site for call in self.model.calls}
         for call in self.model.calls:
-            value = self.value(call.site)
+            value = self[call.site]
             goes_on = isinstance(call.before, str) and call.before in sites
             begins = not parts if call.before is None else not goes_on
             before = self.model.site_names[0] if call.before is None else call.before
-            given = self.value(before) if isinstance(before, str) else before
+            given = self[before] if isinstance(before, str) else before
             if begins:
                 parts.append(given.to(value).expand_as(value))
                 labels.append("start")
@@ -97,12 +120,6 @@ class ActivationCache(dict[str, Tensor]):
         wanted = torch.einsum("bte,sde->btsd", directions, model.stream_readout)
         return torch.einsum("nbtsd,btsd->nbt", parts, wanted.to(parts))
 
-    def value(self, name: str) -> Tensor:
-        self.check([name])
-        return self[name]
-
-    def check(self, names: Iterable[str]) -> None:
-        if lacking := [name for name in names if name not in self]:
-            raise UserError(
-                f"the cache lacks {lacking[0]}: leave out names_filter, or let it select this site too"
-            )
+    def need_batch(self) -> None:
+        if not self.batched:
+            raise UserError("this cache has no batch axis any more: ask it before remove_batch_dim")

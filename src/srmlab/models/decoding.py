@@ -107,6 +107,14 @@ def generate(
         return sequence
 
 
+def check_ids(tokens: Tensor) -> None:
+    if not isinstance(tokens, Tensor):
+        kind = type(tokens).__name__
+        raise UserError(f"tokens are a tensor [batch, token] of ids, not {kind}: use tokenizer(text).tokens")
+    if tokens.ndim != 2 or tokens.numel() == 0:
+        raise UserError(f"tokens of shape {tuple(tokens.shape)}: need [batch, token] with at least one token")
+
+
 def check_sampling(
     tokens: Tensor,
     max_new_tokens: int,
@@ -115,11 +123,7 @@ def check_sampling(
     top_p: float | None,
     vocab_size: int,
 ) -> None:
-    if not isinstance(tokens, Tensor):
-        kind = type(tokens).__name__
-        raise UserError(f"tokens are a tensor [batch, token] of ids, not {kind}: use tokenizer(text).tokens")
-    if tokens.ndim != 2 or tokens.numel() == 0:
-        raise UserError(f"tokens of shape {tuple(tokens.shape)}: need [batch, token] with at least one token")
+    check_ids(tokens)
     low, high = (int(bound) for bound in tokens.aminmax())
     if low < 0 or high >= vocab_size:
         raise UserError(f"token ids of {low} to {high}: this model's range is 0 to {vocab_size - 1}")

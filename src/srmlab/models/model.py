@@ -17,7 +17,7 @@ What an architecture says of itself, and must or may define, is in `contract`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -32,6 +32,7 @@ from srmlab.models.activations import ActivationCache
 from srmlab.models.cache import DecodingCache
 from srmlab.models.config import ModelConfig
 from srmlab.models.contract import Config, Described
+from srmlab.models.decoding import check_ids
 from srmlab.models.exit import Exit
 from srmlab.models.forward import How, Pass
 from srmlab.models.loss import chunked_cross_entropy, cross_entropy
@@ -165,7 +166,7 @@ class LanguageModel(Described[Config], Generic[Config]):
 
     def forward(
         self,
-        tokens: Tensor,
+        tokens: Tensor | str | Sequence[str],
         targets: Tensor | None = None,
         *,
         progress: float | None = None,
@@ -174,7 +175,8 @@ class LanguageModel(Described[Config], Generic[Config]):
         stop_at_layer: int | None = None,
         **how: Unpack[How],
     ) -> Any:
-        """Logits [B, T, V], or with `targets` [B, T] their mean cross-entropy (−100 does not count).
+        """Logits [B, T, V], or with `targets` [B, T] their mean cross-entropy (−100 does not count). A model
+        that knows its tokenizer reads text too, one or several of any lengths.
 
         `documents` [B, T] gives each token's document; attention then stays inside documents.
         `attention_mask` [B, T] is 0 at padding, which no token attends to and whose logits mean nothing; each
@@ -187,6 +189,8 @@ class LanguageModel(Described[Config], Generic[Config]):
         those before it ([B, T − 1] with `loss_per_token`), "both" is (logits, loss). `stop_at_layer` gives
         the state [B, T, S, D] that this layer would read; −1 means the last.
         """
+        if not isinstance(tokens, Tensor):
+            tokens, how["attention_mask"] = self.read_text(tokens, how.get("attention_mask"))
         given = {name for name, value in how.items() if value is not None}
         if return_type is not None or stop_at_layer is not None:
             if targets is not None or given - {"documents", "attention_mask"}:
@@ -291,12 +295,7 @@ class LanguageModel(Described[Config], Generic[Config]):
         attention_mask: Tensor | None = None,
     ) -> None:
         """Shapes only: nothing here reads a value, so nothing waits for a GPU or breaks a graph."""
-        if not isinstance(tokens, Tensor):
-            raise UserError(f"tokens are a tensor [batch, token] of ids, not {type(tokens).__name__}")
-        if tokens.ndim != 2 or tokens.numel() == 0:
-            raise UserError(
-                f"tokens of shape {tuple(tokens.shape)}: need [batch, token] with at least one token"
-            )
+        check_ids(tokens)
         likes = {"targets": targets, "documents": documents, "attention_mask": attention_mask}
         for name, like in likes.items():
             if like is not None and like.shape != tokens.shape:

@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -175,9 +175,10 @@ class LiveTap(Tap):
 
     def _show(self, site: Site, name: str, shown: Tensor) -> Tensor:
         given = site(shown)
-        if given.shape != shown.shape:
+        if not isinstance(given, Tensor) or given.shape != shown.shape:
+            what = f"shape {tuple(given.shape)}" if isinstance(given, Tensor) else type(given).__name__
             raise UserError(
-                f"a hook at {self.prefix + name} returned shape {tuple(given.shape)}; "
+                f"a hook at {self.prefix + name} returned {what}; "
                 f"the site's value has shape {tuple(shown.shape)}"
             )
         # What was shown is used, even unchanged: the gradient of a cached value is then the site's.
@@ -260,7 +261,7 @@ class Instrumented(nn.Module):
                 continue
             matches = [name for name in names if _fits(name.split("."), pattern.split("."))]
             if not matches:
-                raise UnknownSite(f"no site is called {pattern!r}{_hint(pattern, names)}")
+                raise UnknownSite(f"no site is called {pattern!r}{hint(pattern, names)}")
             chosen.update(matches)
         return [name for name in names if name in chosen]
 
@@ -310,7 +311,11 @@ class Instrumented(nn.Module):
         raise NotImplementedError
 
     def run_with_hooks(
-        self, tokens: Tensor, fwd_hooks: Hooks = (), bwd_hooks: Hooks = (), **options: Any
+        self,
+        tokens: Tensor | str | Sequence[str],
+        fwd_hooks: Hooks = (),
+        bwd_hooks: Hooks = (),
+        **options: Any,
     ) -> Any:
         """One forward pass with hooks; its logits, or what the options of `forward` ask for."""
         with self.hooks(fwd_hooks, bwd_hooks):
@@ -318,11 +323,12 @@ class Instrumented(nn.Module):
 
     def run_with_cache(
         self,
-        tokens: Tensor,
+        tokens: Tensor | str | Sequence[str],
         names_filter: NamesFilter = None,
         *,
         device: torch.device | str | None = None,
         detach: bool = True,
+        remove_batch_dim: bool = False,
         **options: Any,
     ) -> tuple[Any, ActivationCache]:
         """One forward pass and the values at the selected sites, by name, each in the paper's order of axes.
@@ -337,7 +343,8 @@ class Instrumented(nn.Module):
             cache[hook.name] = value.to(device) if device is not None else value
 
         with self.hooks([(self.select_sites(names_filter), keep)]):
-            return self(tokens, **options), cache
+            result = self(tokens, **options)
+        return result, cache.remove_batch_dim() if remove_batch_dim else cache
 
 
 def _fits(name: list[str], pattern: list[str]) -> bool:
@@ -349,12 +356,15 @@ def _fits(name: list[str], pattern: list[str]) -> bool:
     return bool(name) and fnmatch.fnmatchcase(name[0], pattern[0]) and _fits(name[1:], pattern[1:])
 
 
-def _hint(pattern: str, names: list[str]) -> str:
+def hint(pattern: str, names: list[str]) -> str:
+    """The tail of an error about a name that no site has."""
     if fnmatch.filter(names, pattern):
         return "; * is one part of a name, ** any number of them"
     kind = "connection.pattern"
     if pattern.endswith(kind) and not any(name.endswith(kind) for name in names):
         return '; only a model with connection = "attention" has patterns'
+    if "hook_" in pattern or pattern.startswith("("):
+        return "; TransformerLens' places have names of their own here: model.site_names lists them"
     return nearest(pattern, names) or "; model.site_names lists them all"
 
 
@@ -369,7 +379,11 @@ def _as_gradient_hook(function: HookFunction, point: HookPoint):
     """A hook on the tensor, not on the module: it outlives the block in which the pass was made."""
 
     def torch_hook(_module: nn.Module, _inputs: tuple, output: Tensor) -> None:
-        if output.requires_grad:
-            output.register_hook(lambda gradient: function(gradient, point))
+        if not output.requires_grad:
+            raise UserError(
+                f"a backward hook at {point.name} would never be called: it has no gradient; leave "
+                "torch.no_grad, or take model.at_depth(model.depth, model.depth), which has it in every level"
+            )
+        output.register_hook(lambda gradient: function(gradient, point))
 
     return torch_hook
