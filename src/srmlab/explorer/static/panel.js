@@ -3,7 +3,7 @@
 
 import { CanvasPen, SvgPen } from "./pen.js";
 import { ink } from "./color.js";
-import { h } from "./dom.js";
+import { h, openDialog } from "./dom.js";
 import { definitions } from "./glossary.js";
 
 export class Panel {
@@ -369,31 +369,13 @@ export class Panel {
       spellcheck: "false",
     });
     text.value = code;
-    const dialog = h(
-      "dialog",
-      { class: "python" },
-      h("h2", {}, `${this.view.title} in Python`),
-      text,
-      h(
-        "form",
-        { method: "dialog" },
-        h(
-          "button",
-          {
-            type: "button",
-            onclick: () => {
-              text.select();
-              navigator.clipboard?.writeText(code).catch(() => document.execCommand("copy"));
-            },
-          },
-          "Copy",
-        ),
-        h("button", {}, "Close"),
-      ),
-    );
-    dialog.addEventListener("close", () => dialog.remove());
-    this.element.append(dialog);
-    dialog.showModal();
+    const copy = () => {
+      text.select();
+      navigator.clipboard?.writeText(code).catch(() => document.execCommand("copy"));
+    };
+    const title = h("h2", {}, `${this.view.title} in Python`);
+    const dialog = openDialog(this.element, { class: "python" }, title, text);
+    dialog.querySelector("form").prepend(h("button", { type: "button", onclick: copy }, "Copy"));
   }
 }
 

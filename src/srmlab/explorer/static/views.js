@@ -43,18 +43,20 @@ import { wall } from "./views/wall.js";
 
 export const REQUIRED = ["name", "title", "place", "needs", "shows", "reading", "uses", "mount"];
 
+// From the prompt to the prediction and who made it: what the model says and what it says without a stream, who
+// reads whom, which edges led there; then the details.
 export const VIEWS = [
   puzzle,
   tokens,
-  wall,
-  flow,
   lens,
-  routing,
   board,
+  wall,
+  routing,
+  flow,
   ranked,
-  attention,
   paths,
   stepper,
+  attention,
   features,
   compare,
   align,

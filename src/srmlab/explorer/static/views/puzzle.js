@@ -3,7 +3,7 @@
 // says of the selected cell.
 
 import { scale, streamColor } from "../color.js";
-import { h, number, percent } from "../dom.js";
+import { h, number, percent, player, range } from "../dom.js";
 import { toggleAblation } from "../intervention.js";
 
 const GAP = 5; // between small boards
@@ -37,7 +37,17 @@ export const puzzle = {
 
   mount(panel, ctx) {
     const { store } = ctx;
-    const play = h("button", { type: "button", title: "Play through depth", onclick: () => toggle() }, "▶");
+    const isLast = () => store.get("layer") >= ctx.trace.L - 1;
+    const play = player(
+      "Play through depth",
+      "",
+      300,
+      () => isLast() && store.set({ layer: 0, step: 0 }),
+      () => {
+        store.set({ layer: store.get("layer") + 1 });
+        return !isLast();
+      },
+    );
     const boards = h("select", { "aria-label": "Another board", onchange: () => trace(boards.value) });
     const streams = h("span", {
       class: "choice",
@@ -48,21 +58,8 @@ export const puzzle = {
     if (ctx.client) panel.controls.append(h("label", {}, "without ", streams), boards);
     for (const [i, prompt] of (ctx.info?.prompts ?? []).entries())
       boards.append(h("option", { value: prompt }, `test board ${i + 1}`));
-    let timer = 0;
     let built = 0;
     let begun = false;
-
-    function toggle() {
-      clearInterval(timer);
-      play.textContent = timer ? "▶" : "❚❚";
-      if (timer) return void (timer = 0);
-      if (store.get("layer") >= ctx.trace.L - 1) store.set({ layer: 0, step: 0 });
-      timer = setInterval(() => {
-        const layer = store.get("layer") + 1;
-        if (layer > ctx.trace.L - 1) toggle();
-        else store.set({ layer });
-      }, 300);
-    }
 
     function trace(prompt) {
       document.getElementById("prompt").value = prompt;
@@ -78,7 +75,7 @@ export const puzzle = {
     function build(S) {
       built = S;
       streams.replaceChildren(
-        ...Array.from({ length: S }, (_, s) =>
+        ...range(S, (s) =>
           h(
             "button",
             { type: "button", "data-without": String(s), onclick: () => ablate(s) },
@@ -137,13 +134,11 @@ export const puzzle = {
         return { columns: ["segment", "layer", "cell", "given", "value", "probability", "right"], rows };
       },
       python: () =>
-        [
-          ctx.preamble(),
-          "",
+        ctx.code.of(
           'trace["cell_value"]          # [layer, cell] the value if this layer were the last',
           'trace["cell_probability"]    # [layer, cell] how likely',
           '(trace["cell_value"] == trace["target"])[:, trace["given"] == 0].mean(1)',
-        ].join("\n"),
+        ),
     };
   },
 };
@@ -300,7 +295,7 @@ function bigBoard(pen, trace, at, state, theme) {
   let left = x;
   for (const [color, label] of below) {
     pen.rect(left, y + at.big + 10, 10, 10, { fill: color, stroke: theme.line, width: 0.5 });
-    pen.text(label, left + 14, y + at.big + 19, { color: theme.dim, size: 10 });
+    pen.text(label, left + 14, y + at.big + 19, theme.small);
     left += 28 + pen.measure(label, { size: 10 });
   }
 }
@@ -331,16 +326,12 @@ function film(pen, trace, at, state, theme) {
     });
     pen.region({ part: "small", layer: l, x: left, y: top, w: small, h: small, rows, columns });
     if (l % depth === 0 && (small > 16 || (l / depth) % 2 === 0))
-      pen.text(`${l / depth + 1}`, left + small / 2, 12, { color: theme.dim, size: 10, align: "middle" });
+      pen.text(`${l / depth + 1}`, left + small / 2, 12, { ...theme.small, align: "middle" });
   }
-  pen.text("segment", x - 6, 12, { color: theme.dim, size: 10, align: "right" });
+  pen.text("segment", x - 6, 12, { ...theme.small, align: "right" });
   if (small > 20)
     for (let k = 0; k < depth; k++)
-      pen.text(`L${k + 1}`, x - 6, y + k * (small + GAP) + small / 2 + 4, {
-        color: theme.dim,
-        size: 10,
-        align: "right",
-      });
+      pen.text(`L${k + 1}`, x - 6, y + k * (small + GAP) + small / 2 + 4, { ...theme.small, align: "right" });
 }
 
 function tone(trace, layer, cell, theme) {

@@ -36,24 +36,14 @@ export const wall = {
 
   mount(panel, ctx) {
     const { store } = ctx;
-    const kind = choice(
-      "Show",
-      [
-        ["frequency", "frequency", "share of tokens with weight above the threshold"],
-        ["mean", "mean weight"],
-      ],
-      store.get("wall"),
-      (wall) => store.set({ wall }),
-    );
-    const scope = choice(
-      "Over",
-      [
-        ["prompt", "prompt"],
-        ["selection", "selection", "only the selected token or range"],
-      ],
-      store.get("scope"),
-      (scope) => store.set({ scope }),
-    );
+    const kind = choice(store, "wall", "Show", {
+      frequency: ["frequency", "share of tokens with weight above the threshold"],
+      mean: "mean weight",
+    });
+    const scope = choice(store, "scope", "Over", {
+      prompt: "prompt",
+      selection: ["selection", "only the selected token or range"],
+    });
     const slider = h("input", {
       type: "range",
       min: "0",
@@ -146,8 +136,7 @@ export const wall = {
         }
         const bottom = place.bottom + 5;
         const side = width > 460 ? left + 170 : left; // a narrow picture has no room for both
-        if (side > left)
-          pen.text("row = target, column = source", left, bottom + 8, { color: theme.dim, size: 10 });
+        if (side > left) pen.text("row = target, column = source", left, bottom + 8, theme.small);
         const name =
           state.wall === "frequency"
             ? `share of tokens with weight > ${number(state.threshold)}`
@@ -182,12 +171,10 @@ export const wall = {
         const { wall, threshold, scope } = store.state;
         const [a, b] = tokenSpan(store.state, ctx.trace);
         const cut = scope === "selection" ? `[:, ${a}:${b + 1}]` : "";
-        return [
-          ctx.preamble(),
-          "",
+        return ctx.code.of(
           `weights = trace.weights${cut}            # [layer, token, head, target, source]`,
           `${wall === "mean" ? "weights" : `(weights > ${threshold})`}.mean(1)     # [layer, head, target, source]`,
-        ].join("\n");
+        );
       },
     };
   },

@@ -1,0 +1,29 @@
+// Streams as lanes over depth: the ground of the flow and of the paths.
+
+import { streamColor } from "./color.js";
+
+// x(l): where layer l begins, and x(L) where the last ends; y(s): the middle of a lane. The chosen layer is shaded, the
+// chosen stream's lane is wider.
+export function drawLanes(pen, { S, L }, { x, y, lane, opacity }, { layer, stream }, theme) {
+  const [top, left] = [y(0) - lane / 2, x(0)];
+  pen.rect(x(layer), top - 4, x(layer + 1) - x(layer), S * lane + 8, { fill: theme.faint, radius: 3 });
+  for (let l = 0; l < L; l++)
+    pen.text(`L${l}`, (x(l) + x(l + 1)) / 2, 12, { ...theme.label(l === layer), align: "middle" });
+  const every = Math.ceil(11 / lane); // names that have room
+  for (let s = 0; s < S; s++) {
+    pen.path(`M${left} ${y(s)}H${x(L)}`, {
+      stroke: streamColor(s, S),
+      width: s === stream ? 2.5 : 1.2,
+      opacity: s === stream ? 1 : opacity,
+    });
+    if (s % every === 0 || s === stream)
+      pen.text(`S${s}`, left - 8, y(s) + 3.5, { ...theme.label(s === stream), align: "right" });
+  }
+}
+
+// The curve of an edge through one layer, from the source's lane to the target's.
+export function arc(x0, x1, from, to) {
+  const bend = ((x0 + x1) / 2).toFixed(1);
+  const [left, right, source, target] = [x0, x1, from, to].map((value) => value.toFixed(1));
+  return `M${left} ${source}C${bend} ${source} ${bend} ${target} ${right} ${target}`;
+}
