@@ -13,7 +13,7 @@ from srmlab.analysis.attribution import Attribution
 from srmlab.analysis.interaction import Interaction
 from srmlab.analysis.readout import BITS
 from srmlab.figures.palette import BLACK, BLUE, GREY, SIGNED_MAP, VERMILION
-from srmlab.figures.style import COLUMN, PAGE, color_bar, figure_of, new_figure, sparse_ticks
+from srmlab.figures.style import COLUMN, PAGE, color_bar, figure_of, footnote, new_figure, sparse_ticks
 
 TIER_COLORS = ("#08519c", "#3182bd", "#6baed6", "#bdd7e7")
 
@@ -53,6 +53,7 @@ def ablation_bars(result: Ablation, unit: Literal["bits", "nats"] = "bits") -> F
     share.plot(
         [half - 1, half - 1, count - 0.3], [0, 0.5, 0.5], color=GREY, linewidth=0.6, linestyle=(0, (3, 2))
     )
+    footnote(figure, "shades: tiers of similar impact; dashed: half of the summed impact")
     return figure
 
 

@@ -77,7 +77,7 @@ export class App {
     this.grid.replaceChildren();
     for (const [i, { view, element }] of panels.entries()) {
       element.style.setProperty("--place", i); // on a telephone, where there is one column
-      const place = (!this.client && view.savedPlace) || view.place;
+      const { place } = view;
       if (place !== "wide" && !columns.has(place)) {
         columns.set(place, h("div", { class: "column" }));
         this.grid.append(columns.get(place));

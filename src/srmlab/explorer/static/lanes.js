@@ -7,8 +7,7 @@ import { streamColor } from "./color.js";
 export function drawLanes(pen, { S, L }, { x, y, lane, opacity }, { layer, stream }, theme) {
   const [top, left] = [y(0) - lane / 2, x(0)];
   pen.rect(x(layer), top - 4, x(layer + 1) - x(layer), S * lane + 8, { fill: theme.faint, radius: 3 });
-  for (let l = 0; l < L; l++)
-    pen.text(`L${l}`, (x(l) + x(l + 1)) / 2, 12, { ...theme.label(l === layer), align: "middle" });
+  layerNames(pen, L, x, 12, layer, theme);
   const every = Math.ceil(11 / lane); // names that have room
   for (let s = 0; s < S; s++) {
     pen.path(`M${left} ${y(s)}H${x(L)}`, {
@@ -18,6 +17,18 @@ export function drawLanes(pen, { S, L }, { x, y, lane, opacity }, { layer, strea
     });
     if (s % every === 0 || s === stream)
       pen.text(`S${s}`, left - 8, y(s) + 3.5, { ...theme.label(s === stream), align: "right" });
+  }
+}
+
+// "L0", "L1" … over the layers, as many as have room; the chosen one always.
+export function layerNames(pen, L, x, y, layer, theme) {
+  const middle = (l) => (x(l) + x(l + 1)) / 2;
+  let last = -Infinity;
+  for (let l = 0; l < L; l++) {
+    const isClose = middle(l) - last < 22 || (l !== layer && Math.abs(middle(l) - middle(layer)) < 22);
+    if (isClose && l !== layer) continue;
+    last = middle(l);
+    pen.text(`L${l}`, last, y, { ...theme.label(l === layer), align: "middle" });
   }
 }
 

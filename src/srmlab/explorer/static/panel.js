@@ -208,8 +208,8 @@ export class Panel {
     this.element.dataset.drawn = String(Number(this.element.dataset.drawn ?? 0) + 1);
   }
 
-  // The picture's own height; more when it fills the page, or when its column has room to spare (up to half
-  // as much again, or more on a large screen).
+  // The picture's own height; more when it fills the page, or when its column has room to spare (up to as
+  // much again, or more on a large screen).
   heightFor(width) {
     const natural = this.drawn.height(width);
     if (this.big)
@@ -220,7 +220,7 @@ export class Panel {
     if (!this.view.stretches || this.element.nextElementSibling) return natural;
     const picture = this.drawn.stretched?.() ?? this.canvas;
     picture.style.height = `${natural * this.scale}px`;
-    const most = window.innerWidth >= 2100 ? 2.6 : 1.6; // there are four columns then, of unlike length
+    const most = window.innerWidth >= 2100 ? 2.6 : 2; // there are four columns then, of unlike length
     return Math.min(natural * most, Math.max(natural, (this.body.clientHeight - 18) / this.scale));
   }
 

@@ -131,7 +131,7 @@ export const attention = {
       if (!found) return "";
       const place = (stream ?? 0) * weights().shape[1] + head;
       return (
-        ` · induction score ${number(found.score[call().index][place], 3)} ` +
+        ` · induction ${number(found.score[call().index][place], 3)} ` +
         `(uniform attention ${number(found.uniform, 3)})`
       );
     }

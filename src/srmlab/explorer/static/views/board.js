@@ -7,6 +7,8 @@ import { describe, MODES, toggleAblation } from "../intervention.js";
 import { mean } from "../measures.js";
 import { wrapped } from "../pen.js";
 
+const LEAST = 5e-4; // of a probability that has a bar
+
 export const board = {
   name: "board",
   title: "Prediction and ablations",
@@ -73,7 +75,10 @@ export const board = {
       const rows = new Map();
       for (const { id, before, after } of [...outcome.top_before[token], ...outcome.top_after[token]])
         rows.set(id, [id, before, after]);
-      return [...rows.values()].sort((a, b) => Math.max(b[1], b[2]) - Math.max(a[1], a[2])).slice(0, 8);
+      return [...rows.values()]
+        .filter(([, before, after]) => Math.max(before, after) >= LEAST)
+        .sort((a, b) => Math.max(b[1], b[2]) - Math.max(a[1], a[2]))
+        .slice(0, 8);
     }
 
     // Which switches are on, for a picture without them.

@@ -8,7 +8,6 @@ export const card = {
   name: "card",
   title: "Stream card",
   place: "lower right",
-  savedPlace: "upper right",
   needs: [
     "routing",
     "hub_score",

@@ -216,10 +216,9 @@ export const lens = {
           `${trace.pair ? "target's " : ""}log-probability, nats`,
           theme,
         );
-        const said =
-          mode() === "tokens"
-            ? "columns: the prompt; cells: the likeliest next token"
-            : "columns: streams; cells: the likeliest next token";
+        const columnsAre = mode() === "streams" ? "streams" : trace.manifest.puzzle ? "cells" : "the prompt";
+        const inThem = trace.manifest.puzzle ? "the likeliest value" : "the likeliest next token";
+        const said = `columns: ${columnsAre}; in them, ${inThem}`;
         if (width > 560) pen.text(said, width - 4, height - 8, { ...theme.small, align: "right" });
       },
       tip({ row, column }) {

@@ -8,6 +8,7 @@ import { toggleAblation } from "../intervention.js";
 
 const GAP = 5; // between small boards
 const LABEL = 16;
+const NARROW = 560; // pixels of a picture whose parts stand one below the other
 
 export const puzzle = {
   name: "puzzle",
@@ -103,6 +104,7 @@ export const puzzle = {
         if (!begun && keys.has("trace")) {
           begun = true;
           if (!location.hash.includes("layer=")) store.set({ layer: trace.L - 1 });
+          if (!location.hash.includes("token=")) store.set({ token: trace.data("given").indexOf(0) });
         }
         const ablated = store.get("ablated").map((code) => Math.floor(code / 3));
         for (const button of streams.children)
@@ -215,17 +217,20 @@ function said(trace, layer) {
 
 // --- drawing ----------
 
+// The board, and beside it the small ones and what the streams say; below it where there is no room.
 function layout(trace, width) {
   const { rows, columns, segment_depth: depth } = trace.manifest.puzzle;
-  const cell = Math.max(6, Math.min(60, Math.floor(300 / Math.max(rows, columns))));
+  const isNarrow = width < NARROW;
+  const cell = Math.max(6, Math.min(60, Math.floor(Math.min(300, width - 16) / Math.max(rows, columns))));
   const big = cell * rows;
   const segments = Math.ceil(trace.L / depth);
-  const x = 8 + cell * columns + 44;
   const y = LABEL + 4;
+  const x = isNarrow ? 54 : 8 + cell * columns + 44;
+  const film = isNarrow ? y + big + 34 + LABEL : y;
   const room = Math.max(120, width - x - 8);
   const small = Math.max(10, Math.min(72, Math.floor(room / segments) - GAP, Math.floor(260 / depth) - GAP));
-  const lens = y + depth * (small + GAP) + 26;
-  return { cell, big, x, y, room, small, depth, segments, lens, rows, columns };
+  const lens = film + depth * (small + GAP) + 26;
+  return { cell, big, x, y, film, room, small, depth, segments, lens, rows, columns };
 }
 
 // The colours of one cell: its paper, its ink, and whether it is to be marked as wrong.
@@ -312,7 +317,7 @@ function boxes(pen, trace, x, y, cell, theme) {
 
 // A small board for every layer, a column a segment: right, wrong, given.
 function film(pen, trace, at, state, theme) {
-  const { x, y, small, depth, rows, columns } = at;
+  const { x, film: y, small, depth, segments, room, rows, columns } = at;
   for (let l = 0; l < trace.L; l++) {
     const left = x + Math.floor(l / depth) * (small + GAP);
     const top = y + (l % depth) * (small + GAP);
@@ -326,9 +331,16 @@ function film(pen, trace, at, state, theme) {
     });
     pen.region({ part: "small", layer: l, x: left, y: top, w: small, h: small, rows, columns });
     if (l % depth === 0 && (small > 16 || (l / depth) % 2 === 0))
-      pen.text(`${l / depth + 1}`, left + small / 2, 12, { ...theme.small, align: "middle" });
+      pen.text(`${l / depth + 1}`, left + small / 2, y - 8, { ...theme.small, align: "middle" });
   }
-  pen.text("segment", x - 6, 12, { ...theme.small, align: "right" });
+  pen.text("segment", x - 6, y - 8, { ...theme.small, align: "right" });
+  const key = x + segments * (small + GAP) + 12;
+  if (x + room - key > 190)
+    [
+      "A small board for each layer of each segment:",
+      "blue cells are right, orange ones wrong,",
+      "the stronger the surer; grey ones were given.",
+    ].forEach((line, i) => pen.text(line, key, y + 12 + 15 * i, theme.small));
   if (small > 20)
     for (let k = 0; k < depth; k++)
       pen.text(`L${k + 1}`, x - 6, y + k * (small + GAP) + small / 2 + 4, { ...theme.small, align: "right" });
@@ -366,15 +378,9 @@ function streamLens(pen, trace, at, state, theme) {
   const right = now.at("target", cell);
   const [row, column] = [Math.floor(cell / at.columns) + 1, (cell % at.columns) + 1];
   const answer = isGiven(trace, cell) ? "given" : `right: ${trace.string(right)}`;
-  pen.text(
-    `row ${row}, column ${column} (${answer}): what each stream alone says; orange is wrong`,
-    x,
-    top - 6,
-    {
-      color: theme.dim,
-      size: 11,
-    },
-  );
+  const where = `row ${row}, column ${column} (${answer})`;
+  const said = room > 420 ? `${where}: what each stream alone says, layer by layer; orange is wrong` : where;
+  pen.text(said, x, top - 6, { color: theme.dim, size: 11 });
   for (let s = 0; s <= trace.S; s++) {
     const y = top + s * tall + (s === trace.S ? 4 : 0);
     const all = s === trace.S;

@@ -133,7 +133,7 @@ export const ranked = {
             (ctx.client ? "drag over bars to select a group" : `range ${number(ratio, 1)}×`);
       pen.text(line, left, 12, { color: settled ? theme.ink : theme.dim, size: 10, max: width - left });
       pen.text(
-        pair ? "Δ bits per token" : "bars: bits per token, mean over the prompt; line: cumulative share",
+        pair ? "Δ bits per token" : "bars: bits per token; line: cumulative share",
         left,
         height - 4,
         theme.small,

@@ -5,6 +5,7 @@
 import { scaleFor, streamColor } from "../color.js";
 import { fine, number, player, range, short } from "../dom.js";
 import { colorbar } from "../heatmap.js";
+import { layerNames } from "../lanes.js";
 import { argmax, mean } from "../measures.js";
 import { STEPS } from "../palette.js";
 
@@ -121,13 +122,7 @@ export const stepper = {
         for (let k = 0; k < rows; k++)
           for (let n = 0; n < columns; n++) values.push(trace.at("lens_logprob", n, token, k));
         const colors = scaleFor(trace, values, -6, 0);
-        for (let l = 0; l < L; l++) {
-          const x = left + l * steps * column;
-          pen.text(`L${l}`, x + (steps * column) / 2, 11, {
-            ...theme.label(l === store.get("layer")),
-            align: "middle",
-          });
-        }
+        layerNames(pen, L, (l) => left + l * steps * column, 11, store.get("layer"), theme);
         if (trace.hasPost)
           pen.text("out", left + (N + 0.5) * column, 11, { ...theme.small, align: "middle" });
         for (let n = 0; n < N; n++) {

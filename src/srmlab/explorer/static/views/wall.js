@@ -29,8 +29,8 @@ export const wall = {
     const all = mean(wallMaps(trace, "frequency", thresholdOf(trace), 0, trace.T - 1));
     return (
       `S${most} is the strongest hub: ${percent(hub[most])} of its edges to other streams exceed ` +
-      `${number(thresholdOf(trace))} (S${least}, the weakest: ${percent(hub[least])}). Of self-edges ` +
-      `${percent(mean(self))} do, of all edges ${percent(all)}.`
+      `${number(thresholdOf(trace))} (S${least}, the weakest: ${percent(hub[least])}). So do ` +
+      `${percent(mean(self))} of self-edges and ${percent(all)} of all edges.`
     );
   },
 
