@@ -272,9 +272,12 @@ def quality(run: str | Path | None, training: dict[str, Any] | None) -> str:
         return ""
     try:
         found = run_config(Path(run))
-        data = open_tokens(found.data, verify=False) if found is not None else None
-        if data is None:
-            return ""
+    except (UserError, OSError, KeyError):
+        found = None
+    if found is None:
+        return ""
+    try:
+        data = open_tokens(found.data, verify=False)
         beside = reference_losses(data.train, data.val)
     except (UserError, OSError, KeyError):  # the run was moved, or made elsewhere
         return "The data of this run is not here, so bigram and unigram counts could not be set beside it."

@@ -103,8 +103,9 @@ export const puzzle = {
         if (built !== trace.S) build(trace.S);
         if (!begun && keys.has("trace")) {
           begun = true;
-          if (!location.hash.includes("layer=")) store.set({ layer: trace.L - 1 });
-          if (!location.hash.includes("token=")) store.set({ token: trace.data("given").indexOf(0) });
+          // where a link names no place: the end, and the first open cell
+          if (!/layer=|token=/.test(location.hash))
+            store.set({ layer: trace.L - 1, token: Math.max(0, trace.data("given").indexOf(0)) });
         }
         const ablated = store.get("ablated").map((code) => Math.floor(code / 3));
         for (const button of streams.children)
