@@ -36,7 +36,7 @@ def show(page: Page, state: dict[str, Any]) -> None:
 
 def save(png: bytes, name: str) -> None:
     image = Image.open(BytesIO(png)).convert("RGB")
-    image.quantize(256, dither=Image.Dither.NONE).save(DOCS / f"{name}.png", optimize=True)
+    image.quantize(256, kmeans=4, dither=Image.Dither.NONE).save(DOCS / f"{name}.png", optimize=True)
 
 
 def shoot(page: Page, url: str) -> None:

@@ -31,6 +31,11 @@ export function unravel(place, shape) {
   )[1];
 }
 
+// Rows for CSV: the indices of every value in an array of this shape, and the value.
+export function listed(values, shape) {
+  return Array.from(values, (value, i) => [...unravel(i, shape), Number(value.toFixed(5))]);
+}
+
 export function tokenSpan(state, trace) {
   const last = trace.T - 1;
   const a = Math.min(state.token, last);

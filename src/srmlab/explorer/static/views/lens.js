@@ -5,7 +5,7 @@ import { ink, scaleFor, streamColor } from "../color.js";
 import { choice, h, number, range, short } from "../dom.js";
 import { colorbar, heatmap } from "../heatmap.js";
 import { lineChart, penLines } from "../lines.js";
-import { mean, meanOverTokens, quantile } from "../measures.js";
+import { mean, meanOverTokens, quantile, unravel } from "../measures.js";
 
 export const lens = {
   name: "lens",
@@ -242,34 +242,22 @@ export const lens = {
       },
       table() {
         const { trace } = ctx;
-        const streams = mode() !== "tokens";
-        const rows = [];
-        if (streams)
-          for (let l = 0; l < trace.L; l++)
-            for (let t = 0; t < trace.T; t++)
-              for (let s = 0; s < trace.S; s++)
-                rows.push([
-                  l,
-                  t,
-                  s,
-                  trace.string(trace.at("stream_lens_id", l, t, s)),
-                  trace.at("stream_lens_logprob", l, t, s),
-                  trace.at("stream_lens_target", l, t, s),
-                ]);
-        else
-          for (let l = 0; l < trace.L; l++)
-            for (let t = 0; t < trace.T; t++)
-              rows.push([
-                l,
-                t,
-                trace.string(trace.at("lens_ids", lensRow(l), t, 0)),
-                trace.at("lens_logprob", lensRow(l), t, 0),
-                trace.at("lens_target", lensRow(l), t),
-              ]);
+        const ofStreams = mode() !== "tokens";
+        const names = ofStreams
+          ? ["stream_lens_id", "stream_lens_logprob", "stream_lens_target"]
+          : ["lens_ids", "lens_logprob", "lens_target"];
+        const shape = ofStreams ? [trace.L, trace.T, trace.S] : [trace.L, trace.T];
+        const rows = range(
+          shape.reduce((a, b) => a * b),
+          (i) => {
+            const place = unravel(i, shape);
+            const at = ofStreams ? place : [lensRow(place[0]), place[1], 0];
+            const [id, ...scores] = names.map((name) => trace.at(name, ...at));
+            return [...place, trace.string(id), ...scores];
+          },
+        );
         return {
-          columns: streams
-            ? ["layer", "token", "stream", "top", "logprob", "target_logprob"]
-            : ["layer", "token", "top", "logprob", "target_logprob"],
+          columns: ["layer", "token", ...(ofStreams ? ["stream"] : []), "top", "logprob", "target_logprob"],
           rows,
         };
       },

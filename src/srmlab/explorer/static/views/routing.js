@@ -4,7 +4,7 @@
 import { scaleFor } from "../color.js";
 import { number, range, short } from "../dom.js";
 import { colorbar, heatmap } from "../heatmap.js";
-import { argmax, meanWeights, patternAt, unravel } from "../measures.js";
+import { argmax, listed, meanWeights, patternAt, unravel } from "../measures.js";
 import { isSwitch, switchLine } from "../switch.js";
 
 export const routing = {
@@ -117,17 +117,13 @@ export const routing = {
           cuts: there.length ? rest : [...cuts, [layer, head, row, column, event.shiftKey ? null : token]],
         });
       },
-      table() {
-        const { S } = ctx.trace;
-        return {
-          columns: ["target", "source", "weight"],
-          rows: Array.from(pattern(), (value, i) => [Math.floor(i / S), i % S, value.toFixed(5)]),
-        };
-      },
+      table: () => ({
+        columns: ["target", "source", "weight"],
+        rows: listed(pattern(), [ctx.trace.S, ctx.trace.S]),
+      }),
       python() {
         const { layer, token, head } = store.state;
-        const pattern = `trace.weights[${layer}, ${token}, ${head}]           # [target, source]`;
-        return ctx.code.of(pattern);
+        return ctx.code.of(`trace.weights[${layer}, ${token}, ${head}]           # [target, source]`);
       },
     };
   },

@@ -4,7 +4,7 @@
 import { scaleFor } from "../color.js";
 import { choice, h, number, percent } from "../dom.js";
 import { colorbar } from "../heatmap.js";
-import { argmax, hubScores, mean, thresholdOf, tokenSpan, wallMaps } from "../measures.js";
+import { argmax, hubScores, listed, mean, thresholdOf, tokenSpan, wallMaps } from "../measures.js";
 
 const LEAST = 32; // pixels of a map
 
@@ -153,20 +153,10 @@ export const wall = {
       click({ layer, head, row, column }) {
         store.set({ layer, head, stream: row, source: column });
       },
-      table() {
-        const { L, H, S } = ctx.trace;
-        const values = maps();
-        const rows = [];
-        for (let i = 0; i < L * H * S * S; i++)
-          rows.push([
-            Math.floor(i / (H * S * S)),
-            Math.floor(i / (S * S)) % H,
-            Math.floor(i / S) % S,
-            i % S,
-            values[i].toFixed(5),
-          ]);
-        return { columns: ["layer", "head", "target", "source", store.get("wall")], rows };
-      },
+      table: () => ({
+        columns: ["layer", "head", "target", "source", store.get("wall")],
+        rows: listed(maps(), [ctx.trace.L, ctx.trace.H, ctx.trace.S, ctx.trace.S]),
+      }),
       python() {
         const { wall, threshold, scope } = store.state;
         const [a, b] = tokenSpan(store.state, ctx.trace);
