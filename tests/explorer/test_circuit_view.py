@@ -60,3 +60,6 @@ def test_the_graph_is_drawn_and_its_nodes_are_pinned_grouped_and_cut(watch, sess
         assert "predicted" in chips.nth(2).inner_text()
         chips.nth(2).click()
         assert chips.count() == 2
+        page.locator(".bar [data-value=change]").click()  # a finger has no alt
+        page.evaluate(click, [1, {}])
+        assert "1 cut" in chips.nth(2).inner_text()

@@ -84,7 +84,7 @@ def test_a_click_opens_the_card_and_holding_shows_its_effect_at_once(page):
     click_region(page, "features", 0, 0)
     dialog = page.locator("dialog.feature")
     assert dialog.locator(".example").count() == 2
-    dialog.locator("button", has_text="hold at").click()
+    dialog.locator("button", has_text="clamp at").click()
     settle(page)
     assert len(state(page)["holds"]) == 1
     assert "KL" in dialog.locator(".effect").inner_text()

@@ -110,6 +110,19 @@ def test_the_page_shows_the_board_first_and_no_generation(board_page):
     assert "segment 3, layer 2" in note
 
 
+def test_on_a_telephone_all_of_it_is_inside(board_page):
+    board_page.set_viewport_size({"width": 390, "height": 844})
+    settle(board_page)
+    board_page.locator("#panel-puzzle").scroll_into_view_if_needed()
+    settle(board_page)
+    regions = board_page.evaluate("() => explorer.panel('puzzle').pen.regions")
+    width, height = board_page.evaluate("() => explorer.panel('puzzle').size")
+    assert all(one["x"] >= 0 and one["x"] + one["w"] <= width for one in regions)
+    assert all(one["y"] >= 0 and one["y"] + one["h"] <= height for one in regions)
+    board_page.set_viewport_size({"width": 1280, "height": 900})
+    settle(board_page)
+
+
 def test_a_click_on_a_small_board_goes_to_its_layer_and_one_on_a_cell_selects_it(board_page):
     before = picture(board_page, "puzzle")
     click_region(board_page, "puzzle", row=0, column=0, which=2)  # the board itself, then one for each layer

@@ -305,7 +305,7 @@ def test_captions_say_what_the_arrays_hold(watch, tmp_path):
     edge = f"S{target} ← S{source} in layer {layer}, head {head}: {weights.max():.2f}"
     assert edge in said["routing"]
     frequency = (trace["routing"] > 25).mean(1)  # [layer, head, target, source]
-    assert f"of all edges {100 * frequency.mean():.0f} %." in said["wall"]
+    assert f"{100 * frequency.mean():.0f} % of all edges." in said["wall"]
     used = (frequency > 0.5).sum((1, 2, 3))
     assert said["flow"].endswith(f"by layer: {' '.join(map(str, used))}.")
     drift = trace["drift_cosine"].astype(float).mean(2)  # [transition, group, stream]

@@ -42,7 +42,7 @@ def test_what_an_untrained_model_shows_is_never_called_learned(folder):
     results, others = load_results(folder)
     same = {kind: [result, *others[kind]] for kind, result in results.items()}
     for finding in story(results, same):
-        assert "untrained weights give it too" in finding.sure, finding
+        assert "so this need not be learned" in finding.sure, finding
 
 
 def test_without_twins_a_finding_says_that_it_has_no_null(folder):

@@ -66,6 +66,17 @@ def test_a_click_on_the_training_curve_goes_to_the_checkpoint(watch, session):
         assert state(page)["checkpoint"] == ""
 
 
+def test_training_says_when_no_answer_comes(watch, session):
+    found = srmlab.analysis.dynamics([(1, FIRST), (2, session.model)], [torch.arange(24).view(2, 12)])
+    with serving(replace(session, saved={"dynamics": {"over_training": over_training(found)}})) as address:
+        watched = watch(address)
+        page = watched.page
+        page.route("**/api/results/dynamics", lambda route: route.abort())
+        picture(page, "training")
+        assert "The server did not answer." in page.evaluate("() => explorer.panel('training').svg()")
+        watched.errors.clear()  # the browser's own words about it
+
+
 def test_an_untrained_twin_stands_beside_the_model(watch, session):
     twin = capture(next(twins(session.model, 1))[1].eval(), byte_tokenizer(), PROMPT)
     with serving(session) as address:

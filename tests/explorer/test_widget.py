@@ -133,6 +133,11 @@ def test_the_kernel_answers_in_the_words_of_the_web_interface(trace):
     assert (Trace.from_bytes(buffers[0])["tokens"] == trace["tokens"]).all()
     content, _ = answered(session, {"id": 2, "path": "/api/paths", "body": {"tokens": tokens, "token": 3}})
     assert len(content["json"]["direct"]) == 3
+    content, buffers = answered(
+        session, {"id": 2, "path": "/api/attention", "body": {"tokens": tokens, "call": 0}}
+    )
+    assert content == {"id": 2}
+    assert len(buffers) == 1
     content, _ = answered(session, {"id": 3, "path": "/api/sweep", "body": {}})
     assert "srmlab explore" in content["error"]
     content, _ = answered(session, {"id": 4, "path": "/api/trace", "body": {"tokens": [999]}})

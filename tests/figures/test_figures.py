@@ -99,11 +99,12 @@ def test_a_transposed_wall_swaps_maps_and_labels_together(results):
     assert turned.axes[4].get_ylabel() == "head 1\nsource"
 
 
-def test_alignment_maps_keep_the_scale_from_minus_one_to_one(results):
-    for axes in results["alignment"].figure().axes[:2]:
-        (image,) = axes.images
-        assert image.get_clim() == (-1, 1)
-        assert image.get_cmap().name == SIGNED_MAP
+def test_alignment_maps_are_symmetric_and_the_connections_small_cosines_have_a_scale_of_their_own(results):
+    left, right = (axes.images[0] for axes in results["alignment"].figure().axes[:2])
+    most = np.abs(results["alignment"].connection).max()
+    assert left.get_clim() == (-max(0.05, most), max(0.05, most))
+    assert right.get_clim() == (-1, 1)
+    assert left.get_cmap().name == right.get_cmap().name == SIGNED_MAP
 
 
 def test_the_ablation_figure_ends_at_one_hundred_percent_in_the_order_of_the_ranking(results):
@@ -150,8 +151,9 @@ def test_all_panels_of_a_drift_figure_have_room_for_their_streams(results):
     curves = results["drift"].kl.copy()
     curves[1] += 10
     figure = dataclasses.replace(results["drift"], kl=curves).figure(metric="kl")
+    assert figure.axes[1].get_yscale() == "log"
     low, high = figure.axes[1].get_ylim()
-    assert low == 0
+    assert 0 < low < curves[curves > 0].min()
     assert high > curves.max()
 
 

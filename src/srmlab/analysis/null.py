@@ -62,11 +62,19 @@ class Beside:
         low, high = self.interval
         return not low <= self.value <= high
 
+    @property
+    def form(self) -> str:
+        return ".1%" if self.unit.startswith("share") else ".3g"
+
+    @property
+    def span(self) -> str:
+        """From the least of the twins to the most."""
+        low, high = (f"{bound:{self.form}}" for bound in (min(self.twins), max(self.twins)))
+        return low if low == high else f"{low} to {high}"
+
     def __str__(self) -> str:
-        form = ".1%" if self.unit.startswith("share") else ".3g"
-        low, high = (f"{bound:{form}}" for bound in (min(self.twins), max(self.twins)))
-        span = low if low == high else f"{low} to {high}"
-        return f"{self.name} {self.value:{form}}; untrained twins {span}{', beyond them' * self.beyond}"
+        beyond = ", beyond them" * self.beyond
+        return f"{self.name} {self.value:{self.form}}; untrained twins {self.span}{beyond}"
 
 
 def beside(result: Result, others: Sequence[Result]) -> list[Beside]:

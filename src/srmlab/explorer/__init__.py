@@ -7,6 +7,7 @@ tracing.py        model + prompt → trace
 outcomes.py       a prompt before and after an intervention
 feature_cards.py  one feature in full, search, and a reader's notes
 session.py        one model, its tokenizer and checkpoints: what the server serves
+questions.py      requests about a prompt, and their answers
 worker.py         one thread around the model, with a bounded queue
 background.py     long sweeps with progress
 server.py         the web interface on loopback

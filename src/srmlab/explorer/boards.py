@@ -141,7 +141,7 @@ def examples(puzzles: Puzzles) -> list[str]:
     """Test boards from the easiest to the hardest."""
     order = np.argsort(puzzles.test.ratings, kind="stable")
     chosen = order[np.linspace(0, len(order) - 1, min(EXAMPLES, len(order))).round().astype(int)]
-    return [puzzles.kind.line(puzzles.test.inputs[row]) for row in dict.fromkeys(chosen[::-1].tolist())]
+    return [puzzles.kind.line(puzzles.test.inputs[row]) for row in dict.fromkeys(chosen.tolist())]
 
 
 def known_answers(puzzles: Puzzles) -> dict[bytes, list[int]]:

@@ -2,6 +2,7 @@
 // as squares. A click pins a node, a shift-click puts it into the open group, an alt-click cuts it.
 
 import { h, number } from "../dom.js";
+import { wrapped } from "../pen.js";
 
 const GRAPH = "__GRAPH__";
 const INFO = GRAPH.metadata.srmlab;
@@ -13,6 +14,8 @@ const DRAWN = 80; // links shown when nothing is pinned
 const USED = new Set(
   GRAPH.nodes.filter((node) => node.srmlab.stream !== undefined).map(({ layer }) => Number(layer)),
 );
+const KEY =
+  "Columns: layer and step. Circles: tokens; squares: features; hollow: errors. Orange raises the target, blue lowers it.";
 const EMPTY = 0.3; // the width of a step without nodes, beside one with some
 const exact = (value) => (value === null || value === undefined ? "–" : Number(value).toPrecision(6));
 
@@ -30,7 +33,7 @@ export const view = {
   caption: () =>
     `${GRAPH.nodes.length} nodes and ${GRAPH.links.length} edges; replacement ${number(INFO.replacement_score)}, completeness ${number(INFO.completeness_score)}.`,
 
-  mount(panel) {
+  mount(panel, app) {
     const pinned = new Set(),
       cut = new Set(),
       groups = [];
@@ -78,7 +81,7 @@ export const view = {
     }
 
     function layout(width, height) {
-      const [left, right, top, bottom] = [92, 120, 26, 10];
+      const [left, right, top, bottom] = [92, 120, 26, 30];
       const C = INFO.calls.length,
         S = INFO.streams;
       const tall = (height - top - bottom) / S;
@@ -146,6 +149,9 @@ export const view = {
         const all = layout(width, height);
         const { places, left } = all;
         frame(pen, width, theme, all);
+        wrapped(KEY, width - 16, theme.small).forEach((line, i) =>
+          pen.text(line, 8, height - 12 + 12 * i, theme.small),
+        );
         const own = pinned.size ? LINKS.filter((l) => pinned.has(l.from) || pinned.has(l.to)) : LINKS;
         const most = Math.abs(own[0]?.weight ?? 1);
         for (const { from, to, weight } of own.slice(0, DRAWN).reverse()) {
@@ -211,7 +217,7 @@ export const view = {
         return [...lines, ...(about.examples ?? []).map((text) => `“${text}”`)].join("\n");
       },
       click({ node: i }, event) {
-        if (event.altKey) {
+        if (event.altKey || app.store.get("click") === "change") {
           if (GRAPH.nodes[i].feature_type === "logit") return;
           if (!cut.delete(i)) cut.add(i);
         } else if (event.shiftKey) {

@@ -26,6 +26,9 @@ TYPES = {
     "svg": "image/svg+xml",
     "LICENSE": "text/plain",
 }
+STYLES = (  # in the order of the cascade
+    "vendor/uPlot.min.css", "style.css", "panels.css", "dialogs.css", "report.css", "screens.css",
+)  # fmt: skip
 NAME = re.compile(r'^\s*name: "([\w-]+)",', re.MULTILINE)
 
 
@@ -91,7 +94,7 @@ def script(entry: str) -> str:
 
 def styles() -> str:
     found = _package_files()
-    return "\n".join(found[path].decode() for path in ("vendor/uPlot.min.css", "style.css"))
+    return "\n".join(found[path].decode() for path in STYLES)
 
 
 def shadow_styles() -> str:

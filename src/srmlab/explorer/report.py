@@ -223,8 +223,9 @@ def figures(
 
 def _measured(name: str, found: dict[str, str], figure: str) -> str:
     return (
-        f"<section><h3>{escape(name)}</h3><p>{escape(found['headline'])}</p>{figure}<details><summary>"
-        f"{escape(found['evidence'])}</summary><pre>{escape(found['summary'])}</pre></details></section>"
+        f"<section><h3>{escape(name.replace('_', ' '))}</h3><p>{escape(found['headline'])}</p>{figure}"
+        f"<details><summary>{escape(found['evidence'])}</summary><pre>{escape(found['summary'])}</pre>"
+        "</details></section>"
     )
 
 
@@ -259,7 +260,9 @@ def validated_on(record: dict[str, Any]) -> str:
     training = record.get("training", {})
     if "eval_tokens" not in training or training.get("eval_windows") == "spread":
         return ""
-    return f"Validation losses are of the first {training['eval_tokens']:,} tokens of the validation text."
+    return (
+        f"Validation loss is measured on the first {training['eval_tokens']:,} tokens of the validation text."
+    )
 
 
 def quality(run: str | Path | None, training: dict[str, Any] | None) -> str:
@@ -269,15 +272,18 @@ def quality(run: str | Path | None, training: dict[str, Any] | None) -> str:
         return ""
     try:
         found = run_config(Path(run))
-        data = open_tokens(found.data, verify=False) if found is not None else None
-        if data is None:
-            return ""
+    except (UserError, OSError, KeyError):
+        found = None
+    if found is None:
+        return ""
+    try:
+        data = open_tokens(found.data, verify=False)
         beside = reference_losses(data.train, data.val)
     except (UserError, OSError, KeyError):  # the run was moved, or made elsewhere
-        return ""
+        return "The data of this run is not here, so bigram and unigram counts could not be set beside it."
     return (
-        f"The last validation loss is {measured[-1]:.3f}; counting pairs of tokens (a bigram) gives "
-        f"{beside.bigram:.3f} on the whole validation text, token frequencies {beside.unigram:.3f}."
+        f"The last validation loss is {measured[-1]:.3f}. On the whole validation text bigram counts reach "
+        f"{beside.bigram:.3f} and unigram counts {beside.unigram:.3f}."
     )
 
 

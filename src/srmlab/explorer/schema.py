@@ -47,32 +47,32 @@ class Prompt(Strict):
         return self
 
 
-class TraceRequest(Prompt):
-    cut: Annotated[bool, Field(description="read only as many tokens as fit")] = False
+class Question(Prompt):
+    """One about the prompt as these weights read it, changed or not."""
+
     intervention: Intervened = Intervention()
     checkpoint: Annotated[str, Field(max_length=200)] = ""
 
 
-class InterveneRequest(Prompt):
+class TraceRequest(Question):
+    cut: Annotated[bool, Field(description="read only as many tokens as fit")] = False
+
+
+class InterveneRequest(Question):
     intervention: Intervened
-    checkpoint: Annotated[str, Field(max_length=200)] = ""
     each: Annotated[bool, Field(description="also run every ablation alone")] = False
 
 
-class PathsRequest(Prompt):
+class PathsRequest(Question):
     token: Annotated[int, Field(ge=0, lt=4096)]
     target: Annotated[int, Field(ge=0, lt=2**31)] | None = None
-    intervention: Intervened = Intervention()
-    checkpoint: Annotated[str, Field(max_length=200)] = ""
 
 
-class AttentionRequest(Prompt):
+class AttentionRequest(Question):
     call: Annotated[int, Field(ge=0, lt=100_000, description="which of the model's calls of attention")]
-    intervention: Intervened = Intervention()
-    checkpoint: Annotated[str, Field(max_length=200)] = ""
 
 
-class GenerateRequest(Prompt):
+class GenerateRequest(Question):
     count: Annotated[int, Field(ge=0, le=64)] = 1
     temperature: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] = 0.8
     top_k: Annotated[int, Field(ge=1, le=1_000_000)] | None = 50
@@ -81,8 +81,6 @@ class GenerateRequest(Prompt):
         float | None,
         Field(gt=0, le=10, allow_inf_nan=False, description="tolerance of early exit; none computes all"),
     ] = None
-    intervention: Intervened = Intervention()
-    checkpoint: Annotated[str, Field(max_length=200)] = ""
 
 
 class NoteRequest(Strict):

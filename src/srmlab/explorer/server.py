@@ -5,11 +5,13 @@
     POST /api/trace             a prompt → its trace (binary, see trace.py)
     POST /api/intervene         an intervention → likeliest tokens before and after, KL in bits
     POST /api/paths             what one prediction owes to every edge between streams
+    POST /api/attention         the weights of one call of attention over tokens (binary)
     POST /api/generate          continue a prompt, with an intervention or without
     GET  /api/features          features by label or raised token; /STREAM/FEATURE is the card of one, and PUT
                                 keeps its label or pin in the run
     POST /api/sweep             every stream × every layer, as a job; GET and DELETE /api/jobs/{id}
     GET  /api/results/{name}    a saved analysis of the run
+    GET  /api/induction         the induction score of every head
     GET  /api/switches/LAYER/HEAD/TARGET/SOURCE   which features open an edge
 
 `/openapi.json` describes them; every error is JSON with one line. The page's files are read once, at the
@@ -18,7 +20,7 @@ start, by the server's own list: no name a client sends is ever opened.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, TypeVar
 
@@ -30,18 +32,18 @@ from starlette.exceptions import HTTPException
 from srmlab import __version__
 from srmlab.analysis.registry import streams_of
 from srmlab.errors import UserError
-from srmlab.explorer import schema
-from srmlab.explorer.attention import to_bytes
+from srmlab.explorer import questions, schema
 from srmlab.explorer.background import Job, Jobs
 from srmlab.explorer.feature_cards import Note
 from srmlab.explorer.frontend import TYPES, static_files
 from srmlab.explorer.guard import LOOPBACK, Guard
 from srmlab.explorer.session import Session, TooLong
-from srmlab.explorer.tracing import display_strings
 from srmlab.explorer.worker import Busy, Gone, Worker
-from srmlab.models import Exit
 
 T = TypeVar("T")
+B = TypeVar("B", bound=schema.Prompt)
+BYTES = "application/octet-stream"
+BINARY: dict[int | str, dict[str, Any]] = {200: {"content": {BYTES: {}}}}
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": schema.Error, "description": about}
     for status, about in {
@@ -84,7 +86,7 @@ def create_app(session: Session, *, hosts: tuple[str, ...] = LOOPBACK, queue: in
     app.add_middleware(Guard, hosts=hosts)
     _add_errors(app)
     _add_questions(app, session, worker)
-    _add_attention(app, session, worker)
+    _add_measured(app, session, worker)
     _add_features(app, session, worker)
     _add_jobs(app, session, jobs, worker)
     _add_page(app)
@@ -92,68 +94,36 @@ def create_app(session: Session, *, hosts: tuple[str, ...] = LOOPBACK, queue: in
 
 
 def _add_questions(app: FastAPI, session: Session, worker: Worker) -> None:
-    async def ask(request: Request, work: Callable[[], T]) -> T:
-        return await worker.run(work, request.is_disconnected)
+    def ask(request: Request, answer: Callable[[Session, B], T], body: B) -> Awaitable[T]:
+        return worker.run(lambda: answer(session, body), request.is_disconnected)
 
     @app.get("/api/model")
     async def model() -> schema.Model:
         return schema.Model(**session.info())
 
-    @app.post(
-        "/api/trace", response_class=Response, responses={200: {"content": {"application/octet-stream": {}}}}
-    )
+    @app.post("/api/trace", response_class=Response, responses=BINARY)
     async def trace(body: schema.TraceRequest, request: Request) -> Response:
-        def work() -> bytes:
-            tokens = read(session, body, body.cut)
-            return session.trace(tokens, body.intervention, body.checkpoint).to_bytes()
+        return Response(await ask(request, questions.trace, body), media_type=BYTES)
 
-        return Response(await ask(request, work), media_type="application/octet-stream")
+    @app.post("/api/attention", response_class=Response, responses=BINARY)
+    async def attention(body: schema.AttentionRequest, request: Request) -> Response:
+        return Response(await ask(request, questions.attention, body), media_type=BYTES)
 
     @app.post("/api/intervene")
     async def intervene(body: schema.InterveneRequest, request: Request) -> schema.Bars:
-        def work() -> schema.Bars:
-            tokens = read(session, body)
-            return schema.Bars(**session.intervene(tokens, body.intervention, body.checkpoint, body.each))
-
-        return await ask(request, work)
+        return await ask(request, questions.intervene, body)
 
     @app.post("/api/paths")
     async def paths(body: schema.PathsRequest, request: Request) -> schema.Paths:
-        def work() -> schema.Paths:
-            tokens = read(session, body)
-            return schema.Paths(
-                **session.paths(tokens, body.token, body.target, body.intervention, body.checkpoint)
-            )
-
-        return await ask(request, work)
+        return await ask(request, questions.paths, body)
 
     @app.post("/api/generate")
     async def generate(body: schema.GenerateRequest, request: Request) -> schema.Tokens:
-        def work() -> schema.Tokens:
-            prompt = read(session, body)
-            exit = None if body.exit is None else Exit(body.exit)
-            tokens = session.generate(
-                prompt,
-                body.count,
-                body.temperature,
-                body.top_k,
-                body.seed,
-                body.intervention,
-                body.checkpoint,
-                exit,
-            )
-            strings = display_strings(session.tokenizer, tokens)
-            known = [token for token in tokens if token < session.tokenizer.vocab_size]
-            text = session.tokenizer.decode(known)
-            return schema.Tokens(
-                tokens=tokens,
-                added=len(tokens) - len(prompt),
-                strings=strings,
-                text=text,
-                mean_levels=exit.mean_levels if exit is not None and exit.tokens else None,
-            )
+        return await ask(request, questions.generate, body)
 
-        return await ask(request, work)
+
+def _add_measured(app: FastAPI, session: Session, worker: Worker) -> None:
+    """What was measured over text, or is the first time it is asked for."""
 
     @app.get("/api/results/{name}")
     async def result(name: str) -> dict[str, Any]:
@@ -164,22 +134,6 @@ def _add_questions(app: FastAPI, session: Session, worker: Worker) -> None:
     @app.get("/api/switches/{layer}/{head}/{target}/{source}")
     async def switch(layer: int, head: int, target: int, source: int) -> schema.EdgeCard:
         return schema.EdgeCard(**session.switch((layer, head, target, source)))
-
-
-def _add_attention(app: FastAPI, session: Session, worker: Worker) -> None:
-    @app.post(
-        "/api/attention",
-        response_class=Response,
-        responses={200: {"content": {"application/octet-stream": {}}}},
-    )
-    async def attention(body: schema.AttentionRequest, request: Request) -> Response:
-        def work() -> bytes:
-            tokens = read(session, body)
-            return to_bytes(session.attention(tokens, body.call, body.intervention, body.checkpoint))
-
-        return Response(
-            await worker.run(work, request.is_disconnected), media_type="application/octet-stream"
-        )
 
     @app.get("/api/induction")
     async def induction(
@@ -198,31 +152,25 @@ def _add_attention(app: FastAPI, session: Session, worker: Worker) -> None:
 
 
 def _add_features(app: FastAPI, session: Session, worker: Worker) -> None:
+    def ask(request: Request, work: Callable[[], T]) -> Awaitable[T]:
+        return worker.run(work, request.is_disconnected)
+
     @app.get("/api/features")
     async def features(
         request: Request, query: Annotated[str, Query(max_length=200)] = ""
     ) -> list[schema.FeatureFound]:
-        def work() -> list[schema.FeatureFound]:
-            return [schema.FeatureFound(**one) for one in session.features(query)]
-
-        return await worker.run(work, request.is_disconnected)
+        return [schema.FeatureFound(**one) for one in await ask(request, lambda: session.features(query))]
 
     @app.get("/api/features/{stream}/{feature}")
     async def feature(stream: int, feature: int, request: Request) -> schema.FeatureCard:
-        def work() -> schema.FeatureCard:
-            return schema.FeatureCard(**session.feature(stream, feature))
-
-        return await worker.run(work, request.is_disconnected)
+        return schema.FeatureCard(**await ask(request, lambda: session.feature(stream, feature)))
 
     @app.put("/api/features/{stream}/{feature}")
     async def note(
         stream: int, feature: int, body: schema.NoteRequest, request: Request
     ) -> schema.FeatureCard:
-        def work() -> schema.FeatureCard:
-            given = Note(body.label.strip(), body.pinned)
-            return schema.FeatureCard(**session.note_feature(stream, feature, given))
-
-        return await worker.run(work, request.is_disconnected)
+        given = Note(body.label.strip(), body.pinned)
+        return schema.FeatureCard(**await ask(request, lambda: session.note_feature(stream, feature, given)))
 
     @app.get("/dictionary", include_in_schema=False)
     async def page() -> Response:
@@ -244,7 +192,7 @@ def _add_jobs(app: FastAPI, session: Session, jobs: Jobs, worker: Worker) -> Non
     async def sweep(body: schema.SweepRequest, request: Request) -> schema.JobState:
         def prepare() -> list[int]:
             streams_of(session.subject(body.checkpoint).model, "a sweep")
-            return read(session, body)
+            return questions.read(session, body)
 
         tokens = await worker.run(prepare, request.is_disconnected)
         pieces = session.sweep(tokens, body.mode, body.checkpoint)
@@ -257,13 +205,6 @@ def _add_jobs(app: FastAPI, session: Session, jobs: Jobs, worker: Worker) -> Non
     @app.delete("/api/jobs/{id}")
     async def stop(id: str) -> schema.JobState:
         return state(jobs.stop(id))
-
-
-def read(session: Session, body: schema.Prompt, cut: bool = False) -> list[int]:
-    """The token ids a request is about."""
-    if body.tokens is not None:
-        return session.check_tokens(body.tokens)
-    return session.encode(body.prompt or "", cut)
 
 
 def _add_page(app: FastAPI) -> None:

@@ -44,15 +44,13 @@ class Finding:
     def sure(self) -> str:
         """How far to trust it."""
         if self.null is None or not self.null.twins:
-            return "Not compared with untrained twins: `srmlab analyze RUN --null 3` does that."
-        verdict = (
-            "untrained weights do not give it"
-            if self.null.beyond
-            else "untrained weights give it too"
-            if len(self.null.twins) > 1
-            else "and one twin is too few to say more"
-        )
-        return f"Null: {self.null}; {verdict}."
+            return "It has not been compared with untrained twins: `srmlab analyze RUN --null 3` does that."
+        unit = "" if self.null.unit.startswith("share") else f" {self.null.unit}"
+        if len(self.null.twins) == 1:
+            return f"One untrained twin has {self.null.span}{unit}: too few to say whether this was learned."
+        if self.null.beyond:
+            return f"Untrained twins have {self.null.span}{unit}, so this was learned."
+        return f"Untrained twins do much the same ({self.null.span}{unit}), so this need not be learned."
 
 
 def story(results: Results, twins: Twins) -> list[Finding]:
@@ -95,14 +93,18 @@ def importance(results: Results, twins: Twins) -> Finding | None:
     def most(result: Result) -> float:
         return float(result.kl.max()) * BITS if isinstance(result, Ablation) else float("nan")
 
-    parts = [
-        f"{result.names[(top := result.ranking[0])]} ({result.bits[top]:.2f} bits) {when}"
-        for result, when in ((at_last, "at the final state"), (everywhere, "after every layer"))
-        if isinstance(result, Ablation)
-    ]
-    text = f"The prediction changes most without {', and without '.join(parts)}."
+    def top(result: Ablation) -> str:
+        return f"{result.names[result.ranking[0]]} ({result.bits[result.ranking[0]]:.2f} bits per token)"
+
+    if isinstance(at_last, Ablation) and isinstance(everywhere, Ablation):
+        text = (
+            f"Ablated after every layer, {top(everywhere)} changes the prediction most; ablated in the final "
+            f"state alone, {top(at_last)} does."
+        )
+    else:
+        text = f"Of all streams, ablating {top(shown)} changes the prediction most."
     null = Beside("the most that one stream changes", "bits", most(shown), _of(twins, shown, most))
-    return Finding(text, shown.kind, str(shown.evidence), null)
+    return Finding(text, shown.kind, _text(shown), null)
 
 
 def hub(results: Results, twins: Twins) -> Finding | None:
@@ -112,10 +114,10 @@ def hub(results: Results, twins: Twins) -> Finding | None:
         return None
     top = int(routing.outgoing.argmax())
     text = (
-        f"S{top} is the stream that others read most: at {routing.outgoing[top]:.0%} of tokens, against "
-        f"{routing.outgoing.mean():.0%} on average."
+        f"S{top} is the stream that the others read most: at {routing.outgoing[top]:.0%} of tokens, against "
+        f"{routing.outgoing.mean():.0%} for the average stream."
     )
-    return Finding(text, routing.kind, str(routing.evidence), strongest(routing, twins.get("routing", ())))
+    return Finding(text, routing.kind, _text(routing), strongest(routing, twins.get("routing", ())))
 
 
 def settling(results: Results, twins: Twins) -> Finding | None:
@@ -127,17 +129,15 @@ def settling(results: Results, twins: Twins) -> Finding | None:
     last = losses[depth.trained]
     reached = min(d for d, loss in losses.items() if loss <= last + CLOSE)
     text = (
-        f"The loss is {last:.2f} nats a token at the trained depth of {depth.trained} {depth.unit}; it is "
-        f"within {CLOSE:g} of that after {reached}."
+        f"The loss is {last:.2f} nats per token at the trained depth of {depth.trained} {depth.unit}, and "
+        f"already within {CLOSE:g} of that after {reached}."
     )
 
     def loss(result: Result) -> float:
         at = result.depths == depth.trained if isinstance(result, Depth) else np.array([], bool)
         return float(result.loss[at][0]) if isinstance(result, Depth) and at.any() else float("nan")
 
-    return Finding(
-        text, depth.kind, str(depth.evidence), Beside("loss", "nats", last, _of(twins, depth, loss))
-    )
+    return Finding(text, depth.kind, _text(depth), Beside("loss", "nats", last, _of(twins, depth, loss)))
 
 
 def contraction(results: Results, twins: Twins) -> Finding | None:
@@ -151,10 +151,13 @@ def contraction(results: Results, twins: Twins) -> Finding | None:
         return float(profile[-1] / profile[0]) if len(profile) > 1 and profile[0] > 0 else float("nan")
 
     share = left(drift)
-    moving = "comes to rest" if share < 0.05 else "is still moving at the last layer"
-    text = f"From the first transition to the last a step changes the state {share:.1%} as much: it {moving}."
+    end = "has converged" if share < 0.05 else "has not converged"
+    text = (
+        f"The recursion {end} at the last layer: what a step contributes changes {share:.1%} as much there "
+        "as between the first two layers."
+    )
     null = Beside("change at the last transition over the first", "share", share, _of(twins, drift, left))
-    return Finding(text, drift.kind, str(drift.evidence), null)
+    return Finding(text, drift.kind, _text(drift), null)
 
 
 def sparsity(results: Results, twins: Twins) -> Finding | None:
@@ -168,10 +171,11 @@ def sparsity(results: Results, twins: Twins) -> Finding | None:
 
     count = number(sources)
     text = (
-        f"At a token a stream reads {count:.1f} of {sources.weight.shape[-1]} streams (exp of the entropy)."
+        f"At each token a stream effectively reads {count:.1f} of the {sources.weight.shape[-1]} streams "
+        "(the exponential of the routing entropy)."
     )
     null = Beside("sources", "streams", count, _of(twins, sources, number))
-    return Finding(text, sources.kind, str(sources.evidence), null)
+    return Finding(text, sources.kind, _text(sources), null)
 
 
 def likeness(results: Results, twins: Twins) -> Finding | None:
@@ -184,9 +188,9 @@ def likeness(results: Results, twins: Twins) -> Finding | None:
         return float(result.last) if isinstance(result, StreamSimilarity) else float("nan")
 
     value = last(similar)
-    text = f"At the last layer the cosine between two streams' states is {value:+.2f} on average."
+    text = f"After the last layer, the states of two streams have a mean cosine similarity of {value:+.2f}."
     null = Beside("cosine", "cosine", value, _of(twins, similar, last))
-    return Finding(text, similar.kind, str(similar.evidence), null)
+    return Finding(text, similar.kind, _text(similar), null)
 
 
 TELLERS: tuple[Callable[[Results, Twins], Finding | None], ...] = (
@@ -198,3 +202,7 @@ def _of(twins: Twins, result: Result, number: Callable[[Result], float]) -> tupl
     """A number of every twin."""
     values = (number(twin) for twin in twins.get(result.kind, ()))
     return tuple(value for value in values if np.isfinite(value))
+
+
+def _text(result: Result) -> str:
+    return f"Measured on {result.evidence.tokens:,} tokens of evaluation text."

@@ -50,51 +50,40 @@ class Field:
     axes: tuple[str, ...]
     unit: str
     about: str
-    optional: bool = False
 
 
-def _field(dtype: str, axes: str, unit: str, about: str, optional: bool = False) -> Field:
-    return Field(dtype, tuple(axes.split()), unit, about, optional)
+def _field(dtype: str, axes: str, unit: str, about: str) -> Field:
+    return Field(dtype, tuple(axes.split()), unit, about)
 
 
 FIELDS: dict[str, Field] = {
     "tokens": _field("int32", "token", "id", "the prompt"),
     "routing": _field(
-        "uint8",
-        "layer token head target source",
-        "1/255",
-        "the connection's pattern: weight = value / 255",
-        optional=True,
+        "uint8", "layer token head target source", "1/255", "the connection's pattern: weight = value / 255"
     ),
     "routing_entropy": _field(
-        "float16", "layer token head", "bits", "entropy over sources, mean over targets", optional=True
+        "float16", "layer token head", "bits", "entropy over sources, mean over targets"
     ),
     "connection_cosine": _field(
-        "float16", "layer token stream", "cosine", "cos(c, x): connection against token input", optional=True
+        "float16", "layer token stream", "cosine", "cos(c, x): connection against token input"
     ),
-    "update_cosine": _field("float16", "tick token stream", "cosine", "cos(y, step output)", optional=True),
-    "update_cosine_in": _field(
-        "float16", "tick token stream", "cosine", "cos(y, state before the step)", optional=True
-    ),
+    "update_cosine": _field("float16", "tick token stream", "cosine", "cos(y, step output)"),
+    "update_cosine_in": _field("float16", "tick token stream", "cosine", "cos(y, state before the step)"),
     "state_norm": _field(
-        "float16", "tick token stream", "rms", "root mean square of the state after the step", optional=True
+        "float16", "tick token stream", "rms", "root mean square of the state after the step"
     ),
-    "step_change": _field(
-        "float16", "tick token stream", "ratio", "‖state after − before‖ / ‖before‖", optional=True
-    ),
+    "step_change": _field("float16", "tick token stream", "ratio", "‖state after − before‖ / ‖before‖"),
     "drift_cosine": _field(
         "float16",
         "transition group token stream",
         "1 − cosine",
         "contribution of a step group, between consecutive layers",
-        optional=True,
     ),
     "drift_kl": _field(
         "float16",
         "transition group token stream",
         "nats",
         "KL of the softmaxed contributions, between consecutive layers",
-        optional=True,
     ),
     "surprisal": _field("float16", "token", "bits", "of each token given those before; NaN for the first"),
     "target": _field(
@@ -110,81 +99,60 @@ FIELDS: dict[str, Field] = {
         "layer token stream",
         "logits",
         "direct part of each stream in the target's logit, against the vocabulary's mean",
-        optional=True,
     ),
     "write_norm": _field(
         "float16",
         "layer token stream",
         "norm",
         "what the stream writes to the output embedding, less its mean",
-        optional=True,
     ),
-    "ablation_kl": _field(
-        "float16", "token stream", "bits", "KL(full ‖ stream's final state at its mean)", optional=True
-    ),
+    "ablation_kl": _field("float16", "token stream", "bits", "KL(full ‖ stream's final state at its mean)"),
     "stream_lens_id": _field(
         "int32",
         "layer token stream",
         "id",
         "likeliest token with this stream alone; the others at their mean, where streams add up",
-        optional=True,
     ),
-    "stream_lens_logprob": _field(
-        "float16", "layer token stream", "nats", "its log-probability", optional=True
-    ),
+    "stream_lens_logprob": _field("float16", "layer token stream", "nats", "its log-probability"),
     "stream_lens_target": _field(
-        "float16",
-        "layer token stream",
-        "nats",
-        "log-probability of the target, decoded likewise",
-        optional=True,
+        "float16", "layer token stream", "nats", "log-probability of the target, decoded likewise"
     ),
     "hub_score": _field(
         "float32",
         "level stream",
         "share of tokens",
         "how often other streams read it, at a weight above level / 255",
-        optional=True,
     ),
-    "incoming": _field(
-        "float32", "level stream", "share of tokens", "how often it reads other streams", optional=True
-    ),
-    "self_routing": _field(
-        "float32", "level stream", "share of tokens", "how often it reads itself", optional=True
-    ),
+    "incoming": _field("float32", "level stream", "share of tokens", "how often it reads other streams"),
+    "self_routing": _field("float32", "level stream", "share of tokens", "how often it reads itself"),
     "convergence_cosine": _field(
-        "float32", "group stream", "transition", "when drift_cosine, mean over tokens, settles", optional=True
+        "float32", "group stream", "transition", "when drift_cosine, mean over tokens, settles"
     ),
     "convergence_kl": _field(
-        "float32", "group stream", "transition", "when drift_kl, mean over tokens, settles", optional=True
+        "float32", "group stream", "transition", "when drift_kl, mean over tokens, settles"
     ),
-    "given": _field("uint8", "token", "0 or 1", "of a puzzle: whether the cell was given", optional=True),
-    "cell_value": _field(
-        "int32", "layer token", "id", "of a puzzle: its value if this layer were the last", optional=True
-    ),
-    "cell_probability": _field("float16", "layer token", "probability", "of that value", optional=True),
+    "given": _field("uint8", "token", "0 or 1", "of a puzzle: whether the cell was given"),
+    "cell_value": _field("int32", "layer token", "id", "of a puzzle: its value if this layer were the last"),
+    "cell_probability": _field("float16", "layer token", "probability", "of that value"),
     "features": _field(
         "int32",
         "point token stream place",
         "feature",
         "of a dictionary: those in use, the strongest first; −1 where fewer are",
-        optional=True,
     ),
-    "feature_activation": _field(
-        "float16", "point token stream place", "activation", "theirs", optional=True
-    ),
+    "feature_activation": _field("float16", "point token stream place", "activation", "theirs"),
 }
+ALWAYS = (
+    "tokens",
+    "surprisal",
+    "target",
+    "lens_ids",
+    "lens_logprob",
+    "lens_target",
+)  # the others where a model has them
 MANIFEST_KEYS = (
-    "format",
-    "model",
-    "prompt",
-    "strings",
-    "vocabulary",
-    "order",
-    "letters",
-    "axes",
-    "reference",
-)
+    "format", "model", "prompt", "strings", "vocabulary", "order", "letters", "axes", "reference",
+)  # fmt: skip
 
 
 class TraceError(UserError):
@@ -213,7 +181,7 @@ class Trace:
         for name, spec in FIELDS.items():
             array = self.arrays.get(name)
             if array is None:
-                if not spec.optional:
+                if name in ALWAYS:
                     raise TraceError(f"this trace lacks {name!r}: trace the prompt again")
                 continue
             expected = tuple(sizes.get(axis, -1) for axis in spec.axes)

@@ -8,18 +8,18 @@ each other, the routing wall, as plain HTML that any notebook viewer shows.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from html import escape
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel
 
 from srmlab.errors import UserError
-from srmlab.explorer import schema
+from srmlab.explorer import questions, schema
 from srmlab.explorer.frontend import script, shadow_styles, view_names
 from srmlab.explorer.report import packed
-from srmlab.explorer.server import read
 from srmlab.explorer.session import Session
 from srmlab.explorer.trace import Trace
 from srmlab.explorer.tracing import TextTokens
@@ -58,28 +58,25 @@ def show(
     return shown
 
 
+QUESTIONS: dict[str, tuple[type[schema.Question], Callable[[Session, Any], bytes | BaseModel]]] = {
+    "/api/trace": (schema.TraceRequest, questions.trace),
+    "/api/intervene": (schema.InterveneRequest, questions.intervene),
+    "/api/paths": (schema.PathsRequest, questions.paths),
+    "/api/attention": (schema.AttentionRequest, questions.attention),
+}
+
+
 def answered(session: Session, question: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
     """The answer to what a view asks, in the words of the web interface: content and buffers of a message."""
     reply: dict[str, Any] = {"id": question["id"]}
     try:
-        body, path = question["body"], question["path"]
-        if path == "/api/trace":
-            given = schema.TraceRequest(**body)
-            trace = session.trace(read(session, given, given.cut), given.intervention, given.checkpoint)
-            return reply, [trace.to_bytes()]
-        if path == "/api/intervene":
-            given = schema.InterveneRequest(**body)
-            return {
-                **reply,
-                "json": session.intervene(read(session, given), given.intervention, each=given.each),
-            }, []
-        if path == "/api/paths":
-            given = schema.PathsRequest(**body)
-            tokens = read(session, given)
-            return {**reply, "json": session.paths(tokens, given.token, given.target, given.intervention)}, []
-        raise UserError("only the explorer's own page can do that: srmlab explore RUN")
+        if question["path"] not in QUESTIONS:
+            raise UserError("only the explorer's own page can do that: srmlab explore RUN")
+        request, ask = QUESTIONS[question["path"]]
+        found = ask(session, request(**question["body"]))
     except (UserError, ValueError) as error:
         return {**reply, "error": str(error).split("\n")[0]}, []
+    return (reply, [found]) if isinstance(found, bytes) else ({**reply, "json": found.model_dump()}, [])
 
 
 def python_of(trace: Trace) -> str:

@@ -16,6 +16,7 @@ from srmlab.figures.style import (
     bars,
     color_bar,
     figure_of,
+    footnote,
     in_percent,
     new_figure,
     sparse_ticks,
@@ -56,6 +57,7 @@ def ablation_bars(result: Ablation) -> Figure:
     share.plot(
         [half - 1, half - 1, count - 0.3], [0, 0.5, 0.5], color=GREY, linewidth=0.6, linestyle=(0, (3, 2))
     )
+    footnote(figure, "shades: tiers of similar impact; dashed: half of the summed impact")
     return figure
 
 

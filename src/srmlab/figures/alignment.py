@@ -1,7 +1,10 @@
-"""Alignment maps: cosines on a fixed scale from −1 (blue) over 0 (white) to 1 (red)."""
+"""Alignment maps: cosines from blue over white, 0, to red; the small ones of the connection on a scale of
+their own.
+"""
 
 from __future__ import annotations
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -27,7 +30,8 @@ def alignment_maps(result: Alignment) -> Figure:
     layers, steps, streams = result.output.shape
     figure = new_figure(PAGE, 2.4)
     left, right = figure.subplots(1, 2, width_ratios=[1, 2])
-    _cosines(left, result.connection.T)
+    most = max(0.05, float(np.nanmax(np.abs(result.connection))))  # far from 1: on a scale of its own
+    small = _cosines(left, result.connection.T, most)
     left.set_xlabel("layer")
     _layer_ticks(left, result)
     left.set_title(r"connection and input, $\cos(c_t, x)$")
@@ -37,8 +41,9 @@ def alignment_maps(result: Alignment) -> Figure:
     for l in range(1, layers):
         right.axvline(l * steps - 0.5, color=GREY, linewidth=0.5)
     right.set_title("update and step output")
+    color_bar(figure, small, [left], "", fraction=0.06, pad=0.03)
     ticks = [-1, -0.5, 0, 0.5, 1]
-    color_bar(figure, image, [left, right], "cosine, mean over tokens", fraction=0.03, pad=0.015, ticks=ticks)
+    color_bar(figure, image, [right], "cosine, mean over tokens", fraction=0.03, pad=0.015, ticks=ticks)
     _footnote(figure, result)
     return figure
 
@@ -70,8 +75,8 @@ def _footnote(figure: Figure, result: Alignment) -> None:
         footnote(figure, "* reads z₀: c is the same for every token")
 
 
-def _cosines(axes: Axes, values):
-    image = axes.imshow(values, cmap=SIGNED_MAP, vmin=-1, vmax=1, aspect="auto")
+def _cosines(axes: Axes, values, most: float = 1.0):
+    image = axes.imshow(values, cmap=SIGNED_MAP, vmin=-most, vmax=most, aspect="auto")
     axes.set_yticks(sparse_ticks(values.shape[0]))
     axes.set_ylabel("stream")
     framed(axes)

@@ -4,6 +4,7 @@ a dashed line at the median convergence.
 
 from __future__ import annotations
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from srmlab.analysis.drift import ONE_LAYER, Drift, Metric
@@ -41,7 +42,11 @@ def drift_curves(result: Drift, metric: Metric = "cosine") -> Figure:
         )
         axes.set_xticks(list(x), [f"{t}→{t + 1}" for t in x], fontsize=5.5 if transitions > 5 else 6.5)
         grid_behind(axes)
-    grid[0, 0].set_ylim(bottom=0)  # of all panels: they share the axis, and each has had its say
+    measured = curves[np.isfinite(curves)]
+    if (measured > 0).all():  # drift falls by powers of ten
+        grid[0, 0].set_yscale("log")
+    else:
+        grid[0, 0].set_ylim(bottom=0)  # of all panels: they share the axis, and each has had its say
     for axes in grid[:, 0]:
         axes.set_ylabel("cosine distance" if metric == "cosine" else "KL (nats)")
     for axes in grid[-1]:

@@ -124,11 +124,11 @@ def save(figure: Figure, stem: str | Path, formats: Iterable[str] = FORMATS) -> 
 
 def footnote(figure: Figure, text: str) -> None:
     """A line of small print under the figure, in a strip of its own."""
-    strip = 0.13 / figure.get_figheight()
+    strip = 0.16 / figure.get_figheight()
     engine = figure.get_layout_engine()
     assert engine is not None
     engine.set(rect=(0, strip, 1, 1 - strip))  # pyright: ignore[reportCallIssue]
-    figure.text(0.004, 0.1 * strip, text, va="bottom", fontsize=5.5, color="#555555")
+    figure.text(0.004, 0.1 * strip, text, va="bottom", fontsize=6.5, color="#555555")
 
 
 def sparse_ticks(count: int, at_most: int = 8) -> list[int]:

@@ -8,6 +8,7 @@ import { h, number, short } from "./dom.js";
 import { MODES } from "./intervention.js";
 import { THRESHOLD, thresholdOf } from "./measures.js";
 import { Panel, Tooltip } from "./panel.js";
+import { Python } from "./python.js";
 import { Store } from "./store.js";
 import { difference, Trace } from "./trace.js";
 import { REQUIRED, VIEWS } from "./views.js";
@@ -39,6 +40,7 @@ export class App {
     this.failed = new Set(); // "outcome", "other", "version": what was asked for last and not answered
     this.sweep = null;
     this.job = null;
+    this.code = new Python(this);
     this.store = new Store(state);
     this.tooltip = new Tooltip(host);
     this.grid = h("div", { class: "grid" });
@@ -73,14 +75,20 @@ export class App {
     this.panels = panels;
     const columns = new Map();
     this.grid.replaceChildren();
-    for (const { view, element } of panels) {
-      const place = (!this.client && view.savedPlace) || view.place;
+    for (const [i, { view, element }] of panels.entries()) {
+      element.style.setProperty("--place", i); // on a telephone, where there is one column
+      const { place } = view;
       if (place !== "wide" && !columns.has(place)) {
         columns.set(place, h("div", { class: "column" }));
         this.grid.append(columns.get(place));
       }
       (columns.get(place) ?? this.grid).append(element);
     }
+    // on a large screen wide ones stand in pairs
+    const wide = panels.filter(
+      ({ view }) => view.place === "wide" && !["puzzle", "tokens"].includes(view.name),
+    );
+    wide.forEach(({ element }, i) => element.classList.toggle("half", i < wide.length - (wide.length % 2)));
     const why = this.client ? absences(this.mounted, this.trace) : "";
     if (why) this.grid.append(h("p", { class: "absent" }, why));
   }
@@ -217,89 +225,6 @@ export class App {
   // What every question to the model says: the prompt, the weights, and more.
   question(more = {}) {
     return { tokens: this.tokens(), checkpoint: this.base.manifest.note.checkpoint, ...more };
-  }
-
-  // What the Python behind every picture begins with; `version` is what `trace` is to be.
-  preamble(traced = true, version = this.version()) {
-    const lines = [
-      "import srmlab, torch",
-      "from srmlab.explorer import capture",
-      "",
-      this.python || this.base.manifest.python,
-      ...this.weightsPython(),
-      `prompt = ${this.promptPython()}`,
-    ];
-    if (traced && version === "baseline") lines.push(`trace = ${this.capturePython("model", "prompt")}`);
-    if (traced && version === "difference")
-      lines.push(
-        `without = ${this.capturePython("model", "prompt")}`,
-        "# the picture: what the lines below give for trace, less what they give for without",
-      );
-    if (traced && version !== "baseline") lines.push(this.intervenedPython("trace"));
-    return lines.join("\n");
-  }
-
-  weightsPython() {
-    const name = this.base.manifest.note?.checkpoint;
-    return name ? [`model = srmlab.load(f"{run}/checkpoints/${name}")`] : [];
-  }
-
-  // A trace of this name with the board's intervention.
-  intervenedPython(name) {
-    const hooks = `, hooks=intervention.hooks(model, baseline.means${this.dictionaryPython()})`;
-    const answer = this.base.data("target").at(-1);
-    return [
-      this.interventionPython(),
-      `${name} = ${this.capturePython("model", "prompt", { more: `${hooks}, answer=${answer}` })}`,
-    ].join("\n");
-  }
-
-  // The prompt as text, or as token ids where the text would be read as other tokens.
-  promptPython(trace = this.base) {
-    return trace.manifest.exact
-      ? pythonString(trace.manifest.prompt)
-      : JSON.stringify(Array.from(trace.data("tokens")));
-  }
-
-  // A call of capture with the means that the numbers on the screen were made with.
-  capturePython(model, prompt, { trace = this.base, more = "" } = {}) {
-    const reference = trace.manifest.reference === "evaluation tokens" ? ", reference=reference" : "";
-    const lexicon = trace.has("features") ? ", lexicon=lexicon" : "";
-    return `capture(${model}, tokenizer, ${prompt}${reference}${lexicon}${more})`;
-  }
-
-  // The prompt as it is: what interventions are set against.
-  baselinePython() {
-    const reference = this.base.manifest.reference === "evaluation tokens" ? ", reference" : "";
-    return [
-      "from srmlab.analysis import AblatedStream, CutEdge, HeldFeature, Intervention",
-      "from srmlab.explorer.outcomes import Baseline, evaluate",
-      "",
-      `tokens = torch.tensor(${JSON.stringify(this.tokens())})`,
-      `baseline = Baseline.of(model, tokens${reference})`,
-    ].join("\n");
-  }
-
-  // The board's intervention, and the baseline it is set against.
-  interventionPython() {
-    const { ablations, cuts, holds } = this.intervention();
-    const literal = (value) => (value === null ? "None" : JSON.stringify(value));
-    const keywords = (one) => Object.entries(one).map(([name, value]) => `${name}=${literal(value)}`);
-    const tuple = (type, list) =>
-      list.length ? `(${list.map((one) => `${type}(${keywords(one).join(", ")})`).join(", ")},)` : "()";
-    return [
-      this.baselinePython(),
-      "intervention = Intervention(",
-      `    ablations=${tuple("AblatedStream", ablations)},`,
-      `    cuts=${tuple("CutEdge", cuts)},`,
-      ...(holds.length ? [`    holds=${tuple("HeldFeature", holds)},`] : []),
-      ")",
-    ].join("\n");
-  }
-
-  // What `evaluate` and `intervention.hooks` ask for beside the intervention.
-  dictionaryPython() {
-    return this.store.get("holds").length ? ", lexicon.dictionary" : "";
   }
 
   // --- questions to the model ----------
@@ -522,13 +447,4 @@ function absences(mounted, trace) {
 
 function nameOf(panel) {
   return panel.view.name;
-}
-
-function pythonString(text) {
-  return JSON.stringify(text)
-    .replace(/[\u007f-\uffff]/g, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`)
-    .replace(
-      /\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}/g,
-      (pair) => `\\U${JSON.parse(`"${pair}"`).codePointAt(0).toString(16).padStart(8, "0")}`,
-    );
 }

@@ -12,25 +12,15 @@ export class Bar {
     this.cuts = h("span", { class: "cuts" });
     this.hint = h("span", { class: "hint" });
     this.effect = h("span", { class: "effect", role: "status", "aria-label": "Effect of the intervention" });
-    this.version = choice(
-      "Show",
-      [
-        ["baseline", "baseline", "the prompt without the intervention (b)"],
-        ["intervened", "intervened", "with it (i)"],
-        ["difference", "difference", "with it, less without (d)"],
-      ],
-      store.get("version"),
-      (version) => store.set({ version }),
-    );
-    this.click = choice(
-      "A click on an edge or a feature",
-      [
-        ["select", "select"],
-        ["change", "cut / hold", "a click cuts an edge or holds a feature, as alt-click always does"],
-      ],
-      store.get("click"),
-      (click) => store.set({ click }),
-    );
+    this.version = choice(store, "version", "Show", {
+      baseline: ["baseline", "the prompt without the intervention (b)"],
+      intervened: ["intervened", "with it (i)"],
+      difference: ["difference", "with it, less without (d)"],
+    });
+    this.click = choice(store, "click", "A click on an edge or a feature", {
+      select: "select",
+      change: ["cut / clamp", "a click cuts an edge or clamps a feature, as alt-click always does"],
+    });
     this.clear = h(
       "button",
       { type: "button", onclick: () => store.set({ ablated: [], cuts: [], holds: [] }) },
@@ -57,7 +47,7 @@ export class Bar {
     const isOn = app.isIntervening();
     this.hint.textContent = isOn
       ? ""
-      : "none: switch off a stream on the board, or cut an edge of the routing lens";
+      : "none: ablate a stream (a), or cut an edge in the routing lens (alt-click)";
     this.ablated.replaceChildren(...this.ablations());
     this.cuts.replaceChildren(...this.changes());
     this.version.show(app.version(), () => isOn);

@@ -129,9 +129,12 @@ export function ink(element) {
     const value = style.getPropertyValue(name).trim(); // "light-dark(…, …)", or one for both
     return /^light-dark\((.*), (.*)\)$/.exec(value)?.[isDark() ? 2 : 1] ?? value;
   };
+  const [ink, dim] = [read("--ink"), read("--dim")];
   return {
-    ink: read("--ink"),
-    dim: read("--dim"),
+    ink,
+    dim,
+    small: { color: dim, size: 10 }, // what is written beside a picture
+    label: (chosen) => ({ color: chosen ? ink : dim, weight: chosen ? 700 : 400, size: 10 }),
     faint: read("--faint"),
     line: read("--line"),
     panel: read("--panel"),

@@ -14,20 +14,55 @@ export function h(tag, props, ...children) {
   return element;
 }
 
-// One of a few: a row of buttons that behave as radio buttons. `choices` is [[value, label, title?], …].
-export function choice(label, choices, current, onchange) {
-  const buttons = choices.map(([value, text, title]) =>
-    h("button", { type: "button", "data-value": String(value), title, onclick: () => onchange(value) }, text),
-  );
+// One of a few, a part of the store: a row of buttons that behave as radio buttons. `choices` is
+// { value: text, or [text, title] }.
+export function choice(store, key, label, choices) {
+  const buttons = Object.entries(choices).map(([value, words]) => {
+    const [text, title] = [words].flat();
+    return h(
+      "button",
+      { type: "button", "data-value": value, title, onclick: () => store.set({ [key]: value }) },
+      text,
+    );
+  });
   const group = h("div", { class: "choice", role: "group", "aria-label": label }, buttons);
-  group.show = (value, isOffered = () => true) => {
+  group.show = (value = store.get(key), isOffered = () => true) => {
     for (const button of buttons) {
-      button.setAttribute("aria-pressed", String(button.dataset.value === String(value)));
+      button.setAttribute("aria-pressed", String(button.dataset.value === value));
       button.disabled = !isOffered(button.dataset.value);
     }
   };
-  group.show(current);
+  group.show();
   return group;
+}
+
+// A button that plays: `begin`, then `step` every so often until it returns false.
+export function player(title, name, wait, begin, step) {
+  const button = h("button", { type: "button", title, onclick: () => button.toggle() }, `▶${name}`);
+  let timer = 0;
+  button.toggle = () => {
+    clearInterval(timer);
+    if (!timer) begin();
+    timer = timer ? 0 : setInterval(() => step() || button.toggle(), wait);
+    button.textContent = `${timer ? "❚❚" : "▶"}${name}`;
+  };
+  return button;
+}
+
+// A dialog with a button that closes it; it is gone once closed.
+export function openDialog(host, props, ...content) {
+  const close = h("form", { method: "dialog" }, h("button", {}, "Close"));
+  const dialog = h("dialog", props, ...content, close);
+  dialog.addEventListener("close", () => dialog.remove());
+  host.append(dialog);
+  dialog.showModal();
+  dialog.scrollTop = 0; // the focus is on a button at its end
+  return dialog;
+}
+
+// [make(0), make(1), …]
+export function range(count, make) {
+  return Array.from({ length: count }, (_, i) => make(i));
 }
 
 // A token's text for display: blanks and line ends made visible.

@@ -1,8 +1,8 @@
 // The card of one feature: what it promotes, how strong it is over text, where it is strongest, what a reader
-// calls it, and what holding it does.
+// calls it, and what clamping it does.
 
 import { ink, streamColor } from "./color.js";
-import { h, number, short, visible } from "./dom.js";
+import { h, number, openDialog, short, visible } from "./dom.js";
 import { SvgPen } from "./pen.js";
 
 // Hold a feature at the chosen value, or release it.
@@ -15,15 +15,9 @@ export function toggleHold(store, stream, feature) {
 export async function openCard(app, stream, feature, onnote) {
   const path = `/api/features/${stream}/${feature}`;
   const { store } = app;
-  const dialog = h(
-    "dialog",
-    { class: "feature", "aria-label": `S${stream} feature ${feature}` },
-    h("h2", {}, `S${stream} feature ${feature}`),
-    h("p", { class: "waiting" }, "measuring it over evaluation text …"),
-  );
-  dialog.addEventListener("close", () => dialog.remove());
-  document.body.append(dialog);
-  dialog.showModal();
+  const name = `S${stream} feature ${feature}`;
+  const body = h("div", {}, h("p", {}, "measuring it over evaluation text …"));
+  const dialog = openDialog(app.host, { class: "feature", "aria-label": name }, h("h2", {}, name), body);
   const card = await app.ask("feature", path);
   if (!card || !dialog.open) return dialog.close();
   const label = h("input", { type: "text", value: card.label, maxlength: "200", "aria-label": "Label" });
@@ -38,11 +32,10 @@ export async function openCard(app, stream, feature, onnote) {
   const effect = h("p", { class: "effect", role: "status" });
   const update = () => {
     const held = store.get("holds").find(([s, f]) => s === stream && f === feature);
-    hold.textContent = held ? `release (held at ${held[2]})` : `hold at ${store.get("hold")}`;
+    hold.textContent = held ? `release (clamped at ${held[2]})` : `clamp at ${store.get("hold")}`;
     effect.textContent = app.isIntervening() ? app.effect() : "";
   };
-  dialog.querySelector(".waiting").remove();
-  dialog.append(
+  body.replaceChildren(
     h("div", { class: "row" }, h("label", {}, "label ", label), h("label", {}, pinned, " pin")),
     h("p", {}, `Active at ${number(card.frequency * 100)} % of evaluation tokens.`),
     words("promotes", card.raises),
@@ -51,7 +44,6 @@ export async function openCard(app, stream, feature, onnote) {
     h("h3", {}, "strongest at"),
     ...card.examples.map((one) => example(one, stream, app)),
     h("div", { class: "row" }, hold, effect),
-    h("form", { method: "dialog" }, h("button", {}, "Close")),
   );
   const stop = store.subscribe(update);
   dialog.addEventListener("close", stop);
@@ -98,12 +90,8 @@ function bars({ counts, most, tokens }, stream, app) {
     });
   });
   pen.path(`M0 ${tall}H${width}`, { stroke: theme.line });
-  pen.text("0", 0, tall + 12, { color: theme.dim, size: 10 });
-  pen.text(`activation, up to ${number(most)}`, width, tall + 12, {
-    color: theme.dim,
-    size: 10,
-    align: "right",
-  });
+  pen.text("0", 0, tall + 12, theme.small);
+  pen.text(`activation, up to ${number(most)}`, width, tall + 12, { ...theme.small, align: "right" });
   const total = counts.reduce((sum, count) => sum + count, 0);
   const name = `${total} activations over ${tokens.toLocaleString("en")} evaluation tokens, up to ${number(most)}`;
   const picture = h("div", { role: "img", "aria-label": name, title: short(name, 200) });

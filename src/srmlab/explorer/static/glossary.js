@@ -48,7 +48,7 @@ export const TERMS = {
   feature:
     "A direction in a stream's state, learned by a sparse dictionary: few are active at a " +
     "time, and each tends to stand for something.",
-  hold: "A feature kept at a value, wherever it would be. At 0 it is silent.",
+  clamp: "A feature kept at one value, whatever the text. At 0 it is ablated.",
   target: "The token that comes next: the prompt's own; after the last one, the model's first choice.",
   token: "A piece of text, the unit the model reads: a word, a part of one, or a byte.",
 };

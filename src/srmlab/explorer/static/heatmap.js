@@ -1,6 +1,6 @@
 // A heat map with labelled axes, drawn with a pen; and the bar that explains its colours.
 
-import { fine } from "./dom.js";
+import { fine, range } from "./dom.js";
 
 // box: the cells' place. options: values (row by row), rows, columns, scale, rowLabels, columnLabels,
 // rowTitle, columnTitle, mark {row, column} (cross-hair), text (value, row, column) → string in the cell,
@@ -106,31 +106,23 @@ function labels(pen, { x, y, w, h }, options) {
   }
   if (rowTitle)
     pen.text(rowTitle, x - (options.rowGap ?? 28), y + h / 2, {
-      color: theme.dim,
-      size: 10,
+      ...theme.small,
       rotate: -90,
       align: "middle",
     });
   if (columnTitle)
-    pen.text(columnTitle, x + w / 2, y + h + (options.columnGap ?? 26), {
-      color: theme.dim,
-      size: 10,
-      align: "middle",
-    });
+    pen.text(columnTitle, x + w / 2, y + h + (options.columnGap ?? 26), { ...theme.small, align: "middle" });
 }
 
 // A thin horizontal colour bar with its two ends and a name.
 export function colorbar(pen, x, y, w, scale, what, theme) {
   const name = scale.isDifference ? `Δ ${what}` : what;
   if (scale.isNone) {
-    pen.text(`${what}: no change`, x, y + 8, { color: theme.dim, size: 10 });
+    pen.text(`${what}: no change`, x, y + 8, theme.small);
     return;
   }
   const steps = 64;
-  const values = Array.from(
-    { length: steps },
-    (_, i) => scale.low + ((scale.high - scale.low) * i) / (steps - 1),
-  );
+  const values = range(steps, (i) => scale.low + ((scale.high - scale.low) * i) / (steps - 1));
   const low = fine(scale.low),
     high = fine(scale.high);
   const before = pen.measure(low, { size: 10 }) + 5;
@@ -138,11 +130,8 @@ export function colorbar(pen, x, y, w, scale, what, theme) {
     30,
     w - before - pen.measure(high, { size: 10 }) - pen.measure(name, { size: 10 }) - 16,
   );
-  pen.text(low, x, y + 8, { color: theme.dim, size: 10 });
+  pen.text(low, x, y + 8, theme.small);
   pen.cells(x + before, y + 1, bar, 7, 1, steps, scale.paint(values));
-  pen.text(high, x + before + bar + 5, y + 8, { color: theme.dim, size: 10 });
-  pen.text(name, x + before + bar + 11 + pen.measure(high, { size: 10 }), y + 8, {
-    color: theme.dim,
-    size: 10,
-  });
+  pen.text(high, x + before + bar + 5, y + 8, theme.small);
+  pen.text(name, x + before + bar + 11 + pen.measure(high, { size: 10 }), y + 8, theme.small);
 }

@@ -8,7 +8,7 @@ export const KEYS = [
   ["h", "next head"],
   ["a", "mean-ablate the stream, or restore it"],
   ["b i d", "show the prompt without the intervention, with it, the difference"],
-  ["c", "what a click does on an edge or a feature: select it, or cut and hold"],
+  ["c", "what a click does on an edge or a feature: select it, or cut or clamp it"],
   ["space", "play the recursion"],
   ["m", "maximise the panel under the pointer"],
   ["t", "light or dark"],

@@ -61,6 +61,7 @@ export function lineChart(host, spec, { width, height, theme, onpick, log = fals
         {
           ...axis,
           size: 44 * scale,
+          space: 30 * scale,
           gap: 3,
           label: spec.yTitle,
           labelSize: 14 * scale,
@@ -154,27 +155,14 @@ export function penLines(pen, box, spec, theme, { log = false } = {}) {
     const value = low + ((high - low) * i) / 4;
     const y = top + height - (height * i) / 4;
     pen.path(`M${left} ${y}h${w}`, { stroke: theme.faint });
-    pen.text(fine(log ? 10 ** value : value), left - 5, y + 3.5, {
-      color: theme.dim,
-      size: 10,
-      align: "right",
-    });
+    pen.text(fine(log ? 10 ** value : value), left - 5, y + 3.5, { ...theme.small, align: "right" });
   }
   const every = WHOLE.find((step) => (x1 - x0) / step <= 10);
   for (let x = Math.ceil(x0 / every) * every; x <= x1; x += every)
-    pen.text(String(x), px(x), top + height + 13, { color: theme.dim, size: 10, align: "middle" });
-  pen.text(spec.xTitle ?? "", left + w / 2, top + height + 27, {
-    color: theme.dim,
-    size: 10,
-    align: "middle",
-  });
+    pen.text(String(x), px(x), top + height + 13, { ...theme.small, align: "middle" });
+  pen.text(spec.xTitle ?? "", left + w / 2, top + height + 27, { ...theme.small, align: "middle" });
   if (spec.yTitle)
-    pen.text(spec.yTitle, box.x + 10, top + height / 2, {
-      color: theme.dim,
-      size: 10,
-      rotate: -90,
-      align: "middle",
-    });
+    pen.text(spec.yTitle, box.x + 10, top + height / 2, { ...theme.small, rotate: -90, align: "middle" });
   if (spec.band) {
     const up = spec.x.map((x, i) => `${px(x)} ${py(spec.band.high[i])}`);
     const down = spec.x.map((x, i) => `${px(x)} ${py(spec.band.low[i])}`).reverse();

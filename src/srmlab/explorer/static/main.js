@@ -4,7 +4,7 @@ import { App } from "./app.js";
 import { Bar } from "./bar.js";
 import { isDark } from "./color.js";
 import { Client } from "./client.js";
-import { h, short } from "./dom.js";
+import { h, openDialog, short } from "./dom.js";
 import { definitions } from "./glossary.js";
 import { toggleAblation } from "./intervention.js";
 import { bindKeys, KEYS } from "./keyboard.js";
@@ -23,7 +23,8 @@ function say(text, bad = false, ...offers) {
 
 function showHelp(info) {
   const dialog = openDialog(
-    "help",
+    document.body,
+    { class: "help" },
     h("h2", {}, "Keys"),
     h(
       "dl",
@@ -33,7 +34,7 @@ function showHelp(info) {
     h(
       "p",
       {},
-      "Alt-click an edge in the routing lens to cut it, or a feature to hold it. Drag over ranked bars to " +
+      "Alt-click an edge in the routing lens to cut it, or a feature to clamp it. Drag over ranked bars to " +
         "select a group. The URL holds the whole state.",
     ),
     h("h2", {}, "Terms"),
@@ -46,27 +47,14 @@ function showHelp(info) {
   dialog.querySelector("form").prepend(h("button", { type: "button", id: "tour", onclick: tour }, "Tour"));
 }
 
-function openDialog(name, ...content) {
-  const dialog = h(
-    "dialog",
-    { class: name },
-    ...content,
-    h("form", { method: "dialog" }, h("button", {}, "Close")),
-  );
-  dialog.addEventListener("close", () => dialog.remove());
-  document.body.append(dialog);
-  dialog.showModal();
-  dialog.scrollTop = 0; // the focus is on a button at its end
-  return dialog;
-}
-
 // What the run's saved analyses found, each in a line, with the rest folded away.
 async function showResults(names) {
   const found = await Promise.all(
     names.map((name) => client.ask(`result ${name}`, `/api/results/${encodeURIComponent(name)}`)),
   );
   openDialog(
-    "results",
+    document.body,
+    { class: "results" },
     h("h2", {}, "Measured over evaluation text"),
     names.map((name, i) =>
       h(

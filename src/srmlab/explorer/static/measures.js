@@ -1,5 +1,7 @@
 // Numbers the views read off a trace. Pure functions; what is costly is kept in the trace's memory.
 
+import { range } from "./dom.js";
+
 export const THRESHOLD = 0.1; // where the slider starts, with up to eight streams
 
 // With more streams a weight is smaller: the threshold is 0.8 of an even share at most. Captions use it.
@@ -27,6 +29,11 @@ export function unravel(place, shape) {
     ([rest, index], size) => [Math.floor(rest / size), [rest % size, ...index]],
     [place, []],
   )[1];
+}
+
+// Rows for CSV: the indices of every value in an array of this shape, and the value.
+export function listed(values, shape) {
+  return Array.from(values, (value, i) => [...unravel(i, shape), Number(value.toFixed(5))]);
 }
 
 export function tokenSpan(state, trace) {
@@ -141,7 +148,7 @@ export function ranking(trace) {
   return trace.once("ranking", () => {
     const { T, S } = trace;
     const kl = trace.data("ablation_kl");
-    const mean = Array.from({ length: S }, (_, s) => {
+    const mean = range(S, (s) => {
       let sum = 0;
       for (let t = 0; t < T; t++) sum += kl[t * S + s];
       return { stream: s, kl: sum / T };

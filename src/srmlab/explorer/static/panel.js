@@ -3,7 +3,7 @@
 
 import { CanvasPen, SvgPen } from "./pen.js";
 import { ink } from "./color.js";
-import { h } from "./dom.js";
+import { h, openDialog } from "./dom.js";
 import { definitions } from "./glossary.js";
 
 export class Panel {
@@ -208,8 +208,8 @@ export class Panel {
     this.element.dataset.drawn = String(Number(this.element.dataset.drawn ?? 0) + 1);
   }
 
-  // The picture's own height; more when it fills the page, or when its column has room to spare (up to half
-  // as much again, or more on a large screen).
+  // The picture's own height; more when it fills the page, or when its column has room to spare (up to as
+  // much again, or more on a large screen).
   heightFor(width) {
     const natural = this.drawn.height(width);
     if (this.big)
@@ -220,7 +220,7 @@ export class Panel {
     if (!this.view.stretches || this.element.nextElementSibling) return natural;
     const picture = this.drawn.stretched?.() ?? this.canvas;
     picture.style.height = `${natural * this.scale}px`;
-    const most = window.innerWidth >= 2100 ? 2.6 : 1.6; // there are four columns then, of unlike length
+    const most = window.innerWidth >= 2100 ? 2.6 : 2; // there are four columns then, of unlike length
     return Math.min(natural * most, Math.max(natural, (this.body.clientHeight - 18) / this.scale));
   }
 
@@ -369,31 +369,13 @@ export class Panel {
       spellcheck: "false",
     });
     text.value = code;
-    const dialog = h(
-      "dialog",
-      { class: "python" },
-      h("h2", {}, `${this.view.title} in Python`),
-      text,
-      h(
-        "form",
-        { method: "dialog" },
-        h(
-          "button",
-          {
-            type: "button",
-            onclick: () => {
-              text.select();
-              navigator.clipboard?.writeText(code).catch(() => document.execCommand("copy"));
-            },
-          },
-          "Copy",
-        ),
-        h("button", {}, "Close"),
-      ),
-    );
-    dialog.addEventListener("close", () => dialog.remove());
-    this.element.append(dialog);
-    dialog.showModal();
+    const copy = () => {
+      text.select();
+      navigator.clipboard?.writeText(code).catch(() => document.execCommand("copy"));
+    };
+    const title = h("h2", {}, `${this.view.title} in Python`);
+    const dialog = openDialog(this.element, { class: "python" }, title, text);
+    dialog.querySelector("form").prepend(h("button", { type: "button", onclick: copy }, "Copy"));
   }
 }
 

@@ -2,7 +2,7 @@
 // text they were not chosen on, beside the token alone and other nulls, and where it is widest open.
 // The numbers are those of `srmlab analyze --only switches`.
 
-import { h, number, percent, visible } from "./dom.js";
+import { h, number, openDialog, percent, visible } from "./dom.js";
 import { openCard } from "./feature.js";
 
 // What each score is, in words; the nulls after what is asked.
@@ -39,16 +39,12 @@ export async function openSwitch(app, layer, head, target, source) {
   const card = await app.ask("switch", `/api/switches/${layer}/${head}/${target}/${source}`);
   if (!card) return;
   const name = `Layer ${layer}, head ${head}: S${target} ← S${source}`;
-  const dialog = h(
-    "dialog",
+  openDialog(
+    app.host,
     { class: "feature switch", "aria-label": name },
     h("h2", {}, card.switch ? `${name} opens when …` : name),
     ...(card.switch ? switching(app, card) : [h("p", {}, whyNot(card))]),
-    h("form", { method: "dialog" }, h("button", {}, "Close")),
   );
-  dialog.addEventListener("close", () => dialog.remove());
-  document.body.append(dialog);
-  dialog.showModal();
 }
 
 function whyNot({ weight, deviation, bar, strong, evidence }) {
@@ -86,7 +82,7 @@ function switching(app, { weight, deviation, bar, evidence, switch: found }) {
       { class: "dim" },
       `Open, above its mean, at ${percent(found.open)} of ${evidence}; weight ${number(weight)} ± ` +
         `${number(deviation)} (edges of untrained models: up to ± ${number(bar)}). Pairs are chosen on one half of ` +
-        "the text; AUC, held features and examples are of the other.",
+        "the text; the AUC, the causal test and the examples are from the other.",
     ),
   ];
 }
@@ -109,9 +105,9 @@ function held({ deciding, flipped }) {
   const share = (name) => (flipped[name] === null ? "–" : percent(flipped[name]));
   const { stream, feature, opens } = deciding;
   return (
-    `Held by hand: S${stream} feature ${feature}, which ${opens ? "opens" : "closes"} it most by itself, flips the ` +
-    `edge at ${share("silenced")} of tokens when silenced (another feature ${share("another silenced")}) and at ` +
-    `${share("put in")} when put in (another ${share("another put in")}).`
+    `A causal test of S${stream} feature ${feature}, which ${opens ? "opens" : "closes"} it most by itself: ablating ` +
+    `it flips the edge at ${share("silenced")} of tokens (another feature: ${share("another silenced")}), inserting ` +
+    `it at ${share("put in")} (another: ${share("another put in")}).`
   );
 }
 

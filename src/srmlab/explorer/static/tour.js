@@ -23,6 +23,18 @@ const STOPS = [
       "every view below is about it. Write a prompt of your own above, or choose an example.",
   ],
   [
+    "panel-board",
+    "The prediction, and a switch for each stream",
+    "The bars are what the model expects after that token. Press a number to replace that stream by its " +
+      "mean and see how the prediction changes: that is how to find out what a stream is for.",
+  ],
+  [
+    "bar",
+    "What you have changed stays in sight",
+    "Everything that is ablated, cut or clamped is listed here, with its effect. b, i and d show " +
+      "every view without it, with it, and the difference.",
+  ],
+  [
     "panel-wall",
     "The connection: who reads whom",
     "A map for each layer and head: the row is the stream that reads, the column the one it reads " +
@@ -33,18 +45,6 @@ const STOPS = [
     "Layers and steps",
     "One column for each step of each layer, with what the model would say if it stopped there. " +
       "Space plays it: watch the answer form.",
-  ],
-  [
-    "panel-board",
-    "Switch a stream off",
-    "Press a number to put that stream at its mean, and see what becomes of the prediction. That is " +
-      "how to find out what a stream is for.",
-  ],
-  [
-    "bar",
-    "What you have changed stays in sight",
-    "Everything that is switched off, cut or held is listed here, with its effect. b, i and d show " +
-      "every view without it, with it, and the difference.",
   ],
   [
     "panel-paths",
@@ -135,8 +135,8 @@ function layerPicture({ streams, layers, order }, theme) {
     size: 11,
     align: "middle",
   });
-  pen.text("connection", meet + 34, height - 6, { color: theme.dim, size: 10, align: "middle" });
-  pen.text("steps", (steps + to) / 2, height - 6, { color: theme.dim, size: 10, align: "middle" });
+  pen.text("connection", meet + 34, height - 6, { ...theme.small, align: "middle" });
+  pen.text("steps", (steps + to) / 2, height - 6, { ...theme.small, align: "middle" });
   pen.text("token", 2, y((lanes - 1) / 2) + 3, { color: theme.ink, size: 11 });
   pen.text("next token", width - 2, y((lanes - 1) / 2) + 3, { color: theme.ink, size: 11, align: "right" });
   for (let s = 0; s < lanes; s++) {

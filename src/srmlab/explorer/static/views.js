@@ -4,7 +4,6 @@
 //   name            unique; the panel's id, and what `views` and the address call it
 //   title           the panel's heading
 //   place           "wide", or its column: "upper left", "upper right", "lower left", "lower right"
-//   savedPlace      the same in a report or notebook, where it differs
 //   needs           arrays of the trace without which the view is not shown
 //   shows, reading  two sentences behind the panel's "i": what it shows, and how to read it
 //   terms           optional: words of the glossary (glossary.js) that are explained below them
@@ -43,18 +42,20 @@ import { wall } from "./views/wall.js";
 
 export const REQUIRED = ["name", "title", "place", "needs", "shows", "reading", "uses", "mount"];
 
+// From the prompt to the prediction and who made it: what the model says and what it says without a stream, who
+// reads whom, which edges led there; then the details.
 export const VIEWS = [
   puzzle,
   tokens,
-  wall,
-  flow,
   lens,
-  routing,
   board,
+  wall,
+  routing,
+  flow,
   ranked,
-  attention,
   paths,
   stepper,
+  attention,
   features,
   compare,
   align,

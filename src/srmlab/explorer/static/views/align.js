@@ -1,7 +1,7 @@
 // Alignment: cosine similarity of the connection to the token input, and of updates to states.
 
 import { scale, scaleFor } from "../color.js";
-import { choice, number, percent } from "../dom.js";
+import { choice, number, percent, range } from "../dom.js";
 import { colorbar, heatmap } from "../heatmap.js";
 import { mean, meanOverTokens } from "../measures.js";
 
@@ -44,16 +44,11 @@ export const align = {
 
   mount(panel, ctx) {
     const { store } = ctx;
-    const kind = choice(
-      "Map",
-      [
-        ["connection", "connection"],
-        ["update", "update – output"],
-        ["update_in", "update – state"],
-      ],
-      store.get("align"),
-      (align) => store.set({ align }),
-    );
+    const kind = choice(store, "align", "Map", {
+      connection: "connection",
+      update: "update – output",
+      update_in: "update – state",
+    });
     panel.controls.append(kind);
     const shown = () => ctx.trace.choose(ARRAYS, store.get("align"));
     const name = () => ARRAYS[shown()];
@@ -67,8 +62,7 @@ export const align = {
     }
 
     // The selected cell at every token.
-    const chosen = () =>
-      Array.from({ length: ctx.trace.T }, (_, t) => ctx.trace.at(name(), row(), t, store.get("stream")));
+    const chosen = () => range(ctx.trace.T, (t) => ctx.trace.at(name(), row(), t, store.get("stream")));
 
     function histogram(pen, x, y, w, h, theme) {
       const { stream, token } = store.state;
@@ -87,15 +81,12 @@ export const align = {
         }),
       );
       pen.path(`M${x} ${y + h + 0.5}h${w}`, { stroke: theme.line });
-      pen.text(number(from), x, y + h + 12, { color: theme.dim, size: 10 });
-      pen.text(number(from + span), x + w, y + h + 12, { color: theme.dim, size: 10, align: "right" });
+      pen.text(number(from), x, y + h + 12, theme.small);
+      pen.text(number(from + span), x + w, y + h + 12, { ...theme.small, align: "right" });
       const where = perTick() ? `L${store.get("layer")} step ${store.get("step")}` : `L${store.get("layer")}`;
       pen.text(`S${stream}, ${where}`, x, y - 22, { color: theme.ink, size: 11, weight: 600 });
-      pen.text(`mean ${number(values.reduce((a, b) => a + b, 0) / values.length, 3)}`, x, y - 8, {
-        color: theme.dim,
-        size: 10,
-      });
-      if (w > 130) pen.text("over tokens", x + w, y - 8, { color: theme.dim, size: 10, align: "right" });
+      pen.text(`mean ${number(values.reduce((a, b) => a + b, 0) / values.length, 3)}`, x, y - 8, theme.small);
+      if (w > 130) pen.text("over tokens", x + w, y - 8, { ...theme.small, align: "right" });
     }
 
     return {
@@ -121,10 +112,10 @@ export const align = {
             columns: trace.S,
             scale: colors,
             theme,
-            rowLabels: Array.from({ length: rows }, (_, r) =>
+            rowLabels: range(rows, (r) =>
               perTick() ? `${Math.floor(r / trace.steps)}${trace.letter(r)}` : `L${r}`,
             ),
-            columnLabels: Array.from({ length: trace.S }, (_, s) => `S${s}`),
+            columnLabels: range(trace.S, (s) => `S${s}`),
             mark: { row: row(), column: store.get("stream") },
             region: {},
           },
@@ -155,12 +146,10 @@ export const align = {
         };
       },
       python: () =>
-        [
-          ctx.preamble(),
-          "",
+        ctx.code.of(
           `trace["${name()}"].mean(1)        # [${perTick() ? "tick" : "layer"}, stream]`,
           `trace["${name()}"][${row()}, :, ${store.get("stream")}]      # its distribution over tokens`,
-        ].join("\n"),
+        ),
     };
   },
 };

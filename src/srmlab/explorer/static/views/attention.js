@@ -1,8 +1,9 @@
 // Attention over tokens: where a token looks, in one call of attention, one stream and one head. The weights of a
 // call are asked for when the panel is in sight; a trace has none of them.
 
+import { Asked } from "../asked.js";
 import { scaleFor } from "../color.js";
-import { h, number, short } from "../dom.js";
+import { h, number, range, short } from "../dom.js";
 import { colorbar, heatmap } from "../heatmap.js";
 import { argmax } from "../measures.js";
 import { drawStrip, placesOf } from "../strip.js";
@@ -33,7 +34,6 @@ export const attention = {
     const pick = h("select", { "aria-label": "Call of attention", onchange: () => goto(Number(pick.value)) });
     pick.append(...calls.map(({ name, index }) => h("option", { value: String(index) }, name)));
     panel.controls.append(h("label", {}, "call ", pick));
-    let found = null; // { key, weights }: null when there is no answer, undefined until it is there
     const scores = new Map(); // checkpoint → induction scores of all heads, null while they are measured
 
     // Where a level's calls of attention are its steps, the step is selected with the call.
@@ -51,36 +51,15 @@ export const attention = {
       store.set({ [key()]: ofLevel(level).findIndex((one) => one.index === index) });
     }
 
-    const asked = () => ctx.question({ call: call().index });
-    function keyNow() {
-      const version = ctx.version();
-      return JSON.stringify([asked(), version, version === "baseline" ? null : ctx.intervention()]);
-    }
-
-    async function load() {
-      const key = keyNow();
-      const version = ctx.version();
-      found = { key, weights: undefined };
-      const question = async (kind, more) => {
-        const bytes = await ctx.ask(kind, "/api/attention", { ...asked(), ...more });
-        return bytes && readArrays(bytes).arrays.weights;
-      };
-      const [before, after] = await Promise.all([
-        version === "intervened" ? null : question("attention"),
-        version === "baseline"
-          ? null
-          : question("attention intervened", { intervention: ctx.intervention() }),
-      ]);
-      if (found.key !== key || before === undefined || after === undefined) return;
-      const isMissing = version === "difference" ? !before || !after : !(before ?? after);
-      found.weights = isMissing
-        ? null
-        : version === "difference"
-          ? { shape: after.shape, data: after.data.map((value, i) => value - before.data[i]) }
-          : (before ?? after);
-      panel.redraw();
-      say();
-    }
+    const asked = new Asked(ctx, "attention", {
+      question: () => ctx.question({ call: call().index }),
+      read: (bytes) => readArrays(bytes).arrays.weights,
+      minus: (after, before) => ({ ...after, data: after.data.map((value, i) => value - before.data[i]) }),
+      ready() {
+        panel.redraw();
+        say();
+      },
+    });
 
     async function loadScores() {
       const { checkpoint } = ctx.question();
@@ -92,12 +71,12 @@ export const attention = {
       store.touch("induction");
     }
 
-    const weights = () => (found?.key === keyNow() ? found.weights : undefined);
+    const weights = () => asked.now;
 
     // The heads of the call: { stream (null where the call has one for all), head, at (place of its map) }.
     function heads() {
       const [streams, count, T] = weights().shape;
-      return Array.from({ length: streams * count }, (_, i) => ({
+      return range(streams * count, (i) => ({
         stream: streams > 1 ? Math.floor(i / count) : null,
         head: i % count,
         at: i * T * T,
@@ -141,7 +120,7 @@ export const attention = {
       const row = rowOf(chosen, token);
       const size = row.map(Math.abs);
       const most = argmax(size);
-      const verb = ctx.version() === "difference" ? "changes most at" : "reads most of";
+      const verb = ctx.version() === "difference" ? "changes most at" : "attends most to";
       const found = `${nameOf(chosen)} at ${word(token)} ${verb} ${word(most)} ${number(row[most])}`;
       panel.note.textContent = found + scoreOf(chosen);
     }
@@ -153,7 +132,7 @@ export const attention = {
       const place = (stream ?? 0) * weights().shape[1] + head;
       return (
         ` · induction ${number(found.score[call().index][place], 3)} ` +
-        `(all alike ${number(found.uniform, 3)})`
+        `(uniform attention ${number(found.uniform, 3)})`
       );
     }
 
@@ -179,7 +158,7 @@ export const attention = {
       const chosen = heads().find(isChosen);
       const values = mapOf(chosen);
       const colors = scaleFor(ctx.trace, values, 0, largest(values.subarray(T))); // the first reads itself only
-      pen.text(`${nameOf(chosen)}, every token`, box.x, box.y - 6, {
+      pen.text(`${nameOf(chosen)}: row attends to column`, box.x, box.y - 6, {
         color: theme.ink,
         size: 10,
         weight: 650,
@@ -205,7 +184,7 @@ export const attention = {
       const token = store.get("token");
       const values = all.flatMap((head) => Array.from(rowOf(head, token)));
       const colors = scaleFor(ctx.trace, values, 0, largest(values));
-      pen.text(`every head at ${token} “${short(strings[token], 10)}”`, box.x, box.y - 6, {
+      pen.text(`every stream and head, from ${token} “${short(strings[token], 10)}”`, box.x, box.y - 6, {
         color: theme.ink,
         size: 10,
         weight: 650,
@@ -234,13 +213,8 @@ export const attention = {
       },
       height: (width) => layout(width).height,
       render(pen, width, _height, theme) {
-        if (found?.key !== keyNow()) load();
         loadScores();
-        if (!weights()) {
-          const why = weights() === null ? "The model did not answer." : "asking the model …";
-          pen.text(why, 8, 24, { color: theme.dim, size: 11 });
-          return;
-        }
+        if (asked.isMissing(pen, theme)) return;
         const { strip, map, rows } = layout(width);
         const { token } = store.state;
         drawMap(pen, map, theme);
@@ -287,17 +261,17 @@ export const attention = {
       },
       python() {
         const version = ctx.version();
-        const hooks = `intervention.hooks(model, baseline.means${ctx.dictionaryPython()})`;
+        const hooks = `intervention.hooks(model, baseline.means${ctx.code.dictionary()})`;
         const shown = {
           baseline: "weights()",
           intervened: `weights(${hooks})`,
           difference: `weights(${hooks}) - weights()`,
         }[version];
         return [
-          ctx.preamble(false),
+          ctx.code.preamble(false),
           version === "baseline"
             ? `tokens = torch.tensor(${JSON.stringify(ctx.tokens())})`
-            : ctx.interventionPython(),
+            : ctx.code.intervention(),
           "from srmlab.explorer.attention import attention_weights",
           "",
           "def weights(hooks=()):",

@@ -2,17 +2,20 @@
 // the next-token distribution before and after.
 
 import { streamColor } from "../color.js";
-import { h, number, short } from "../dom.js";
+import { h, number, range, short } from "../dom.js";
 import { describe, MODES, toggleAblation } from "../intervention.js";
 import { mean } from "../measures.js";
 import { wrapped } from "../pen.js";
 
+const LEAST = 5e-4; // of a probability that has a bar
+
 export const board = {
   name: "board",
-  title: "Ablation board",
+  title: "Prediction and ablations",
   place: "upper right",
   needs: ["ablation_kl"],
-  shows: "The effect of ablations, cut edges and clamped features on the next-token distribution.",
+  shows:
+    "What the model expects next, and what it expects with streams ablated, edges cut or features clamped.",
   reading:
     "Toggle mean-, zero- or resample-ablation of a stream after the chosen layers; bars compare before and after.",
   terms: ["ablation", "KL"],
@@ -43,7 +46,7 @@ export const board = {
       built = trace;
       const buttons = MODES.flatMap((mode, m) => [
         h("span", { class: "mode" }, mode),
-        ...Array.from({ length: trace.S }, (_, s) =>
+        ...range(trace.S, (s) =>
           h(
             "button",
             {
@@ -62,9 +65,7 @@ export const board = {
       grid.classList.toggle("dense", trace.S > 12);
       grid.replaceChildren(...buttons);
       for (const select of [first, last])
-        select.replaceChildren(
-          ...Array.from({ length: trace.L }, (_, l) => h("option", { value: String(l) }, String(l))),
-        );
+        select.replaceChildren(...range(trace.L, (l) => h("option", { value: String(l) }, String(l))));
     }
 
     // At the selected token: tokens likely before or after, with both probabilities.
@@ -74,7 +75,10 @@ export const board = {
       const rows = new Map();
       for (const { id, before, after } of [...outcome.top_before[token], ...outcome.top_after[token]])
         rows.set(id, [id, before, after]);
-      return [...rows.values()].sort((a, b) => Math.max(b[1], b[2]) - Math.max(a[1], a[2])).slice(0, 8);
+      return [...rows.values()]
+        .filter(([, before, after]) => Math.max(before, after) >= LEAST)
+        .sort((a, b) => Math.max(b[1], b[2]) - Math.max(a[1], a[2]))
+        .slice(0, 8);
     }
 
     // Which switches are on, for a picture without them.
@@ -104,15 +108,16 @@ export const board = {
         const token = store.get("token");
         const isOn = ctx.isIntervening(); // else there is nothing to set the prediction against
         const what = trace.manifest.puzzle ? "value of cell" : "next token after";
-        pen.text(`${what} ${token} “${short(trace.strings[token], 12)}”`, 0, 12, {
-          color: theme.dim,
-          size: 10,
-        });
+        const head = `${what} ${token} “${short(trace.strings[token], 12)}”`;
+        const isKnown = ctx.base.has("target") && (token < trace.T - 1 || Boolean(trace.manifest.puzzle));
+        const whole = isKnown ? `${head} (bold: the actual one)` : head;
+        const fits = pen.measure(whole, theme.small) < width - 124;
+        pen.text(fits ? whole : head, 0, 12, theme.small);
         if (isOn) {
           pen.rect(width - 118, 5, 8, 8, { fill: theme.dim });
-          pen.text("before", width - 106, 12, { color: theme.dim, size: 10 });
+          pen.text("before", width - 106, 12, theme.small);
           pen.rect(width - 56, 5, 8, 8, { fill: theme.warm });
-          pen.text("after", width - 44, 12, { color: theme.dim, size: 10 });
+          pen.text("after", width - 44, 12, theme.small);
         }
         said(width).forEach((line, i) => pen.text(line, 0, 226 + 13 * i, { color: theme.ink, size: 10 }));
         if (!outcome) {
@@ -121,6 +126,7 @@ export const board = {
           return;
         }
         const rows = bars();
+        const right = isKnown ? ctx.base.at("target", token) : null;
         const left = 86,
           room = width - left - 92;
         const most = Math.max(...rows.flatMap((row) => [row[1], row[2]]), 1e-6);
@@ -129,6 +135,7 @@ export const board = {
           pen.text(short(outcome.vocabulary[id], 10), left - 8, y + 11, {
             color: theme.ink,
             size: 11,
+            weight: id === right ? 700 : 400,
             mono: true,
             align: "right",
           });
@@ -139,8 +146,7 @@ export const board = {
           if (isOn) pen.rect(left, y + 8, Math.max(1, (after / most) * room), 6, { fill: theme.warm });
           const change = isOn ? ` → ${number(after * 100, 1)}` : "";
           pen.text(`${number(before * 100, 1)}${change} %`, width, y + 11, {
-            color: theme.dim,
-            size: 10,
+            ...theme.small,
             align: "right",
           });
         });
@@ -152,7 +158,7 @@ export const board = {
             {
               size: 10,
             },
-          ).forEach((line, i) => pen.text(line, 0, 190 + 13 * i, { color: theme.dim, size: 10 }));
+          ).forEach((line, i) => pen.text(line, 0, 190 + 13 * i, theme.small));
       },
       tip: (hit) =>
         hit.kind === "kl" && ctx.outcome
@@ -169,9 +175,9 @@ export const board = {
       },
       python: () =>
         [
-          ctx.preamble(false),
-          ctx.interventionPython(),
-          `evaluate(model, baseline, intervention${ctx.dictionaryPython()}).kl      # bits, [token]`,
+          ctx.code.preamble(false),
+          ctx.code.intervention(),
+          `evaluate(model, baseline, intervention${ctx.code.dictionary()}).kl      # bits, [token]`,
         ].join("\n"),
     };
 
@@ -189,10 +195,12 @@ export const board = {
         }),
       );
       pen.path(`M0 ${y + 0.5}H${width}`, { stroke: theme.line });
-      pen.text(`KL at every token: mean ${number(mean(kl), 3)}, up to ${number(most, 3)} bits`, 0, y + 12, {
-        color: theme.dim,
-        size: 10,
-      });
+      pen.text(
+        `KL at every token: mean ${number(mean(kl), 3)}, up to ${number(most, 3)} bits`,
+        0,
+        y + 12,
+        theme.small,
+      );
       pen.region({ x: 0, y: y - height, w: width, h: height + 4, rows: 1, columns: kl.length, kind: "kl" });
     }
   },

@@ -1,14 +1,13 @@
 // The stream card: one stream in numbers.
 
 import { streamColor } from "../color.js";
-import { h, number, short, word } from "../dom.js";
+import { h, number, range, short, word } from "../dom.js";
 import { argmax, driftClass, driftOf, hubScores, meanOverTokens, quantile, ranking } from "../measures.js";
 
 export const card = {
   name: "card",
   title: "Stream card",
   place: "lower right",
-  savedPlace: "upper right",
   needs: [
     "routing",
     "hub_score",
@@ -93,7 +92,7 @@ export const card = {
     function writes() {
       const { trace } = ctx;
       const s = store.get("stream");
-      return Array.from({ length: trace.T }, (_, t) => [t, trace.at("write_norm", trace.L - 1, t, s)])
+      return range(trace.T, (t) => [t, trace.at("write_norm", trace.L - 1, t, s)])
         .sort((a, b) => b[1] - a[1])
         .filter(([t], i) => i < 5 || t === store.get("token"));
     }
@@ -112,7 +111,7 @@ export const card = {
           const y = 44 + i * 17;
           pen.text(name, 0, y, { color: theme.dim, size: 11 });
           pen.text(value, 64, y, { color: theme.ink, size: 12, weight: 600 });
-          if (about) pen.text(about, 118, y, { color: theme.dim, size: 10 });
+          if (about) pen.text(about, 118, y, theme.small);
         });
         curve(pen, width, theme);
         pen.text("largest writes to the output at", 0, 196, { color: theme.dim, size: 11 });
@@ -134,7 +133,7 @@ export const card = {
       }),
       python: () =>
         [
-          ctx.preamble(),
+          ctx.code.preamble(),
           "from srmlab.analysis.drift import CLASSES, convergence, convergence_class",
           "",
           `stream = ${store.get("stream")}`,
@@ -170,14 +169,14 @@ export const card = {
       const px = (l) => 64 + (l / Math.max(1, trace.L - 1)) * (width - 110);
       const py = (value) => top + tall - ((value - low) / (high - low || 1)) * tall;
       const point = (l, s) => `${px(l)} ${py(mean[l * trace.S + s]).toFixed(1)}`;
-      const line = (s) => `M${Array.from({ length: trace.L }, (_, l) => point(l, s)).join("L")}`;
+      const line = (s) => `M${range(trace.L, (l) => point(l, s)).join("L")}`;
       for (let s = 0; s < trace.S; s++)
         if (s !== store.get("stream")) pen.path(line(s), { stroke: theme.line, width: 0.8 });
       pen.path(line(store.get("stream")), { stroke: streamColor(store.get("stream"), trace.S), width: 2.2 });
       pen.text("lens", 0, top + 8, { color: theme.dim, size: 11 });
-      pen.text(number(high), width, top + 4, { color: theme.dim, size: 10, align: "right" });
-      pen.text(number(low), width, top + tall, { color: theme.dim, size: 10, align: "right" });
-      pen.text(label, width - 46, top - 4, { color: theme.dim, size: 10, align: "right" });
+      pen.text(number(high), width, top + 4, { ...theme.small, align: "right" });
+      pen.text(number(low), width, top + tall, { ...theme.small, align: "right" });
+      pen.text(label, width - 46, top - 4, { ...theme.small, align: "right" });
     }
 
     function context(pen, t, value, y, width, theme) {

@@ -1,8 +1,8 @@
-// Compare: this trace and another (a second prompt, a checkpoint, the board's intervention) side by side
+// Compare: this trace and another (a second prompt, a checkpoint, the intervention) side by side
 // on one scale, and their difference.
 
 import { scale } from "../color.js";
-import { choice, h, number, short } from "../dom.js";
+import { choice, h, number, range, short } from "../dom.js";
 import { colorbar, heatmap } from "../heatmap.js";
 import { describe } from "../intervention.js";
 import { argmax, mean, meanOverTokens, meanWeights, unravel } from "../measures.js";
@@ -23,7 +23,7 @@ export const compare = {
   place: "lower left",
   needs: ["tokens"],
   shows:
-    "This trace (A), another (B: a second prompt, a checkpoint, the board's intervention or another run), and B − A.",
+    "This trace (A), another (B: a second prompt, a checkpoint, the intervention or another run), and B − A.",
   reading:
     "A and B share one colour scale; click a cell to select it. Runs of unlike depth are set side by side by " +
     "their share of it.",
@@ -53,18 +53,13 @@ export const compare = {
 
   mount(panel, ctx) {
     const { store } = ctx;
-    const measure = choice(
-      "Measure",
-      [
-        ["routing", "routing"],
-        ["connection", "connection cos"],
-        ["update", "update cos"],
-        ["lens", "target logprob", "log-probability of the target token after each layer"],
-        ["surprisal", "surprisal", "of every token, in bits"],
-      ],
-      store.get("measure"),
-      (measure) => store.set({ measure }),
-    );
+    const measure = choice(store, "measure", "Measure", {
+      routing: "routing",
+      connection: "connection cos",
+      update: "update cos",
+      lens: ["target logprob", "log-probability of the target token after each layer"],
+      surprisal: ["surprisal", "of every token, in bits"],
+    });
     const against = h("select", {
       "aria-label": "Compare with",
       onchange: () =>
@@ -83,7 +78,7 @@ export const compare = {
     function options() {
       const list = [["", "none"]];
       if (ctx.client) {
-        if (ctx.canIntervene()) list.push(["intervention", "the ablation board"]);
+        if (ctx.canIntervene()) list.push(["intervention", "the intervention"]);
         list.push(["prompt:", "another prompt"]);
         if (ctx.info.twin) list.push(["checkpoint:untrained", "an untrained twin"]);
         for (const name of ctx.info.runs.filter((name) => name !== ctx.info.name))
@@ -102,8 +97,8 @@ export const compare = {
       const { stream, source, token } = store.state;
       const layer = level(trace);
       const head = Math.min(store.get("head"), (trace.H || 1) - 1);
-      const streams = Array.from({ length: trace.S }, (_, s) => trace.streamName(s));
-      const layers = Array.from({ length: trace.L }, (_, l) => `L${l}`);
+      const streams = range(trace.S, (s) => trace.streamName(s));
+      const layers = range(trace.L, (l) => `L${l}`);
       switch (measured()) {
         case "routing": {
           const all = meanWeights(trace);
@@ -137,10 +132,7 @@ export const compare = {
             values: meanOverTokens(trace, "update_cosine"),
             rows: trace.N,
             columns: trace.S,
-            rowNames: Array.from(
-              { length: trace.N },
-              (_, n) => `${Math.floor(n / trace.steps)}${trace.letter(n)}`,
-            ),
+            rowNames: range(trace.N, (n) => `${Math.floor(n / trace.steps)}${trace.letter(n)}`),
             columnNames: streams,
             kind: "diverging",
             unit: "cosine",
@@ -198,7 +190,7 @@ export const compare = {
     // B by the rows of A, where they are layers: the one at the same share of the depth.
     function aligned(grid) {
       if (measured() !== "lens" || ctx.other.L === ctx.base.L) return grid;
-      const rows = Array.from({ length: ctx.base.L }, (_, l) => matching(l, ctx.base, ctx.other));
+      const rows = range(ctx.base.L, (l) => matching(l, ctx.base, ctx.other));
       const values = rows.flatMap((row) =>
         Array.from(grid.values.subarray(row * grid.columns, (row + 1) * grid.columns)),
       );
@@ -268,7 +260,7 @@ export const compare = {
       render(pen, width, height, theme) {
         const found = pair();
         if (!found) {
-          const board = ctx.base.has("ablation_kl") ? "the ablation board, " : "";
+          const board = ctx.base.has("ablation_kl") ? "the intervention, " : "";
           const choose = ctx.other
             ? `B has no ${ARRAYS[measured()]}: choose another measure.`
             : `Choose B: ${board}another prompt, a checkpoint or a saved trace.`;
@@ -347,18 +339,18 @@ export const compare = {
       python() {
         const { against, layer, head } = store.state;
         const other = ctx.other ?? ctx.base;
-        let lines = `other = ${ctx.capturePython("model", ctx.promptPython(other), { trace: other })}`;
+        let lines = `other = ${ctx.code.capture("model", ctx.code.prompt(other), { trace: other })}`;
         if (against.startsWith("checkpoint:"))
           lines =
             (against === "checkpoint:untrained"
               ? "checkpoint = next(srmlab.analysis.null.twins(model, 1))[1].eval()\n"
               : `checkpoint = srmlab.load(f"{run}/checkpoints/${against.slice(11)}")\n`) +
-            `other = ${ctx.capturePython("checkpoint", "prompt", { trace: other })}`;
+            `other = ${ctx.code.capture("checkpoint", "prompt", { trace: other })}`;
         if (against.startsWith("run:"))
           lines =
             "other_run = ...      # its folder\n" +
             'other = capture(srmlab.load(other_run), load_tokenizer(other_run), trace.manifest["prompt"])';
-        if (against === "intervention") lines = ctx.intervenedPython("other");
+        if (against === "intervention") lines = ctx.code.intervened("other");
         const shown = {
           routing: [`weights.mean(1)[${layer}, ${head}]`, "[target, source]"],
           connection: ['["connection_cosine"].astype(float).mean(1)', "[layer, stream]"],
@@ -370,7 +362,7 @@ export const compare = {
           surprisal: ['["surprisal"].astype(float)', "bits, [token]"],
         }[measured()];
         const of = (name) => `${name}${shown[0].startsWith("[") ? "" : "."}${shown[0]}`;
-        return `${ctx.preamble(true, "baseline")}\n${lines}\n\n${of("other")} - ${of("trace")}      # ${shown[1]}`;
+        return `${ctx.code.preamble(true, "baseline")}\n${lines}\n\n${of("other")} - ${of("trace")}      # ${shown[1]}`;
       },
     };
   },

@@ -2,7 +2,7 @@
 // stream, with the median, the quartiles and where it converges.
 
 import { ink, streamColor } from "../color.js";
-import { choice, h, number } from "../dom.js";
+import { choice, h, number, range } from "../dom.js";
 import { lineChart, penLines } from "../lines.js";
 import { driftClass, driftOf, mean, quantile } from "../measures.js";
 
@@ -14,7 +14,8 @@ export const drift = {
   shows:
     "How much each step function's contribution changes between consecutive layers, one line per stream.",
   reading:
-    "Bold: median; band: quartiles; dashed: median convergence; upright: transition into the selected layer.",
+    "Bold: median; band: quartiles; dashed: median convergence; upright: transition into the selected layer. In " +
+    "brackets, when the selected stream converges: early, midway or late.",
   terms: ["drift", "step"],
   uses: ["drift", "stream", "layer"],
   stretches: true,
@@ -46,15 +47,7 @@ export const drift = {
 
   mount(panel, ctx) {
     const { store } = ctx;
-    const kind = choice(
-      "Drift",
-      [
-        ["cosine", "cosine distance"],
-        ["kl", "KL, nats"],
-      ],
-      store.get("drift"),
-      (drift) => store.set({ drift }),
-    );
+    const kind = choice(store, "drift", "Drift", { cosine: "cosine distance", kl: "KL, nats" });
     panel.controls.append(kind);
     panel.canvas.hidden = true;
     const host = h("div", { class: "charts" });
@@ -65,7 +58,7 @@ export const drift = {
       const { trace } = ctx;
       const theme = ink(panel.element);
       const { lines, converged, transitions } = driftOf(trace, store.get("drift"), group);
-      const x = Array.from({ length: transitions }, (_, d) => d);
+      const x = range(transitions, (d) => d);
       const at = (q) =>
         x.map((d) =>
           quantile(
@@ -81,8 +74,8 @@ export const drift = {
         xTitle: "transition",
         xName: "transition",
         title:
-          `${trace.manifest.letters[group]}: ${name} · ${trace.streamName(chosen)} ` +
-          `${driftClass(converged[chosen], transitions)}`,
+          `${trace.manifest.letters[group]}: ${name} ` +
+          `(${trace.streamName(chosen)} ${driftClass(converged[chosen], transitions)})`,
         band: { low: at(0.25), high: at(0.75), color: theme.band, solid: theme.dim },
         series: [
           ...moved(lines).map((s) => ({
@@ -101,6 +94,12 @@ export const drift = {
       };
     }
 
+    // Drift falls by powers of ten; of a difference it goes both ways.
+    const isLog = () =>
+      !ctx.trace.pair &&
+      range(ctx.trace.G, (g) => driftOf(ctx.trace, store.get("drift"), g).lines).every((lines) =>
+        lines.flatMap((line) => Array.from(line)).every((value) => value > 0 || !Number.isFinite(value)),
+      );
     const streams = (group) => moved(driftOf(ctx.trace, store.get("drift"), group).lines);
     // as many beside one another as have room
     const perRow = (width) => {
@@ -125,10 +124,8 @@ export const drift = {
         }
         const columns = perRow(width),
           rows = rowsIn(width);
-        const cells = Array.from({ length: G }, (_, group) =>
-          h("div", { class: "cell" }, h("h3", {}, spec(group).title)),
-        );
-        host.style.gridTemplateColumns = `repeat(${columns}, 1fr)`;
+        const cells = range(G, (group) => h("div", { class: "cell" }, h("h3", {}, spec(group).title)));
+        host.style.gridTemplateColumns = `repeat(${columns}, minmax(0, 1fr))`;
         host.replaceChildren(...cells);
         plots = cells.map((cell, group) =>
           lineChart(cell, spec(group), {
@@ -136,6 +133,7 @@ export const drift = {
             height: Math.floor((height * panel.scale) / rows) - 16 * panel.scale,
             scale: panel.scale,
             theme: ink(panel.element),
+            log: isLog(),
             sync: "drift",
             onpick: (x, near) =>
               store.set({
@@ -159,6 +157,7 @@ export const drift = {
             },
             spec(g),
             theme,
+            { log: isLog() },
           );
       },
       table() {
@@ -185,11 +184,9 @@ export const drift = {
         };
       },
       python: () =>
-        [
-          ctx.preamble(),
-          "",
+        ctx.code.of(
           `trace["drift_${store.get("drift")}"].mean(2)              # [transition, group, stream], mean over tokens`,
-        ].join("\n"),
+        ),
     };
   },
 };

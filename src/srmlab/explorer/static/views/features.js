@@ -2,7 +2,7 @@
 // at every token. Alt-click clamps a feature.
 
 import { scaleFor, streamColor } from "../color.js";
-import { h, number, short, visible, word } from "../dom.js";
+import { h, number, range, short, visible, word } from "../dom.js";
 import { openCard, toggleHold } from "../feature.js";
 import { colorbar, heatmap } from "../heatmap.js";
 import { argmax } from "../measures.js";
@@ -22,7 +22,7 @@ export const features = {
   shows:
     "SAE features active in the selected stream and token, the tokens they promote, a max-activating example.",
   reading: "The map has the prompt's strongest features in order of their peaks; alt-click clamps a feature.",
-  terms: ["feature", "hold"],
+  terms: ["feature", "clamp"],
   uses: ["token", "stream", "layer", "holds"],
 
   caption(trace) {
@@ -124,7 +124,7 @@ export const features = {
 
     function activeIn(trace, token) {
       const places = trace.manifest.axes.place;
-      const all = Array.from({ length: places }, (_, i) => [
+      const all = range(places, (i) => [
         trace.at("features", point(), token, store.get("stream"), i),
         trace.at("feature_activation", point(), token, store.get("stream"), i),
       ]);
@@ -164,9 +164,9 @@ export const features = {
       const bar = Math.min(90, width * 0.1),
         names = LEFT + bar + 46,
         quote = names + Math.min(270, width * 0.24);
-      pen.text(ctx.trace.pair ? "changed" : "active", 0, 11, { color: theme.dim, size: 10 });
-      pen.text("promotes", names, 11, { color: theme.dim, size: 10 });
-      pen.text("max-activating example", quote, 11, { color: theme.dim, size: 10 });
+      pen.text(ctx.trace.pair ? "changed" : "active", 0, 11, theme.small);
+      pen.text("promotes", names, 11, theme.small);
+      pen.text("max-activating example", quote, 11, theme.small);
       here.forEach(([feature, activation], i) => {
         const y = TOP + i * LINE;
         const at = held(feature);
@@ -179,7 +179,7 @@ export const features = {
         pen.rect(LEFT, y + 3, Math.max(1, (Math.abs(activation) / most) * bar), 11, {
           fill: activation < 0 ? theme.dim : streamColor(store.get("stream"), ctx.trace.S),
         });
-        pen.text(number(activation), LEFT + bar + 38, y + 12, { color: theme.dim, size: 10, align: "right" });
+        pen.text(number(activation), LEFT + bar + 38, y + 12, { ...theme.small, align: "right" });
         pen.text(clipped(raises(feature, 5), quote - names - 10, pen), names, y + 12, {
           color: theme.ink,
           size: 11,
@@ -321,14 +321,12 @@ export const features = {
         ),
       }),
       python: () =>
-        [
-          ctx.preamble(),
-          "",
+        ctx.code.of(
           `point, stream = ${point()}, ${store.get("stream")}      # ${ctx.trace.manifest.dictionary.points[point()]}`,
           'trace["features"][point, :, stream]                 # [token, place], the strongest first',
           'trace["feature_activation"][point, :, stream]',
           "lexicon.features.frequency[stream]                  # of each feature, over evaluation text",
-        ].join("\n"),
+        ),
     };
   },
 };

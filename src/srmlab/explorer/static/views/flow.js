@@ -2,7 +2,8 @@
 // weight, its colour the head. Drawn as SVG.
 
 import { headColor, ink, streamColor } from "../color.js";
-import { h, number } from "../dom.js";
+import { h, number, player, range } from "../dom.js";
+import { arc, drawLanes } from "../lanes.js";
 import { thresholdOf, tokenSpan, unravel, wallMaps } from "../measures.js";
 import { SvgPen } from "../pen.js";
 
@@ -17,13 +18,14 @@ export const flow = {
   reading: "Arc width = attention weight, colour = head; click a lane to select its stream and layer.",
   terms: ["stream", "routing", "layer"],
   uses: ["token", "rangeEnd", "threshold", "layer", "head", "stream", "flow"],
+  stretches: true,
 
   caption(trace) {
     const maps = wallMaps(trace, "frequency", thresholdOf(trace), 0, trace.T - 1);
     const size = maps.length / trace.L;
-    const counts = Array.from(
-      { length: trace.L },
-      (_, l) => maps.subarray(l * size, (l + 1) * size).filter((share) => share > 0.5).length,
+    const counts = range(
+      trace.L,
+      (l) => maps.subarray(l * size, (l + 1) * size).filter((share) => share > 0.5).length,
     );
     return `Edges above ${number(thresholdOf(trace))} at more than half of the tokens, by layer: ${counts.join(" ")}.`;
   },
@@ -32,36 +34,22 @@ export const flow = {
     const { store } = ctx;
     const host = h("div", { class: "flow" });
     panel.canvas.replaceWith(host);
-    const play = h(
-      "button",
-      { type: "button", title: "Play through depth", onclick: () => toggle() },
-      "▶ depth",
+    const next = () => store.get("layer") + 1;
+    const play = player(
+      "Play through depth",
+      " depth",
+      650,
+      () => store.set({ layer: 0 }),
+      () => {
+        if (next() < ctx.trace.L) store.set({ layer: next() });
+        return next() < ctx.trace.L;
+      },
     );
     const all = h("input", {
       type: "checkbox",
       onchange: () => store.set({ flow: all.checked ? "all" : "layer" }),
     });
     panel.controls.append(play, h("label", { class: "check" }, all, "all layers"));
-    let timer = 0;
-
-    function toggle() {
-      if (timer) stop();
-      else {
-        play.textContent = "❚❚ depth";
-        store.set({ layer: 0 });
-        timer = setInterval(() => {
-          const next = store.get("layer") + 1;
-          if (next >= ctx.trace.L) stop();
-          else store.set({ layer: next });
-        }, 650);
-      }
-    }
-
-    function stop() {
-      clearInterval(timer);
-      timer = 0;
-      play.textContent = "▶ depth";
-    }
 
     // Weights differ by less than they are: of a difference, a tenth.
     const least = () => store.get("threshold") / (ctx.trace.pair ? 10 : 1);
@@ -84,7 +72,9 @@ export const flow = {
         all.checked = store.get("flow") === "all";
       },
       height: () => Math.max(200, Math.min(460, ctx.trace.S * 33 + 46)),
+      stretched: () => host,
       paint(width, height) {
+        host.style.height = "";
         const pen = new SvgPen(width, height);
         drawn.render(pen, width, height, ink(panel.element));
         host.innerHTML = pen.toString();
@@ -107,75 +97,49 @@ export const flow = {
           top = 20,
           lane = (height - top - 26) / S;
         const step = (width - left - right) / L;
+        const x = (l) => left + l * step;
         const y = (s) => top + (s + 0.5) * lane;
-        pen.rect(left + layer * step, top - 4, step, S * lane + 8, { fill: theme.faint, radius: 3 });
-        for (let l = 0; l < L; l++)
-          pen.text(`L${l}`, left + (l + 0.5) * step, 12, {
-            color: l === layer ? theme.ink : theme.dim,
-            weight: l === layer ? 700 : 400,
-            size: 10,
-            align: "middle",
-          });
+        drawLanes(pen, ctx.trace, { x, y, lane, opacity: 0.7 }, store.state, theme);
         const list = edges()
           .sort((a, b) => Math.abs(a[4]) - Math.abs(b[4]))
           .slice(-MOST); // the strongest on top
         const strongest = Math.max(ctx.trace.pair ? 1e-3 : 0.05, ...list.map((edge) => Math.abs(edge[4])));
         for (const [l, head, target, source, weight] of list) {
-          const x0 = left + l * step,
-            x1 = x0 + step;
           const here = l === layer || flow === "all";
           const touches = target === stream || source === stream;
-          const mid = (x0 + x1) / 2;
+          const isStrong = Math.abs(weight) > 2 / S || Boolean(ctx.trace.pair); // of twice an even share
           const shift = (head - (H - 1) / 2) * Math.min(2.2, lane / 8);
-          pen.path(
-            `M${x0.toFixed(1)} ${(y(source) + shift).toFixed(1)}C${mid.toFixed(1)} ` +
-              `${(y(source) + shift).toFixed(1)} ${mid.toFixed(1)} ` +
-              `${(y(target) + shift).toFixed(1)} ${x1.toFixed(1)} ${(y(target) + shift).toFixed(1)}`,
-            {
-              stroke: ctx.trace.pair ? (weight > 0 ? theme.warm : theme.cool) : headColor(head),
-              width: 0.4 + 5 * (Math.abs(weight) / strongest) ** 1.5,
-              opacity: (here ? 0.75 : 0.16) * (touches ? 1 : 0.55) * (head === chosen ? 1 : 0.8),
-              title: `L${l} H${head}  S${target} ← S${source}  ${number(weight, 3)}`,
-            },
-          );
-        }
-        for (let s = 0; s < S; s++) {
-          pen.path(`M${left} ${y(s)}H${left + L * step}`, {
-            stroke: streamColor(s, S),
-            width: s === stream ? 2.5 : 1.2,
-            opacity: s === stream ? 1 : 0.7,
+          pen.path(arc(x(l), x(l + 1), y(source) + shift, y(target) + shift), {
+            stroke: ctx.trace.pair ? (weight > 0 ? theme.warm : theme.cool) : headColor(head),
+            width: 0.4 + 5 * (Math.abs(weight) / strongest) ** 1.5,
+            opacity:
+              (here ? 0.75 : isStrong ? 0.4 : 0.08) * (touches ? 1 : 0.55) * (head === chosen ? 1 : 0.8),
+            title: `L${l} H${head}  S${target} ← S${source}  ${number(weight, 3)}`,
           });
-          for (let l = 0; l <= L; l++)
-            pen.rect(left + l * step - 2, y(s) - 2, 4, 4, { fill: streamColor(s, S), radius: 2 });
-          const every = Math.ceil(11 / lane);
-          if (s % every === 0 || s === stream)
-            pen.text(`S${s}`, left - 8, y(s) + 3.5, {
-              color: s === stream ? theme.ink : theme.dim,
-              weight: s === stream ? 700 : 400,
-              size: 10,
-              align: "right",
-            });
         }
+        for (let s = 0; s < S; s++)
+          for (let l = 0; l <= L; l++)
+            pen.rect(x(l) - 2, y(s) - 2, 4, 4, { fill: streamColor(s, S), radius: 2 });
         pen.region({ x: left, y: top, w: L * step, h: S * lane, rows: S, columns: L });
-        let x = left;
+        let at = left;
         const key = ctx.trace.pair
           ? [
               ["more", theme.warm],
               ["less", theme.cool],
             ]
-          : Array.from({ length: H }, (_, head) => [`H${head}`, headColor(head)]);
+          : range(H, (head) => [`H${head}`, headColor(head)]);
         for (const [name, fill] of key) {
-          pen.rect(x, height - 14, 14, 3, { fill });
-          pen.text(name, x + 18, height - 9, { color: theme.dim, size: 10 });
-          x += 28 + pen.measure(name, { size: 10 });
+          pen.rect(at, height - 14, 14, 3, { fill });
+          pen.text(name, at + 18, height - 9, theme.small);
+          at += 28 + pen.measure(name, { size: 10 });
         }
         const arcs = list.length
           ? `${list.length} arcs, widest ${number(list.at(-1)[4], ctx.trace.pair ? 3 : 2)}`
           : "no arcs";
         const said = `${ctx.trace.pair ? "|Δ weight|" : "weight"} > ${number(least(), 3)}, ${arcs}`;
         const rest = "; self-edges not drawn";
-        const fits = pen.measure(said + rest, { size: 10 }) < width - x - 4;
-        pen.text(fits ? said + rest : said, x + 4, height - 9, { color: theme.dim, size: 10 });
+        const fits = pen.measure(said + rest, { size: 10 }) < width - at - 4;
+        pen.text(fits ? said + rest : said, at + 4, height - 9, theme.small);
       },
       table: () => ({
         columns: ["layer", "head", "target", "source", "weight"],
@@ -183,13 +147,11 @@ export const flow = {
       }),
       python() {
         const [a, b] = tokenSpan(store.state, ctx.trace);
-        return [
-          ctx.preamble(),
-          "",
+        return ctx.code.of(
           `weights = trace.weights[:, ${a}:${b + 1}].mean(1)     # [layer, head, target, source]`,
           `weights[..., range(${ctx.trace.S}), range(${ctx.trace.S})] = 0  # self-edges are not drawn`,
           `(weights > ${least()}).nonzero()`,
-        ].join("\n");
+        );
       },
     };
     return drawn;

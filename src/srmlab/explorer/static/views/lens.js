@@ -2,10 +2,10 @@
 // others at their mean; or as curves of the target token's log-probability.
 
 import { ink, scaleFor, streamColor } from "../color.js";
-import { choice, h, number, short } from "../dom.js";
+import { choice, h, number, range, short } from "../dom.js";
 import { colorbar, heatmap } from "../heatmap.js";
 import { lineChart, penLines } from "../lines.js";
-import { mean, meanOverTokens, quantile } from "../measures.js";
+import { mean, meanOverTokens, quantile, unravel } from "../measures.js";
 
 export const lens = {
   name: "lens",
@@ -28,7 +28,7 @@ export const lens = {
   caption(trace) {
     const { L, T, steps } = trace;
     const top = (l, t) => trace.at("lens_ids", (l + 1) * steps - 1, t, 0);
-    const settled = Array.from({ length: T }, (_, t) => {
+    const settled = range(T, (t) => {
       let from = L - 1; // the first layer from which the top token is the last layer's
       while (from > 0 && top(from - 1, t) === top(L - 1, t)) from--;
       return from;
@@ -44,16 +44,11 @@ export const lens = {
 
   mount(panel, ctx) {
     const { store } = ctx;
-    const kind = choice(
-      "Columns",
-      [
-        ["tokens", "tokens"],
-        ["streams", "streams"],
-        ["curves", "curves", "mean log-probability of the target token, per stream"],
-      ],
-      store.get("lens"),
-      (lens) => store.set({ lens }),
-    );
+    const kind = choice(store, "lens", "Columns", {
+      tokens: "tokens",
+      streams: "streams",
+      curves: ["curves", "mean log-probability of the target token, per stream"],
+    });
     panel.controls.append(kind);
     const chart = h("div", { class: "chart" });
     panel.body.append(chart);
@@ -85,7 +80,7 @@ export const lens = {
           rows: trace.L,
           columns: trace.S,
           cells,
-          names: Array.from({ length: trace.S }, (_, s) => trace.streamName(s)),
+          names: range(trace.S, (s) => trace.streamName(s)),
           chosen: store.get("stream"),
         };
       }
@@ -113,13 +108,13 @@ export const lens = {
     function curves() {
       const { trace } = ctx;
       const mean = meanOverTokens(trace, "stream_lens_target");
-      const x = Array.from({ length: trace.L }, (_, l) => l);
+      const x = range(trace.L, (l) => l);
       const whole = x.map((l) => {
         let sum = 0;
         for (let t = 0; t < trace.T; t++) sum += trace.at("lens_target", lensRow(l), t);
         return sum / trace.T;
       });
-      const series = Array.from({ length: trace.S }, (_, s) => ({
+      const series = range(trace.S, (s) => ({
         label: trace.streamName(s),
         values: x.map((l) => mean[l * trace.S + s]),
         color: streamColor(s, trace.S),
@@ -196,7 +191,7 @@ export const lens = {
             columns,
             scale: colors,
             theme,
-            rowLabels: Array.from({ length: rows }, (_, l) => (l < trace.L ? `L${l}` : "out")),
+            rowLabels: range(rows, (l) => (l < trace.L ? `L${l}` : "out")),
             columnLabels: names,
             monoColumns: mode() === "tokens",
             mark: { row: store.get("layer"), column: chosen },
@@ -221,6 +216,10 @@ export const lens = {
           `${trace.pair ? "target's " : ""}log-probability, nats`,
           theme,
         );
+        const columnsAre = mode() === "streams" ? "streams" : trace.manifest.puzzle ? "cells" : "the prompt";
+        const inThem = trace.manifest.puzzle ? "the likeliest value" : "the likeliest next token";
+        const said = `columns: ${columnsAre}; in them, ${inThem}`;
+        if (width > 560) pen.text(said, width - 4, height - 8, { ...theme.small, align: "right" });
       },
       tip({ row, column }) {
         const { trace } = ctx;
@@ -243,47 +242,33 @@ export const lens = {
       },
       table() {
         const { trace } = ctx;
-        const streams = mode() !== "tokens";
-        const rows = [];
-        if (streams)
-          for (let l = 0; l < trace.L; l++)
-            for (let t = 0; t < trace.T; t++)
-              for (let s = 0; s < trace.S; s++)
-                rows.push([
-                  l,
-                  t,
-                  s,
-                  trace.string(trace.at("stream_lens_id", l, t, s)),
-                  trace.at("stream_lens_logprob", l, t, s),
-                  trace.at("stream_lens_target", l, t, s),
-                ]);
-        else
-          for (let l = 0; l < trace.L; l++)
-            for (let t = 0; t < trace.T; t++)
-              rows.push([
-                l,
-                t,
-                trace.string(trace.at("lens_ids", lensRow(l), t, 0)),
-                trace.at("lens_logprob", lensRow(l), t, 0),
-                trace.at("lens_target", lensRow(l), t),
-              ]);
+        const ofStreams = mode() !== "tokens";
+        const names = ofStreams
+          ? ["stream_lens_id", "stream_lens_logprob", "stream_lens_target"]
+          : ["lens_ids", "lens_logprob", "lens_target"];
+        const shape = ofStreams ? [trace.L, trace.T, trace.S] : [trace.L, trace.T];
+        const rows = range(
+          shape.reduce((a, b) => a * b),
+          (i) => {
+            const place = unravel(i, shape);
+            const at = ofStreams ? place : [lensRow(place[0]), place[1], 0];
+            const [id, ...scores] = names.map((name) => trace.at(name, ...at));
+            return [...place, trace.string(id), ...scores];
+          },
+        );
         return {
-          columns: streams
-            ? ["layer", "token", "stream", "top", "logprob", "target_logprob"]
-            : ["layer", "token", "top", "logprob", "target_logprob"],
+          columns: ["layer", "token", ...(ofStreams ? ["stream"] : []), "top", "logprob", "target_logprob"],
           rows,
         };
       },
       python: () =>
-        [
-          ctx.preamble(),
-          "",
+        ctx.code.of(
           'steps = trace.manifest["axes"]["tick"] // trace.manifest["axes"]["layer"]',
           'trace["lens_ids"][steps - 1 :: steps]             # [layer, token, rank]',
           ...(ctx.trace.has("stream_lens_target")
             ? ['trace["stream_lens_target"].mean(1)               # nats, [layer, stream]']
             : []),
-        ].join("\n"),
+        ),
     };
     return drawn;
   },

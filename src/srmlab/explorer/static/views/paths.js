@@ -1,12 +1,14 @@
 // Paths: what one prediction owes to every edge between the streams, back through the layers. The numbers are
 // those of srmlab.analysis.edge_attribution; they are asked for when the panel is in sight.
 
-import { streamColor } from "../color.js";
-import { choice, h, number, short } from "../dom.js";
+import { Asked } from "../asked.js";
+import { choice, h, number, range, short } from "../dom.js";
+import { arc, drawLanes } from "../lanes.js";
 import { unravel } from "../measures.js";
 import { wrapped } from "../pen.js";
 
 const LISTED = 12; // edges with a button of their own
+const EMPTY = 0.35; // the width of a layer without edges, beside one with some
 const NARROW = 620; // pixels of a picture whose sentence takes several lines
 const NEAR = 9; // pixels from an arc that still mean it
 
@@ -29,24 +31,14 @@ export const paths = {
 
   mount(panel, ctx) {
     const { store } = ctx;
-    const predicted = choice(
-      "Prediction",
-      [
-        ["top", "top token", "the model's first choice, without intervention"],
-        ["target", "next token", "the one that comes next in the prompt"],
-      ],
-      store.get("predicted"),
-      (predicted) => store.set({ predicted }),
-    );
-    const reach = choice(
-      "Edges at",
-      [
-        ["here", "at this token"],
-        ["earlier", "at earlier tokens", "which reach this one by attention over tokens"],
-      ],
-      store.get("reach"),
-      (reach) => store.set({ reach }),
-    );
+    const predicted = choice(store, "predicted", "Prediction", {
+      top: ["top token", "the model's first choice, without intervention"],
+      target: ["next token", "the one that comes next in the prompt"],
+    });
+    const reach = choice(store, "reach", "Edges at", {
+      here: "at this token",
+      earlier: ["at earlier tokens", "which reach this one by attention over tokens"],
+    });
     const slider = h("input", {
       type: "range",
       min: "1",
@@ -58,7 +50,6 @@ export const paths = {
     panel.controls.append(predicted, reach, h("label", { class: "slider" }, "strongest ", slider, count));
     const list = h("div", { class: "chips", role: "group", "aria-label": "The strongest edges" });
     panel.body.append(list);
-    let found = null; // { key, answer }: answer is null when there is none
 
     // The token whose logit it is; the same in all versions.
     function target() {
@@ -70,30 +61,15 @@ export const paths = {
         : base.at("target", token);
     }
 
-    const asked = () => ctx.question({ token: store.get("token"), target: target() });
-    const keyNow = () => {
-      const version = ctx.version();
-      return JSON.stringify([asked(), version, version === "baseline" ? null : ctx.intervention()]);
-    };
-
-    async function load() {
-      const key = keyNow();
-      found = { key, answer: undefined };
-      const version = ctx.version();
-      const question = (kind, more) => ctx.ask(kind, "/api/paths", { ...asked(), ...more });
-      const changed =
-        version === "baseline" ? null : question("paths intervened", { intervention: ctx.intervention() });
-      const answers = [version === "intervened" ? null : question("paths"), changed];
-      const [before, after] = await Promise.all(answers);
-      if (found.key !== key || before === undefined || after === undefined) return;
-      const isMissing = (before ?? after) === null || (version === "difference" && (!before || !after));
-      found.answer = isMissing ? null : version === "difference" ? minus(after, before) : (before ?? after);
-      panel.redraw();
-      listEdges();
-    }
-
-    const answer = () => (found?.key === keyNow() ? found.answer : undefined);
-    const values = () => answer()[store.get("reach") === "here" ? "edges" : "earlier"];
+    const asked = new Asked(ctx, "paths", {
+      question: () => ctx.question({ token: store.get("token"), target: target() }),
+      minus,
+      ready() {
+        panel.redraw();
+        listEdges();
+      },
+    });
+    const values = () => asked.now[store.get("reach") === "here" ? "edges" : "earlier"];
 
     // The strongest edges, the strongest first: { layer, head, target, source, value }.
     function strongest(count) {
@@ -135,7 +111,7 @@ export const paths = {
 
     function listEdges() {
       list.replaceChildren(
-        ...(answer() ? strongest(Math.min(LISTED, store.get("edges"))) : []).map((edge) =>
+        ...(asked.now ? strongest(Math.min(LISTED, store.get("edges"))) : []).map((edge) =>
           h(
             "button",
             {
@@ -150,56 +126,55 @@ export const paths = {
       );
     }
 
+    // Layers without an edge are narrow.
     function layout(width, height) {
       const { S, L } = ctx.base;
       const isNarrow = width < NARROW;
       const left = 34,
         top = 22,
         right = isNarrow ? 90 : Math.min(150, width * 0.2);
-      const lane = (height - top - (isNarrow ? 70 : 22)) / S,
-        step = (width - left - right) / L;
-      return { left, top, right, lane, step, y: (s) => top + (s + 0.5) * lane, x: (l) => left + l * step };
+      const lane = (height - top - (isNarrow ? 70 : 22)) / S;
+      const used = new Set(strongest(store.get("edges")).map(({ layer }) => layer));
+      const ends = range(L, (l) => (used.has(l) ? 1 : EMPTY)).reduce(
+        (all, one) => [...all, all.at(-1) + one],
+        [0],
+      );
+      const x = (l) => left + ((width - left - right) * ends[l]) / ends[L];
+      return { right, lane, x, y: (s) => top + (s + 0.5) * lane };
     }
 
     function sentence() {
       const all = values();
       const drawn = strongest(store.get("edges"));
       const size = (list) => list.reduce((sum, value) => sum + Math.abs(value), 0);
-      const [here, earlier] = [size(answer().edges), size(answer().earlier)];
+      const [here, earlier] = [size(asked.now.edges), size(asked.now.earlier)];
       const share = size(drawn.map((edge) => edge.value)) / (size(all) || 1);
       return (
-        `${ctx.version() === "difference" ? "Δ " : ""}logit ${number(answer().logit)} above the vocabulary's ` +
+        `${ctx.version() === "difference" ? "Δ " : ""}logit ${number(asked.now.logit)} above the vocabulary's ` +
         `mean · ` +
         `the ${drawn.length} edges drawn hold ${number(share * 100, 0)} % of what the ${all.length} edges move; ` +
         `${number((100 * here) / (here + earlier || 1), 0)} % of all is moved at this token`
       );
     }
 
-    function arcs(pen, width, height, theme) {
-      const { x, y, step } = layout(width, height);
+    function arcs(pen, { x, y }, theme) {
       const drawn = strongest(store.get("edges")).reverse(); // the strongest on top
       const most = Math.abs(drawn.at(-1)?.value ?? 1);
       for (const edge of drawn) {
-        const [x0, x1] = [x(edge.layer), x(edge.layer) + step];
-        const bend = (x0 + x1) / 2;
         const share = Math.abs(edge.value) / most;
-        pen.path(
-          `M${x0} ${y(edge.source)}C${bend} ${y(edge.source)} ${bend} ${y(edge.target)} ${x1} ${y(edge.target)}`,
-          {
-            stroke: edge.value > 0 ? theme.warm : theme.cool,
-            width: 0.8 + 6 * share,
-            opacity: 0.35 + 0.6 * share,
-            dash: isCut(edge) ? [3, 4] : [],
-          },
-        );
+        pen.path(arc(x(edge.layer), x(edge.layer + 1), y(edge.source), y(edge.target)), {
+          stroke: edge.value > 0 ? theme.warm : theme.cool,
+          width: 0.8 + 6 * share,
+          opacity: 0.35 + 0.6 * share,
+          dash: isCut(edge) ? [3, 4] : [],
+        });
       }
     }
 
     // A dot for each stream's state after each layer, and a bar for what it finally writes.
-    function states(pen, width, height, theme) {
+    function states(pen, { x, y, right, lane }, theme) {
       const { S, L } = ctx.base;
-      const { x, y, right, left, step, lane } = layout(width, height);
-      const { nodes, direct } = answer();
+      const { nodes, direct } = asked.now;
       const color = (value) => (value > 0 ? theme.warm : theme.cool);
       const most = Math.max(...nodes.map(Math.abs), 1e-9),
         highest = Math.max(...direct.map(Math.abs), 1e-9);
@@ -214,54 +189,20 @@ export const paths = {
           });
         }
         const bar = (right - 62) * (Math.abs(direct[s]) / highest);
-        pen.rect(left + L * step + 10, y(s) - Math.min(5, lane / 3), bar, Math.min(10, (2 * lane) / 3), {
+        pen.rect(x(L) + 10, y(s) - Math.min(5, lane / 3), bar, Math.min(10, (2 * lane) / 3), {
           fill: color(direct[s]),
         });
-        pen.text(number(direct[s]), left + L * step + 14 + bar, y(s) + 3.5, { color: theme.dim, size: 10 });
-      }
-    }
-
-    function lanes(pen, width, height, theme) {
-      const { S, L } = ctx.base;
-      const { left, top, step, y, x, lane } = layout(width, height);
-      const { layer, stream } = store.state;
-      pen.rect(x(layer), top - 4, step, S * lane + 8, { fill: theme.faint, radius: 3 });
-      for (let l = 0; l < L; l++)
-        pen.text(`L${l}`, x(l + 0.5), 12, {
-          color: l === layer ? theme.ink : theme.dim,
-          weight: l === layer ? 700 : 400,
-          size: 10,
-          align: "middle",
-        });
-      const word = short(ctx.base.string(target()), 12);
-      pen.text(x(L) + 110 < width ? `“${word}”, written` : `“${word}”`, x(L) + 10, 12, {
-        color: theme.ink,
-        size: 10,
-        weight: 700,
-      });
-      for (let s = 0; s < S; s++) {
-        pen.path(`M${left} ${y(s)}H${x(L)}`, {
-          stroke: streamColor(s, S),
-          width: s === stream ? 2 : 1,
-          opacity: 0.5,
-        });
-        if (s % Math.ceil(11 / lane) === 0 || s === stream)
-          pen.text(`S${s}`, left - 8, y(s) + 3.5, {
-            color: s === stream ? theme.ink : theme.dim,
-            weight: s === stream ? 700 : 400,
-            size: 10,
-            align: "right",
-          });
+        pen.text(number(direct[s]), x(L) + 14 + bar, y(s) + 3.5, theme.small);
       }
     }
 
     // The edge whose arc passes nearest to a point of the picture, if it is near.
     function edgeAt(px, py) {
-      const { x, y, step } = layout(...panel.size);
+      const { x, y } = layout(...panel.size);
       let best = null,
         nearest = NEAR;
       for (const edge of strongest(store.get("edges"))) {
-        const t = (px - x(edge.layer)) / step;
+        const t = (px - x(edge.layer)) / (x(edge.layer + 1) - x(edge.layer));
         if (t < 0 || t > 1) continue;
         // the curve's x is monotonous but not t; near enough to find its height
         const u = inverse(t);
@@ -284,19 +225,16 @@ export const paths = {
       },
       height: (width) => Math.max(200, Math.min(420, ctx.base.S * 30 + 44)) + (width < NARROW ? 48 : 0),
       render(pen, width, height, theme) {
-        if (found?.key !== keyNow()) load();
-        if (!answer()) {
-          const why = answer() === null ? "The model did not answer." : "asking the model …";
-          pen.text(why, 8, 24, { color: theme.dim, size: 11 });
-          return;
-        }
-        lanes(pen, width, height, theme);
-        arcs(pen, width, height, theme);
-        states(pen, width, height, theme);
+        if (asked.isMissing(pen, theme)) return;
+        const place = layout(width, height);
+        drawLanes(pen, ctx.base, { ...place, opacity: 0.5 }, store.state, theme);
+        const end = place.x(ctx.base.L) + 10;
+        const word = short(ctx.base.string(target()), 12);
+        pen.text(end + 100 < width ? `“${word}”, written` : `“${word}”`, end, 12, theme.label(true));
+        arcs(pen, place, theme);
+        states(pen, place, theme);
         const lines = wrapped(sentence(), width - 36, { size: 10 });
-        lines.forEach((line, i) =>
-          pen.text(line, 34, height - 4 - 13 * (lines.length - 1 - i), { color: theme.dim, size: 10 }),
-        );
+        lines.forEach((line, i) => pen.text(line, 34, height - 4 - 13 * (lines.length - 1 - i), theme.small));
         pen.region({
           x: 0,
           y: 0,
@@ -308,16 +246,16 @@ export const paths = {
         });
       },
       tip({ row, column }) {
-        const edge = answer() && edgeAt(column, row);
+        const edge = asked.now && edgeAt(column, row);
         return edge ? `${named(edge)} logits\nclick ${isCut(edge) ? "restores" : "cuts"} it` : null;
       },
       click({ row, column }) {
-        const edge = answer() && edgeAt(column, row);
+        const edge = asked.now && edgeAt(column, row);
         if (edge) toggleCut(edge);
       },
       table: () => ({
         columns: ["layer", "head", "target", "source", "logits"],
-        rows: answer()
+        rows: asked.now
           ? strongest(values().length).map(({ layer, head, target, source, value }) => [
               layer,
               head,
@@ -332,7 +270,7 @@ export const paths = {
         const call = (hooks) =>
           `edge_attribution(model, tokens, token=${store.get("token")}, target=${target()}, ` +
           `means=baseline.means${hooks})`;
-        const hooks = `, hooks=intervention.hooks(model, baseline.means${ctx.dictionaryPython()})`;
+        const hooks = `, hooks=intervention.hooks(model, baseline.means${ctx.code.dictionary()})`;
         const part = store.get("reach") === "here" ? "edges" : "earlier";
         const shown = {
           baseline: `${call("")}.${part}`,
@@ -340,8 +278,8 @@ export const paths = {
           difference: `${call(hooks)}.${part} - ${call("")}.${part}`,
         }[version];
         return [
-          ctx.preamble(false),
-          version === "baseline" ? ctx.baselinePython() : ctx.interventionPython(),
+          ctx.code.preamble(false),
+          version === "baseline" ? ctx.code.baseline() : ctx.code.intervention(),
           "from srmlab.analysis import edge_attribution",
           "",
           `${shown}      # logits, [layer, head, target, source]`,

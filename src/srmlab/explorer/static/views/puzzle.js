@@ -3,11 +3,12 @@
 // says of the selected cell.
 
 import { scale, streamColor } from "../color.js";
-import { h, number, percent } from "../dom.js";
+import { h, number, percent, player, range } from "../dom.js";
 import { toggleAblation } from "../intervention.js";
 
 const GAP = 5; // between small boards
 const LABEL = 16;
+const NARROW = 560; // pixels of a picture whose parts stand one below the other
 
 export const puzzle = {
   name: "puzzle",
@@ -37,7 +38,17 @@ export const puzzle = {
 
   mount(panel, ctx) {
     const { store } = ctx;
-    const play = h("button", { type: "button", title: "Play through depth", onclick: () => toggle() }, "▶");
+    const isLast = () => store.get("layer") >= ctx.trace.L - 1;
+    const play = player(
+      "Play through depth",
+      "",
+      300,
+      () => isLast() && store.set({ layer: 0, step: 0 }),
+      () => {
+        store.set({ layer: store.get("layer") + 1 });
+        return !isLast();
+      },
+    );
     const boards = h("select", { "aria-label": "Another board", onchange: () => trace(boards.value) });
     const streams = h("span", {
       class: "choice",
@@ -48,21 +59,8 @@ export const puzzle = {
     if (ctx.client) panel.controls.append(h("label", {}, "without ", streams), boards);
     for (const [i, prompt] of (ctx.info?.prompts ?? []).entries())
       boards.append(h("option", { value: prompt }, `test board ${i + 1}`));
-    let timer = 0;
     let built = 0;
     let begun = false;
-
-    function toggle() {
-      clearInterval(timer);
-      play.textContent = timer ? "▶" : "❚❚";
-      if (timer) return void (timer = 0);
-      if (store.get("layer") >= ctx.trace.L - 1) store.set({ layer: 0, step: 0 });
-      timer = setInterval(() => {
-        const layer = store.get("layer") + 1;
-        if (layer > ctx.trace.L - 1) toggle();
-        else store.set({ layer });
-      }, 300);
-    }
 
     function trace(prompt) {
       document.getElementById("prompt").value = prompt;
@@ -78,7 +76,7 @@ export const puzzle = {
     function build(S) {
       built = S;
       streams.replaceChildren(
-        ...Array.from({ length: S }, (_, s) =>
+        ...range(S, (s) =>
           h(
             "button",
             { type: "button", "data-without": String(s), onclick: () => ablate(s) },
@@ -105,7 +103,9 @@ export const puzzle = {
         if (built !== trace.S) build(trace.S);
         if (!begun && keys.has("trace")) {
           begun = true;
-          if (!location.hash.includes("layer=")) store.set({ layer: trace.L - 1 });
+          // where a link names no place: the end, and the first open cell
+          if (!/layer=|token=/.test(location.hash))
+            store.set({ layer: trace.L - 1, token: Math.max(0, trace.data("given").indexOf(0)) });
         }
         const ablated = store.get("ablated").map((code) => Math.floor(code / 3));
         for (const button of streams.children)
@@ -137,13 +137,11 @@ export const puzzle = {
         return { columns: ["segment", "layer", "cell", "given", "value", "probability", "right"], rows };
       },
       python: () =>
-        [
-          ctx.preamble(),
-          "",
+        ctx.code.of(
           'trace["cell_value"]          # [layer, cell] the value if this layer were the last',
           'trace["cell_probability"]    # [layer, cell] how likely',
           '(trace["cell_value"] == trace["target"])[:, trace["given"] == 0].mean(1)',
-        ].join("\n"),
+        ),
     };
   },
 };
@@ -220,17 +218,20 @@ function said(trace, layer) {
 
 // --- drawing ----------
 
+// The board, and beside it the small ones and what the streams say; below it where there is no room.
 function layout(trace, width) {
   const { rows, columns, segment_depth: depth } = trace.manifest.puzzle;
-  const cell = Math.max(6, Math.min(60, Math.floor(300 / Math.max(rows, columns))));
+  const isNarrow = width < NARROW;
+  const cell = Math.max(6, Math.min(60, Math.floor(Math.min(300, width - 16) / Math.max(rows, columns))));
   const big = cell * rows;
   const segments = Math.ceil(trace.L / depth);
-  const x = 8 + cell * columns + 44;
   const y = LABEL + 4;
+  const x = isNarrow ? 54 : 8 + cell * columns + 44;
+  const film = isNarrow ? y + big + 34 + LABEL : y;
   const room = Math.max(120, width - x - 8);
   const small = Math.max(10, Math.min(72, Math.floor(room / segments) - GAP, Math.floor(260 / depth) - GAP));
-  const lens = y + depth * (small + GAP) + 26;
-  return { cell, big, x, y, room, small, depth, segments, lens, rows, columns };
+  const lens = film + depth * (small + GAP) + 26;
+  return { cell, big, x, y, film, room, small, depth, segments, lens, rows, columns };
 }
 
 // The colours of one cell: its paper, its ink, and whether it is to be marked as wrong.
@@ -300,7 +301,7 @@ function bigBoard(pen, trace, at, state, theme) {
   let left = x;
   for (const [color, label] of below) {
     pen.rect(left, y + at.big + 10, 10, 10, { fill: color, stroke: theme.line, width: 0.5 });
-    pen.text(label, left + 14, y + at.big + 19, { color: theme.dim, size: 10 });
+    pen.text(label, left + 14, y + at.big + 19, theme.small);
     left += 28 + pen.measure(label, { size: 10 });
   }
 }
@@ -317,7 +318,7 @@ function boxes(pen, trace, x, y, cell, theme) {
 
 // A small board for every layer, a column a segment: right, wrong, given.
 function film(pen, trace, at, state, theme) {
-  const { x, y, small, depth, rows, columns } = at;
+  const { x, film: y, small, depth, segments, room, rows, columns } = at;
   for (let l = 0; l < trace.L; l++) {
     const left = x + Math.floor(l / depth) * (small + GAP);
     const top = y + (l % depth) * (small + GAP);
@@ -331,16 +332,19 @@ function film(pen, trace, at, state, theme) {
     });
     pen.region({ part: "small", layer: l, x: left, y: top, w: small, h: small, rows, columns });
     if (l % depth === 0 && (small > 16 || (l / depth) % 2 === 0))
-      pen.text(`${l / depth + 1}`, left + small / 2, 12, { color: theme.dim, size: 10, align: "middle" });
+      pen.text(`${l / depth + 1}`, left + small / 2, y - 8, { ...theme.small, align: "middle" });
   }
-  pen.text("segment", x - 6, 12, { color: theme.dim, size: 10, align: "right" });
+  pen.text("segment", x - 6, y - 8, { ...theme.small, align: "right" });
+  const key = x + segments * (small + GAP) + 12;
+  if (x + room - key > 190)
+    [
+      "A small board for each layer of each segment:",
+      "blue cells are right, orange ones wrong,",
+      "the stronger the surer; grey ones were given.",
+    ].forEach((line, i) => pen.text(line, key, y + 12 + 15 * i, theme.small));
   if (small > 20)
     for (let k = 0; k < depth; k++)
-      pen.text(`L${k + 1}`, x - 6, y + k * (small + GAP) + small / 2 + 4, {
-        color: theme.dim,
-        size: 10,
-        align: "right",
-      });
+      pen.text(`L${k + 1}`, x - 6, y + k * (small + GAP) + small / 2 + 4, { ...theme.small, align: "right" });
 }
 
 function tone(trace, layer, cell, theme) {
@@ -375,15 +379,9 @@ function streamLens(pen, trace, at, state, theme) {
   const right = now.at("target", cell);
   const [row, column] = [Math.floor(cell / at.columns) + 1, (cell % at.columns) + 1];
   const answer = isGiven(trace, cell) ? "given" : `right: ${trace.string(right)}`;
-  pen.text(
-    `row ${row}, column ${column} (${answer}): what each stream alone says; orange is wrong`,
-    x,
-    top - 6,
-    {
-      color: theme.dim,
-      size: 11,
-    },
-  );
+  const where = `row ${row}, column ${column} (${answer})`;
+  const said = room > 420 ? `${where}: what each stream alone says, layer by layer; orange is wrong` : where;
+  pen.text(said, x, top - 6, { color: theme.dim, size: 11 });
   for (let s = 0; s <= trace.S; s++) {
     const y = top + s * tall + (s === trace.S ? 4 : 0);
     const all = s === trace.S;

@@ -3,7 +3,7 @@
 // members. "by layer" sweeps every stream × layer as a job.
 
 import { scale, streamColor } from "../color.js";
-import { choice, h, number } from "../dom.js";
+import { choice, h, number, range } from "../dom.js";
 import { colorbar, heatmap } from "../heatmap.js";
 import { toggleAblation } from "../intervention.js";
 import { mean, ranking } from "../measures.js";
@@ -39,15 +39,10 @@ export const ranked = {
 
   mount(panel, ctx) {
     const { store } = ctx;
-    const kind = choice(
-      "Rank",
-      [
-        ["prompt", "final state"],
-        ["layers", "by layer", "sweep: every stream ablated after every layer"],
-      ],
-      store.get("rank"),
-      (rank) => store.set({ rank }),
-    );
+    const kind = choice(store, "rank", "Rank", {
+      prompt: "final state",
+      layers: ["by layer", "sweep: every stream ablated after every layer"],
+    });
     const run = h(
       "button",
       { type: "button", onclick: () => (ctx.job ? ctx.stopSweep() : ctx.startSweep()) },
@@ -137,10 +132,12 @@ export const ranked = {
           : `${half} of ${S} streams make half of the sum; ` +
             (ctx.client ? "drag over bars to select a group" : `range ${number(ratio, 1)}×`);
       pen.text(line, left, 12, { color: settled ? theme.ink : theme.dim, size: 10, max: width - left });
-      pen.text(pair ? "Δ bits" : "bits, and cumulative share", left, height - 4, {
-        color: theme.dim,
-        size: 10,
-      });
+      pen.text(
+        pair ? "Δ bits per token" : "bars: bits per token; line: cumulative share",
+        left,
+        height - 4,
+        theme.small,
+      );
     }
 
     function swept(pen, width, height, theme) {
@@ -167,8 +164,8 @@ export const ranked = {
           columns: S,
           scale: colors,
           theme,
-          rowLabels: range(L, "L"),
-          columnLabels: range(S, "S"),
+          rowLabels: range(L, (l) => `L${l}`),
+          columnLabels: range(S, (s) => `S${s}`),
           mark: { row: store.get("layer"), column: store.get("stream") },
           region: { kind: "sweep" },
         },
@@ -256,7 +253,7 @@ export const ranked = {
       python() {
         const { L, S } = ctx.trace;
         const bits = [
-          ctx.baselinePython(),
+          ctx.code.baseline(),
           "",
           "def bits(*ablations):",
           "    return evaluate(model, baseline, Intervention(ablations)).kl.mean().item()",
@@ -265,10 +262,10 @@ export const ranked = {
         if (byLayer()) {
           const row = `[bits(AblatedStream(stream, "mean", layer, layer)) for stream in range(${S})]`;
           const sweep = `[${row} for layer in range(${L})]      # [layer][stream]`;
-          return [ctx.preamble(false), ...bits, sweep].join("\n");
+          return [ctx.code.preamble(false), ...bits, sweep].join("\n");
         }
         const ranks = [
-          ctx.preamble(),
+          ctx.code.preamble(),
           "",
           'kl = trace["ablation_kl"].astype(float).mean(0)      # bits, [stream]',
           "kl.argsort()[::-1]",
@@ -285,7 +282,3 @@ export const ranked = {
     };
   },
 };
-
-function range(count, letter) {
-  return Array.from({ length: count }, (_, i) => `${letter}${i}`);
-}

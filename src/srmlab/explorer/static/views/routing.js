@@ -2,9 +2,9 @@
 // model again without it.
 
 import { scaleFor } from "../color.js";
-import { number, short } from "../dom.js";
+import { number, range, short } from "../dom.js";
 import { colorbar, heatmap } from "../heatmap.js";
-import { argmax, meanWeights, patternAt, unravel } from "../measures.js";
+import { argmax, listed, meanWeights, patternAt, unravel } from "../measures.js";
 import { isSwitch, switchLine } from "../switch.js";
 
 export const routing = {
@@ -59,7 +59,7 @@ export const routing = {
           left = Math.max(44, (width - size) / 2);
         const values = pattern();
         const colors = scaleFor(ctx.trace, values, 0, Math.max(...values, 0.05));
-        const names = Array.from({ length: S }, (_, s) => `S${s}`);
+        const names = range(S, (s) => `S${s}`);
         const cell = size / S;
         heatmap(
           pen,
@@ -117,17 +117,13 @@ export const routing = {
           cuts: there.length ? rest : [...cuts, [layer, head, row, column, event.shiftKey ? null : token]],
         });
       },
-      table() {
-        const { S } = ctx.trace;
-        return {
-          columns: ["target", "source", "weight"],
-          rows: Array.from(pattern(), (value, i) => [Math.floor(i / S), i % S, value.toFixed(5)]),
-        };
-      },
+      table: () => ({
+        columns: ["target", "source", "weight"],
+        rows: listed(pattern(), [ctx.trace.S, ctx.trace.S]),
+      }),
       python() {
         const { layer, token, head } = store.state;
-        const pattern = `trace.weights[${layer}, ${token}, ${head}]           # [target, source]`;
-        return [ctx.preamble(), "", pattern].join("\n");
+        return ctx.code.of(`trace.weights[${layer}, ${token}, ${head}]           # [target, source]`);
       },
     };
   },

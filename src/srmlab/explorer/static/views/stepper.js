@@ -3,8 +3,9 @@
 // layer before. Space plays.
 
 import { scaleFor, streamColor } from "../color.js";
-import { fine, h, number, short } from "../dom.js";
+import { fine, number, player, range, short } from "../dom.js";
 import { colorbar } from "../heatmap.js";
+import { layerNames } from "../lanes.js";
 import { argmax, mean } from "../measures.js";
 import { STEPS } from "../palette.js";
 
@@ -21,7 +22,7 @@ export const stepper = {
   uses: ["token", "stream", "layer", "step"],
 
   caption(trace) {
-    const change = Array.from({ length: trace.N }, (_, n) => {
+    const change = range(trace.N, (n) => {
       const size = trace.T * trace.S;
       return mean(trace.data("step_change").subarray(n * size, (n + 1) * size));
     });
@@ -36,23 +37,19 @@ export const stepper = {
 
   mount(panel, ctx) {
     const { store } = ctx;
-    const play = h("button", { type: "button", title: "Play (space)", onclick: () => ctx.togglePlay() }, "▶");
+    const isLast = () => ctx.tick() >= ctx.trace.N - 1;
+    const play = player(
+      "Play (space)",
+      "",
+      350,
+      () => isLast() && ctx.goto(0),
+      () => {
+        ctx.goto(ctx.tick() + 1);
+        return !isLast();
+      },
+    );
+    ctx.togglePlay = play.toggle;
     panel.controls.append(play);
-    let timer = 0;
-    ctx.togglePlay = () => {
-      if (timer) {
-        clearInterval(timer);
-        timer = 0;
-        play.textContent = "▶";
-        return;
-      }
-      play.textContent = "❚❚";
-      if (ctx.tick() >= ctx.trace.N - 1) ctx.goto(0);
-      timer = setInterval(() => {
-        if (ctx.tick() >= ctx.trace.N - 1) ctx.togglePlay();
-        else ctx.goto(ctx.tick() + 1);
-      }, 350);
-    };
 
     // Three curves over ticks for one stream at the selected token.
     function curve(name, tick, token, stream) {
@@ -80,14 +77,12 @@ export const stepper = {
         ["drift", "drift"],
       ].forEach(([name, label], row) => {
         const y = top + row * (tall + 8);
-        const all = Array.from({ length: S }, (_, s) =>
-          Array.from({ length: N }, (_, n) => curve(name, n, token, s)),
-        );
+        const all = range(S, (s) => range(N, (n) => curve(name, n, token, s)));
         const finite = all.flat().filter(Number.isFinite);
         const high = Math.max(...finite.map(Math.abs), 1e-6);
         const low = ctx.trace.pair ? -high : 0;
         pen.path(`M${left} ${y + tall}h${N * column}`, { stroke: theme.faint });
-        pen.text(label, left - 6, y + 14, { color: theme.dim, size: 10, align: "right" });
+        pen.text(label, left - 6, y + 14, { ...theme.small, align: "right" });
         pen.text(`${ctx.trace.pair ? "±" : "max "}${fine(high)}`, left - 6, y + 26, {
           color: theme.dim,
           size: 9,
@@ -127,17 +122,9 @@ export const stepper = {
         for (let k = 0; k < rows; k++)
           for (let n = 0; n < columns; n++) values.push(trace.at("lens_logprob", n, token, k));
         const colors = scaleFor(trace, values, -6, 0);
-        for (let l = 0; l < L; l++) {
-          const x = left + l * steps * column;
-          pen.text(`L${l}`, x + (steps * column) / 2, 11, {
-            color: l === store.get("layer") ? theme.ink : theme.dim,
-            weight: l === store.get("layer") ? 700 : 400,
-            size: 10,
-            align: "middle",
-          });
-        }
+        layerNames(pen, L, (l) => left + l * steps * column, 11, store.get("layer"), theme);
         if (trace.hasPost)
-          pen.text("out", left + (N + 0.5) * column, 11, { color: theme.dim, size: 10, align: "middle" });
+          pen.text("out", left + (N + 0.5) * column, 11, { ...theme.small, align: "middle" });
         for (let n = 0; n < N; n++) {
           const letter = trace.letter(n);
           pen.rect(left + n * column, 16, column - 1, 14, {
@@ -154,8 +141,7 @@ export const stepper = {
         pen.cells(left, top, column * columns, rows * tall, rows, columns, colors.paint(values));
         for (let k = 0; k < rows; k++) {
           pen.text(k === 0 ? "top 1" : `${k + 1}`, left - 6, top + k * tall + 12, {
-            color: theme.dim,
-            size: 10,
+            ...theme.small,
             align: "right",
           });
           const fits = Math.floor((column - 4) / 6.2);
@@ -198,9 +184,9 @@ export const stepper = {
         const { trace } = ctx;
         const { token, stream } = store.state;
         const n = hit.column;
-        const tokens = Array.from(
-          { length: trace.K },
-          (_, k) =>
+        const tokens = range(
+          trace.K,
+          (k) =>
             `${short(trace.string(trace.at("lens_ids", n, token, k)), 10)} ` +
             (trace.pair
               ? `Δ ${number(trace.at("lens_logprob", n, token, k))}`
@@ -218,11 +204,11 @@ export const stepper = {
       table() {
         const { trace } = ctx;
         const { token, stream } = store.state;
-        const rows = Array.from({ length: trace.N }, (_, n) => [
+        const rows = range(trace.N, (n) => [
           Math.floor(n / trace.steps),
           n % trace.steps,
           trace.letter(n),
-          ...Array.from({ length: trace.K }, (_, k) => trace.string(trace.at("lens_ids", n, token, k))),
+          ...range(trace.K, (k) => trace.string(trace.at("lens_ids", n, token, k))),
           ...["step_change", "state_norm", "drift"].map((name) => curve(name, n, token, stream)),
         ]);
         return {
@@ -230,7 +216,7 @@ export const stepper = {
             "layer",
             "step",
             "function",
-            ...Array.from({ length: trace.K }, (_, k) => `top_${k + 1}`),
+            ...range(trace.K, (k) => `top_${k + 1}`),
             `change_S${stream}`,
             `rms_S${stream}`,
             `drift_S${stream}`,
@@ -239,15 +225,13 @@ export const stepper = {
         };
       },
       python: () =>
-        [
-          ctx.preamble(),
-          "",
+        ctx.code.of(
           `token, stream = ${store.get("token")}, ${store.get("stream")}`,
           '[[trace.string(i) for i in row] for row in trace["lens_ids"][:, token]]   # [tick][rank]',
           'trace["step_change"][:, token, stream]',
           'trace["state_norm"][:, token, stream]                                   # rms',
           'trace["drift_cosine"][:, :, token, stream]                              # [transition, group]',
-        ].join("\n"),
+        ),
     };
   },
 };

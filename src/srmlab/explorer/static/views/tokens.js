@@ -43,16 +43,11 @@ export const tokens = {
 
   mount(panel, ctx) {
     const { store } = ctx;
-    const kinds = choice(
-      "Colour tokens by",
-      [
-        ["surprisal", "surprisal"],
-        ["ablation", "ablation KL"],
-        ["entropy", "routing entropy"],
-      ],
-      store.get("color"),
-      (color) => store.set({ color }),
-    );
+    const kinds = choice(store, "color", "Colour tokens by", {
+      surprisal: "surprisal",
+      ablation: "ablation KL",
+      entropy: "routing entropy",
+    });
     panel.controls.append(kinds);
     const kind = () => ctx.trace.choose(ARRAYS, store.get("color"));
     const strip = h("div", {
@@ -133,13 +128,11 @@ export const tokens = {
         };
       },
       python: () =>
-        [
-          ctx.preamble(),
-          "",
+        ctx.code.of(
           ...Object.entries(PYTHON)
             .filter(([name]) => ctx.trace.has(name))
             .map(([, line]) => line),
-        ].join("\n"),
+        ),
     };
   },
 };

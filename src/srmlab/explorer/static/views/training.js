@@ -25,17 +25,18 @@ export const training = {
       onchange: () => store.set({ curve: pick.value }),
     });
     panel.controls.append(pick);
+    let asked = false;
     let found; // { steps, curves: { name: { values, errors, unit } } }; null when there is no answer
 
     async function load() {
-      found = null;
+      asked = true;
       const result = await ctx.ask("dynamics", "/api/results/dynamics");
-      if (!result) return;
-      found = result.over_training;
+      found = result && result.over_training;
+      store.touch("dynamics");
+      if (!found) return;
       pick.append(
         ...Object.keys(found.curves).map((name) => h("option", { value: name }, name.replaceAll("_", " "))),
       );
-      store.touch("dynamics");
     }
 
     const shown = () =>
@@ -67,9 +68,10 @@ export const training = {
       },
       height: () => 170,
       render(pen, width, height, theme) {
-        if (found === undefined) load();
+        if (!asked) load();
         if (!found) {
-          pen.text("asking the model …", 8, 24, { color: theme.dim, size: 11 });
+          const why = found === null ? "The server did not answer." : "asking the server …";
+          pen.text(why, 8, 24, { color: theme.dim, size: 11 });
           return;
         }
         const box = { x: 0, y: -8, w: width, h: height + 8 };
@@ -122,7 +124,7 @@ export const training = {
       }),
       python: () =>
         [
-          ctx.preamble(false),
+          ctx.code.preamble(false),
           'found = srmlab.analysis.load(f"{run}/analysis/dynamics")',
           `found.steps, found.${found ? shown() : "loss"}`,
         ].join("\n"),

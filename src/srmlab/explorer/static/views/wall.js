@@ -4,7 +4,7 @@
 import { scaleFor } from "../color.js";
 import { choice, h, number, percent } from "../dom.js";
 import { colorbar } from "../heatmap.js";
-import { argmax, hubScores, mean, thresholdOf, tokenSpan, wallMaps } from "../measures.js";
+import { argmax, hubScores, listed, mean, thresholdOf, tokenSpan, wallMaps } from "../measures.js";
 
 const LEAST = 32; // pixels of a map
 
@@ -29,31 +29,21 @@ export const wall = {
     const all = mean(wallMaps(trace, "frequency", thresholdOf(trace), 0, trace.T - 1));
     return (
       `S${most} is the strongest hub: ${percent(hub[most])} of its edges to other streams exceed ` +
-      `${number(thresholdOf(trace))} (S${least}, the weakest: ${percent(hub[least])}). Of self-edges ` +
-      `${percent(mean(self))} do, of all edges ${percent(all)}.`
+      `${number(thresholdOf(trace))} (S${least}, the weakest: ${percent(hub[least])}). So do ` +
+      `${percent(mean(self))} of self-edges and ${percent(all)} of all edges.`
     );
   },
 
   mount(panel, ctx) {
     const { store } = ctx;
-    const kind = choice(
-      "Show",
-      [
-        ["frequency", "frequency", "share of tokens with weight above the threshold"],
-        ["mean", "mean weight"],
-      ],
-      store.get("wall"),
-      (wall) => store.set({ wall }),
-    );
-    const scope = choice(
-      "Over",
-      [
-        ["prompt", "prompt"],
-        ["selection", "selection", "only the selected token or range"],
-      ],
-      store.get("scope"),
-      (scope) => store.set({ scope }),
-    );
+    const kind = choice(store, "wall", "Show", {
+      frequency: ["frequency", "share of tokens with weight above the threshold"],
+      mean: "mean weight",
+    });
+    const scope = choice(store, "scope", "Over", {
+      prompt: "prompt",
+      selection: ["selection", "only the selected token or range"],
+    });
     const slider = h("input", {
       type: "range",
       min: "0",
@@ -146,8 +136,7 @@ export const wall = {
         }
         const bottom = place.bottom + 5;
         const side = width > 460 ? left + 170 : left; // a narrow picture has no room for both
-        if (side > left)
-          pen.text("row = target, column = source", left, bottom + 8, { color: theme.dim, size: 10 });
+        if (side > left) pen.text("row = target, column = source", left, bottom + 8, theme.small);
         const name =
           state.wall === "frequency"
             ? `share of tokens with weight > ${number(state.threshold)}`
@@ -164,30 +153,18 @@ export const wall = {
       click({ layer, head, row, column }) {
         store.set({ layer, head, stream: row, source: column });
       },
-      table() {
-        const { L, H, S } = ctx.trace;
-        const values = maps();
-        const rows = [];
-        for (let i = 0; i < L * H * S * S; i++)
-          rows.push([
-            Math.floor(i / (H * S * S)),
-            Math.floor(i / (S * S)) % H,
-            Math.floor(i / S) % S,
-            i % S,
-            values[i].toFixed(5),
-          ]);
-        return { columns: ["layer", "head", "target", "source", store.get("wall")], rows };
-      },
+      table: () => ({
+        columns: ["layer", "head", "target", "source", store.get("wall")],
+        rows: listed(maps(), [ctx.trace.L, ctx.trace.H, ctx.trace.S, ctx.trace.S]),
+      }),
       python() {
         const { wall, threshold, scope } = store.state;
         const [a, b] = tokenSpan(store.state, ctx.trace);
         const cut = scope === "selection" ? `[:, ${a}:${b + 1}]` : "";
-        return [
-          ctx.preamble(),
-          "",
+        return ctx.code.of(
           `weights = trace.weights${cut}            # [layer, token, head, target, source]`,
           `${wall === "mean" ? "weights" : `(weights > ${threshold})`}.mean(1)     # [layer, head, target, source]`,
-        ].join("\n");
+        );
       },
     };
   },

@@ -1,0 +1,85 @@
+"""Where the panels stand: in the order of a reader's questions, on a telephone as on a large screen, with room
+for what is written in them.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+import pytest
+from explorer_pages import settle
+from explorer_subjects import PROMPT, serving, tiny_model
+
+from srmlab.data import byte_tokenizer
+from srmlab.explorer.session import Session
+
+PLACES = """() => Object.fromEntries(explorer.panels.map(({ view, element }) => {
+  const { left, top, right } = element.getBoundingClientRect();
+  return [view.name, { left, top, right }];
+}))"""
+# From the prompt to the prediction, to who reads whom, to the edges that led there.
+ORDER = ["tokens", "lens", "board", "wall", "routing", "flow", "ranked", "paths", "stepper", "attention"]
+
+
+def test_a_telephone_has_the_panels_one_below_the_other_in_their_order(watch, nano_address):
+    page = watch(nano_address, viewport={"width": 390, "height": 844}).page
+    settle(page)
+    places = page.evaluate(PLACES)
+    tops = [places[name]["top"] for name in ORDER]
+    assert tops == sorted(tops)
+    assert len(set(tops)) == len(tops)
+
+
+def test_prediction_and_lens_are_the_first_below_the_prompt(watch, nano_address):
+    page = watch(nano_address, viewport={"width": 1440, "height": 900}).page
+    settle(page)
+    places = page.evaluate(PLACES)
+    assert places["tokens"]["top"] < places["lens"]["top"] == places["board"]["top"] < 900
+    below = [top["top"] for name, top in places.items() if name not in ("tokens", "lens", "board")]
+    assert min(below) > places["lens"]["top"]
+
+
+def test_a_large_screen_has_the_wide_panels_in_pairs_and_none_alone_beside_a_hole(
+    watch, nano_address, address
+):
+    page = watch(nano_address, viewport={"width": 2400, "height": 1200}).page
+    settle(page)
+    places = page.evaluate(PLACES)
+    for one, other in (("paths", "stepper"), ("attention", "features")):
+        assert places[one]["top"] == places[other]["top"]
+        assert places[one]["right"] < places[other]["left"]
+    odd = watch(address, viewport={"width": 2400, "height": 1200}).page  # without features: three
+    settle(odd)
+    last = odd.evaluate(PLACES)["attention"]
+    assert last["right"] - last["left"] > 2000
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_names_of_many_layers_do_not_overlap(watch, width):
+    model = tiny_model(depth=32)
+    with serving(Session(model, byte_tokenizer(), prompts=(PROMPT,))) as address:
+        page = watch(f"{address}/#layer=31", viewport={"width": width, "height": 900}).page
+        for view in ("flow", "paths", "stepper"):
+            page.locator(f"#panel-{view}").scroll_into_view_if_needed()
+            settle(page)
+            svg = page.evaluate("(view) => explorer.panel(view).svg()", view)
+            places = [float(x) for x in re.findall(r'<text x="([\d.]+)"[^>]*>L\d+</text>', svg)]
+            assert len(places) >= 8
+            assert min(b - a for a, b in pairwise(places)) >= 20, view
+            assert ">L31</text>" in svg
+
+
+def test_what_is_said_instead_of_a_view_stands_in_its_place(watch, nano_address):
+    page = watch(nano_address).page
+    settle(page)
+    page.evaluate("() => explorer.wait('The model did not answer.')")
+    said = """(name) => {
+      const style = getComputedStyle(explorer.panel(name).element, "::after");
+      return [style.content, parseFloat(style.top)];
+    }"""
+    for name in ("wall", "lens"):
+        content, top = page.evaluate(said, name)
+        assert "did not answer" in content
+        assert top > 60  # below the heading
+    assert page.evaluate(said, "board")[0] == "none"  # it shows both versions
