@@ -41,8 +41,9 @@ class Shapes(TorchFunctionMode):
 
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if getattr(func, "__module__", None) == "torch.nn.init":  # there is nothing to fill
-            return args[0] if args else kwargs["tensor"]
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            tensor = args[0] if args else kwargs["tensor"]
+            return tensor if tensor.is_meta else func(*args, **kwargs)  # nothing is there to be filled
         if func.__name__.endswith("_") and func.__name__ not in OPERATORS:  # in place, or an attribute
             return func(*args, **kwargs)
         with torch._C.DisableTorchFunction():

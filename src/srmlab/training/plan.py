@@ -21,7 +21,6 @@ from srmlab.training.config import TrainConfig
 from srmlab.training.depth import TrainingDepth
 from srmlab.training.distributed import World
 from srmlab.training.evaluation import can_evaluate, check_vocabulary
-from srmlab.training.footprint import Layout, layouts, peak_bytes
 from srmlab.training.metrics import check_writers
 from srmlab.training.objective import Data
 from srmlab.training.peak import measure_peak
@@ -158,6 +157,8 @@ class Plan:
 
 
 def make_plan(run: RunConfig, data: Data, world: World) -> Plan:
+    from srmlab.training.footprint import Layout, peak_bytes  # imports torch's compiler
+
     config = run.training
     model = outline(run.model)
     alone = replace(config, batch_size=config.batch_size // world.size)
@@ -195,6 +196,8 @@ def make_plan(run: RunConfig, data: Data, world: World) -> Plan:
 
 def gpu_bytes(run: RunConfig) -> dict[str, int]:
     """The peak of a step on each GPU, however many there are."""
+    from srmlab.training.footprint import layouts, peak_bytes
+
     found: dict[str, int] = {}
     every = layouts(gpu=True)
     with Display() as display:
