@@ -1,5 +1,5 @@
-"""Where the panels stand: in the order of a reader's questions, on a telephone as on a large screen, with room
-for what is written in them.
+"""Where the panels stand: in the order of a reader's questions, on a telephone as on a large screen, with
+room for what is written in them.
 """
 
 from __future__ import annotations

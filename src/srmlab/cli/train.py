@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -88,7 +88,7 @@ class Command:
         from srmlab.training.distributed import open_world
         from srmlab.training.initial import begin
         from srmlab.training.objective import open_data
-        from srmlab.training.plan import check_plan, cost_lines, cost_of, run_of
+        from srmlab.training.plan import check_plan, cost_of, run_of
 
         out = RunDirectory(self.out)
         if not self.resume:
@@ -101,7 +101,7 @@ class Command:
             check_plan(run, data, world)
             cost = cost_of(run, data, world)
             if world.main:
-                print(json.dumps(cost, indent=2) if self.json else "\n".join(cost_lines(cost)))
+                print(json.dumps(asdict(cost), indent=2) if self.json else "\n".join(cost.lines()))
 
 
 def finish(result: Any) -> None:

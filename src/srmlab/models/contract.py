@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from typing import ClassVar, Generic, Self, TypeVar
 
 import torch
-import torch._dynamo
 from torch import Tensor, nn
 
 from srmlab.errors import UserError
@@ -31,6 +30,7 @@ from srmlab.models.config import ModelConfig
 from srmlab.models.forward import Pass
 from srmlab.models.loss import chunked_cross_entropy
 from srmlab.models.puzzle import PuzzleParts
+from srmlab.models.shapes import without_data
 from srmlab.models.streams import RMSNorm
 from srmlab.models.text import WithText
 
@@ -171,7 +171,7 @@ class Described(WithText, Generic[Config]):
 
         `gradient_depth` is how many of its levels have a gradient, by default as many as here.
         """
-        with torch.device("meta"):
+        with without_data():
             other = type(self)(self.config.at_depth(depth, gradient_depth))
         other.load_state_dict(self.state_dict(keep_vars=True), assign=True)
         return other.eval()

@@ -24,7 +24,6 @@ from functools import partial
 from typing import Any, Generic, Unpack
 
 import torch
-import torch._dynamo
 from torch import Tensor
 
 from srmlab.errors import UserError
@@ -37,6 +36,7 @@ from srmlab.models.exit import Exit
 from srmlab.models.forward import How, Pass
 from srmlab.models.loss import chunked_cross_entropy, cross_entropy
 from srmlab.models.puzzle import PuzzleParts, Segment
+from srmlab.models.shapes import without_data
 from srmlab.models.sites import SILENT, Recorder, Tap, uncompiled
 from srmlab.models.transformer_lens import ReturnType, TransformerLensConfig, as_asked, state_before
 
@@ -248,6 +248,8 @@ class LanguageModel(Described[Config], Generic[Config]):
 
     def compile(self, **options: Any) -> None:
         """Compile the units, each once for all its calls: far quicker than one graph of everything."""
+        import torch._dynamo  # here: it takes as long as all of torch
+
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, RECOMPILE_LIMIT)
         for module in self.modules():
             if isinstance(module, self.units):
@@ -334,7 +336,7 @@ def outlined(kind: type[LanguageModel], config: ModelConfig) -> LanguageModel:
     known = key in _RECORDINGS
     _RECORDINGS.setdefault(key, Recording((), 0, 0))
     try:
-        with torch.device("meta"):
+        with without_data():
             return kind(config).eval()  # pyright: ignore[reportCallIssue]
     finally:
         if not known:
@@ -343,12 +345,12 @@ def outlined(kind: type[LanguageModel], config: ModelConfig) -> LanguageModel:
 
 @torch.no_grad()
 def _record(kind: type[LanguageModel], config: ModelConfig) -> Recording:
-    names: list[str] = []
+    names: dict[str, None] = {}
     tokens = 1 if config.causal else config.context - config.puzzle_positions  # a board is read whole
     cache = DecodingCache(capacity=1)
     model = outlined(kind, config)
     model.tap = lambda: Recorder(names)
-    with torch.device("meta"):
+    with without_data():
         model(torch.zeros(1, tokens, dtype=torch.long), cache=cache if config.causal else None)
     values = sum(kept.numel() for slot in cache for kept in (slot.keys, slot.values) if kept is not None)
     return Recording(tuple(names), len(cache.slots), values)

@@ -129,12 +129,12 @@ SILENT = Tap()
 class Recorder(Tap):
     """Writes down the names that a pass hands over, in their order, and computes everything optional."""
 
-    def __init__(self, names: list[str], prefix: str = "") -> None:
+    def __init__(self, names: dict[str, None], prefix: str = "") -> None:
         self.names, self.prefix = names, prefix
 
     def __call__(self, name: str, value: Tensor) -> Tensor:
         assert self.prefix + name not in self.names, f"{self.prefix + name} is handed over twice in a pass"
-        self.names.append(self.prefix + name)
+        self.names[self.prefix + name] = None
         return value
 
     def streams(self, name: str, value: Tensor) -> Tensor:
@@ -192,13 +192,18 @@ class LiveTap(Tap):
         return LiveTap(self.sites, f"{self.prefix}{prefix}.", self.passed)
 
 
-@torch.compiler.disable(
-    reason="somebody listens at a site, and hooks run uncompiled. Use model.compile(), which hooks go well "
-    "with, or torch.compile without fullgraph, or call the model that was compiled."
-)
+# torch.compiler.disable would import the compiler at once, which takes as long as all of torch.
+@torch._disable_dynamo
 def uncompiled(function: Callable[..., Tensor], *args, **kwargs) -> Tensor:
     """Call a function outside of any compiled graph, so that hooks added after compiling take effect."""
     return function(*args, **kwargs)
+
+
+uncompiled._torchdynamo_disable = True
+uncompiled._torchdynamo_disable_msg = (
+    "somebody listens at a site, and hooks run uncompiled. Use model.compile(), which hooks go well "
+    "with, or torch.compile without fullgraph, or call the model that was compiled."
+)
 
 
 class Instrumented(nn.Module):

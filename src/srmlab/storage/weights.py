@@ -18,15 +18,17 @@ import re
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from srmlab.errors import Notice, UserError
 from srmlab.files import DamagedFile, check_sums
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 FORMAT = 1
 MODEL, OPTIMIZER, SHARDS = "model.safetensors", "optimizer.safetensors", "shards"
@@ -138,11 +140,16 @@ def contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.contiguous() for name, tensor in tensors.items()}
 
 
+def is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
+    """Whether a process has only its part of it; asked without importing DTensor, which takes a second."""
+    return hasattr(tensor, "full_tensor")
+
+
 def load_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     """Fill `tensors` in place, each from what is stored under its name."""
     sharded = (path / SHARDS).is_dir()
     with torch.no_grad():
-        if sharded or any(isinstance(tensor, DTensor) for tensor in tensors.values()):
+        if sharded or any(map(is_sharded, tensors.values())):
             _load_shards(path / SHARDS if sharded else path, tensors)
         else:
             _load_whole(path, tensors)

@@ -25,7 +25,8 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
+
+from srmlab.storage.weights import is_sharded
 
 Form = Literal["hrm", "published"]
 PUBLISHED_SCALE = 1.27
@@ -113,4 +114,4 @@ def fill_state(state: dict[str, Any], parameter: Tensor) -> None:
 
 def _local(tensor: Tensor) -> Tensor:
     """This process's shard of a DTensor, in place; any other tensor itself."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return tensor.to_local() if is_sharded(tensor) else tensor

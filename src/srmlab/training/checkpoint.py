@@ -27,9 +27,6 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
-from torch.distributed.checkpoint import state_dict_saver
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 
 from srmlab.files import remove_folder, sealed_folder, sweep_leftovers
 from srmlab.models import LanguageModel
@@ -110,7 +107,7 @@ def save_checkpoint(
                     write_json(temporary / "training.json", training)
                     if tokenizer is not None:
                         shutil.copytree(tokenizer, temporary / "tokenizer")
-    except (OSError, SafetensorError, CheckpointException) as error:
+    except (OSError, SafetensorError) as error:
         raise CheckpointError(
             f"cannot write {folder} ({_reason(error)}): the checkpoints before it are intact; "
             "free some space or fix the permissions, then `srmlab resume` the run"
@@ -119,9 +116,15 @@ def save_checkpoint(
 
 def _save_shards(folder: Path, tensors: dict[str, Tensor]) -> None:
     """Every process writes a safetensors file of its own: no pickle, unlike DCP's first format."""
-    state_dict_saver.save(
-        dict(tensors), storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=True)
-    )
+    from torch.distributed.checkpoint import state_dict_saver  # a second that few runs need
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+
+    writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
+    try:
+        state_dict_saver.save(dict(tensors), storage_writer=writer)
+    except CheckpointException as error:
+        raise OSError(_reason(next(iter(error.failures.values()))[0])) from None
 
 
 def prune(folder: Path, keep: int, upto: int) -> None:
@@ -132,8 +135,6 @@ def prune(folder: Path, keep: int, upto: int) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    if isinstance(error, CheckpointException):
-        error = next(iter(error.failures.values()))[0]
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return text.splitlines()[0]
 

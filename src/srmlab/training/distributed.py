@@ -26,13 +26,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._C._distributed_c10d import PrefixStore, TCPStore
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, Shard
 from torch.nn.parallel import DistributedDataParallel
 
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
+from srmlab.storage.weights import is_sharded
 from srmlab.training.config import Strategy
 
 
@@ -171,6 +169,10 @@ def distribute(
                 find_unused_parameters=not (uses_all and model.uses_all_weights),
             )
     if world.strategy == "fsdp":
+        from torch.distributed.device_mesh import init_device_mesh  # two seconds that few runs need
+        from torch.distributed.fsdp import fully_shard
+        from torch.distributed.tensor import Shard
+
         mesh = init_device_mesh(world.device.type, (world.size,))
         warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")  # nobody writes into it
 
@@ -193,11 +195,11 @@ def gradient_sync(module: nn.Module, now: bool) -> Iterator[None]:
         with module.no_sync():
             yield
         return
-    if isinstance(module, FSDPModule):
-        module.set_requires_gradient_sync(now)
+    if sync := getattr(module, "set_requires_gradient_sync", None):  # FSDP2's
+        sync(now)
     yield
 
 
 def whole(tensor: Tensor) -> Tensor:
     """A DTensor's full value, gathered; any other tensor itself."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return tensor.full_tensor() if is_sharded(tensor) else tensor

@@ -8,8 +8,7 @@ product on this machine.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -22,7 +21,6 @@ from srmlab.training.config import TrainConfig
 from srmlab.training.depth import TrainingDepth
 from srmlab.training.distributed import World
 from srmlab.training.evaluation import check_vocabulary
-from srmlab.training.footprint import Layout, layouts, peak_bytes
 from srmlab.training.metrics import check_writers
 from srmlab.training.objective import Data
 from srmlab.training.peak import measure_peak
@@ -124,8 +122,42 @@ def check_answers(data: TokenData, context: int, config: TrainConfig) -> None:
                 )
 
 
-def cost_of(run: RunConfig, data: Data, world: World) -> dict[str, Any]:
-    """What a run would take; memory is per device."""
+@dataclass(frozen=True)
+class Cost:
+    """What a run would take."""
+
+    parameters: int
+    context: int
+    tokens_per_step: int
+    tokens: int
+    epochs: float
+    training_flops_per_token: int
+    flops: float
+    state_bytes: int  # weights, gradients and optimizer, per device
+    activation_bytes: int  # the rest of the step's peak, per device
+    peak_flops: float  # of one device: a measured matrix product
+    devices: int
+    seconds_at_peak: float
+    gpu_bytes: dict[str, int]  # the peak of a step on each GPU, by layout; of models for GPUs
+
+    def lines(self) -> Iterator[str]:
+        speed = f"{self.devices} × {self.peak_flops / 1e9:,.0f} GFLOP/s (a matrix product here)"
+        yield f"parameters   {self.parameters:,}"
+        yield f"tokens       {self.tokens:,} ({self.tokens_per_step:,} per step, {self.epochs:.3g} epochs)"
+        per_token = f"{self.training_flops_per_token / 1e9:.3g} GFLOP per token"
+        yield f"arithmetic   {self.flops:.3g} FLOP ({per_token})"
+        memory = f"training state {si(self.state_bytes)}, activations up to {si(self.activation_bytes)}"
+        yield f"memory       {si(self.state_bytes + self.activation_bytes)} per device: {memory}"
+        whole, half = duration(self.seconds_at_peak), duration(2 * self.seconds_at_peak)
+        yield f"time         {whole} at {speed}, {half} at half that"
+        if self.gpu_bytes:
+            yield "on GPUs      estimated memory of each"
+            yield from (f"  {layout:<27}{si(peak)}" for layout, peak in self.gpu_bytes.items())
+
+
+def cost_of(run: RunConfig, data: Data, world: World) -> Cost:
+    from srmlab.training.footprint import Layout, peak_bytes  # imports torch's compiler
+
     config = run.training
     model = outline(run.model)
     alone = replace(config, batch_size=config.batch_size // world.size)
@@ -143,43 +175,27 @@ def cost_of(run: RunConfig, data: Data, world: World) -> dict[str, Any]:
     parameters = model.num_parameters()
     layout = Layout(recompute=config.activation_checkpointing, gpu=world.device.type == "cuda")
     peak = config.peak_flops or measure_peak(world.device, config.compute_dtype(world.device))
-    return {
-        "parameters": parameters,
-        "context": context,
-        "tokens_per_step": config.batch_size * context,
-        "tokens": tokens,
-        "epochs": epochs,
-        "training_flops_per_token": flops,
-        "flops": float(flops) * tokens,
-        # weights, gradients and optimizer, then the rest of the step's peak
-        "state_bytes": 16 * parameters // (world.size if world.strategy == "fsdp" else 1),
-        "activation_bytes": max(0, peak_bytes(run.model, alone, layout) - 16 * parameters),
-        "peak_flops": peak,  # of one device: a measured matrix product
-        "devices": world.size,
-        "seconds_at_peak": float(flops) * tokens / (peak * world.size),
-        "gpu_bytes": gpu_bytes(run) if parameters >= FOR_GPUS and world.size == 1 else {},
-    }
-
-
-def cost_lines(cost: dict[str, Any]) -> Iterator[str]:
-    """The same for a terminal."""
-    state, activations, seconds = cost["state_bytes"], cost["activation_bytes"], cost["seconds_at_peak"]
-    speed = f"{cost['devices']} × {cost['peak_flops'] / 1e9:,.0f} GFLOP/s (a matrix product here)"
-    yield f"parameters   {cost['parameters']:,}"
-    per_step = f"{cost['tokens_per_step']:,} per step"
-    yield f"tokens       {cost['tokens']:,} ({per_step}, {cost['epochs']:.3g} epochs)"
-    per_token = f"{cost['training_flops_per_token'] / 1e9:.3g} GFLOP per token"
-    yield f"arithmetic   {cost['flops']:.3g} FLOP ({per_token})"
-    memory = f"training state {si(state)}, activations up to {si(activations)}"
-    yield f"memory       {si(state + activations)} per device: {memory}"
-    yield f"time         {duration(seconds)} at {speed}, {duration(2 * seconds)} at half that"
-    if cost["gpu_bytes"]:
-        yield "on GPUs      estimated memory of each"
-        yield from (f"  {layout:<27}{si(peak)}" for layout, peak in cost["gpu_bytes"].items())
+    return Cost(
+        parameters=parameters,
+        context=context,
+        tokens_per_step=config.batch_size * context,
+        tokens=tokens,
+        epochs=epochs,
+        training_flops_per_token=flops,
+        flops=float(flops) * tokens,
+        state_bytes=16 * parameters // (world.size if world.strategy == "fsdp" else 1),
+        activation_bytes=max(0, peak_bytes(run.model, alone, layout) - 16 * parameters),
+        peak_flops=peak,
+        devices=world.size,
+        seconds_at_peak=float(flops) * tokens / (peak * world.size),
+        gpu_bytes=gpu_bytes(run) if parameters >= FOR_GPUS and world.size == 1 else {},
+    )
 
 
 def gpu_bytes(run: RunConfig) -> dict[str, int]:
     """The peak of a step on each GPU, by layout."""
+    from srmlab.training.footprint import layouts, peak_bytes
+
     found: dict[str, int] = {}
     every = layouts(gpu=True)
     with Display() as display:
