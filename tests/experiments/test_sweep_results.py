@@ -11,7 +11,7 @@ import pytest
 from srmlab.errors import UserError
 from srmlab.experiments import Cell, CellResult, Experiment, SweepResult, collect, experiment
 from srmlab.experiments.results import Run
-from srmlab.experiments.runs import read_run, read_search, thinned
+from srmlab.experiments.runs import read_run, read_search, thinned, with_runs_elsewhere
 from srmlab.models import preset
 from srmlab.training.config import TrainConfig
 
@@ -61,6 +61,19 @@ def test_the_table_says_where_a_rate_comes_from():
     assert cell("a", 1.0).rate == "0.001, given"
     assert replace(cell("a", 1.0), rates={5e-4: 2.0, 1e-3: 1.0, 2e-3: 3.0}).rate == "0.001"
     assert replace(cell("a", 1.0), rates={1e-3: 1.0, 2e-3: 3.0}).rate == "0.001, edge"
+
+
+def test_a_table_keeps_what_was_run_elsewhere_if_it_is_still_the_same():
+    plan = [replace(CELL, name=name) for name in ("a", "b", "c")]
+    trained = {"model": CELL.model.to_dict()}
+    there = result(*(replace(cell(name, 1.0, 2.0), **trained) for name in ("a", "b", "gone")))
+    here = result(replace(cell("b", 5.0), **trained), cell("c", 3.0))
+    found = with_runs_elsewhere(here, there, plan)
+    assert [(one.name, len(one.runs)) for one in found.cells] == [("a", 2), ("b", 2), ("c", 1)]
+
+    assert with_runs_elsewhere(here, replace(there, data={"fingerprint": "other"}), plan) == here
+    longer = [replace(one, training=TRAINING.replace(steps=20)) for one in plan]
+    assert [one.name for one in with_runs_elsewhere(here, there, longer).cells] == ["b", "c"]
 
 
 def test_a_missing_cell_says_nothing():

@@ -53,7 +53,8 @@ class Command(Answers):
     data: Path | None = None
     """Output folder of `srmlab prepare`; by default the State of the Union speeches (not at paper scale)."""
     results: Path | None = None
-    """Write the table and the figure to RESULTS/NAME-SCALE instead of next to the runs."""
+    """Write the table and the figure to RESULTS/NAME-SCALE instead of next to the runs. Cells of a table
+    that is there already are kept if their runs are elsewhere."""
     workers: int | None = None
     """Parallel runs on this machine; by default one per GPU or core."""
     on: Literal["machine", "slurm", "submitit-local"] = "machine"
@@ -226,7 +227,8 @@ class Command(Answers):
         )
 
     def collect(self, experiment: Experiment, data: Data) -> SweepResult:
-        from srmlab.experiments import collect
+        from srmlab.experiments import SweepResult, collect
+        from srmlab.experiments.runs import with_runs_elsewhere
 
         about = {
             "source": data.manifest.source,
@@ -234,14 +236,21 @@ class Command(Answers):
             "fingerprint": data.fingerprint,
         }
         cells = self.all_cells(experiment, data)
-        return collect(experiment, self.scale, cells, self.out, self.times, about)
+        found = collect(experiment, self.scale, cells, self.out, self.times, about)
+        table = self.table_folder(experiment)
+        if not (table / "result.json").is_file():
+            return found
+        return with_runs_elsewhere(found, SweepResult.load(table), cells)
+
+    def table_folder(self, experiment: Experiment) -> Path:
+        return (self.results or self.out) / self.folder_name(experiment)
 
     def write(self, experiment: Experiment, result: SweepResult) -> dict[str, Any]:
         """The table and the figure of what there is."""
         from srmlab.figures import save
         from srmlab.figures.sweeps import sweep_figure
 
-        folder = (self.results or self.out) / self.folder_name(experiment)
+        folder = self.table_folder(experiment)
         result.save(folder, experiment)
         if result.cells:
             save(sweep_figure(result, experiment.axis), folder / "figure", ("png", "svg"))

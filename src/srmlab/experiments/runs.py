@@ -14,8 +14,9 @@ import srmlab
 from srmlab.experiments.experiment import Cell, Experiment, Scale
 from srmlab.experiments.rates import FIRST_SEED, Search
 from srmlab.experiments.results import CellResult, Run, SweepResult
-from srmlab.models import outline
+from srmlab.models import config_from_dict, outline
 from srmlab.storage.metrics_file import LAST_STEPS, is_step, iter_metrics
+from srmlab.training.config import TrainConfig
 
 CURVE_POINTS = 60
 DEPTHS, EXITS = "depths.json", "exits.json"  # beside a run's log: what was measured after training
@@ -37,6 +38,27 @@ def collect(
             found.append(cell_result(chosen, search, finished))
     versions = {"srmlab": srmlab.__version__}
     return SweepResult(experiment.name, scale, len(cells) * seeds, data, versions, found)
+
+
+def with_runs_elsewhere(result: SweepResult, earlier: SweepResult, cells: list[Cell]) -> SweepResult:
+    """And of an earlier result the cells with more runs than are here, if they are still trained in that way
+    and on that text: a table can be completed on another machine.
+    """
+    if earlier.data["fingerprint"] != result.data["fingerprint"]:
+        return result
+    found = []
+    for cell in cells:
+        here, there = (next((c for c in one.cells if c.name == cell.name), None) for one in (result, earlier))
+        if there and trained_as(there) == cell.at(there.training["lr"]).folder:
+            here = max(filter(None, (here, there)), key=lambda one: len(one.runs))
+        found += [here] if here else []
+    return replace(result, cells=found)
+
+
+def trained_as(cell: CellResult) -> str:
+    """The name of what was trained."""
+    training = TrainConfig.from_dict(cell.training)
+    return Cell(name=cell.name, model=config_from_dict(cell.model), training=training).folder
 
 
 def cell_result(cell: Cell, search: Search, runs: list[Run]) -> CellResult:
