@@ -27,9 +27,10 @@ lint: $(VENV)/.dev  ## ruff and pyright
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
-# One thread a worker: more only fight for the cores.
+# One thread a worker: more only fight for the cores. Worksteal gives each worker half of the files, in order, and the
+# slower one's last tests to the other: what a file's tests share is made once, not in every worker.
 pytest: $(VENV)/.dev  ## the tests alone; TESTS=tests/models for some of them
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not soak" $(TESTS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not soak" $(TESTS)
 
 soak: $(VENV)/.dev  ## the tests that take minutes
 	$(BIN)/python -m pytest -m soak $(TESTS)

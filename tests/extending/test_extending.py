@@ -155,20 +155,28 @@ def test_a_connection_is_a_value_of_the_config(folder):
     assert {"ablation", "drift"} <= set(json.loads(analyzed)["results"])
 
 
+NANO = ["srm-nano", "hrm-nano", "gpt2-nano", "ouro-nano", "hyper-nano", "huginn-nano", "mor-nano"]
+
+
+@pytest.fixture(scope="module")
+def analyzed(folder) -> dict[str, str]:
+    """By preset, what `srmlab analyze` prints; all of them from one process, which starts in seconds."""
+    commands: list[list[object]] = [
+        ["prepare", "text", "--out", "lengths", "--tokenizer", "byte", "--val-fraction", "0.2"]
+    ]
+    for preset in NANO:
+        out, only = f"run-{preset}", ["--only", "state_length"]
+        commands += [
+            ["train", preset, "--data", "lengths", "--out", out, "--model.vocab-size", "257", *SMALL],
+            ["analyze", out, "--tokens", "64", "--json", "--formats", "png", *only],
+        ]
+    return dict(zip(NANO, run(folder, "state_length.py", *commands)[2::2], strict=True))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "preset", ["srm-nano", "hrm-nano", "gpt2-nano", "ouro-nano", "hyper-nano", "huginn-nano", "mor-nano"]
-)
-def test_an_analysis_is_measured_saved_and_drawn_on_every_architecture(folder, preset):
-    data, out = f"data-{preset}", f"run-{preset}"
-    *_, analyzed = run(
-        folder,
-        "state_length.py",
-        ["prepare", "text", "--out", data, "--tokenizer", "byte", "--val-fraction", "0.2"],
-        ["train", preset, "--data", data, "--out", out, "--model.vocab-size", "257", *SMALL],
-        ["analyze", out, "--tokens", "64", "--json", "--formats", "png", "--only", "state_length"],
-    )
-    found = json.loads(analyzed)["results"]["state_length"]
+@pytest.mark.parametrize("preset", NANO)
+def test_an_analysis_is_measured_saved_and_drawn_on_every_architecture(folder, analyzed, preset):
+    found = json.loads(analyzed[preset])["results"]["state_length"]
     assert "length" in found["finding"]
     assert all(Path(folder / file).is_file() for file in (found["file"], *found["figures"]))
 

@@ -42,6 +42,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 from torch.utils.hooks import RemovableHandle
 
 from srmlab.errors import UserError, nearest
@@ -193,16 +194,16 @@ class LiveTap(Tap):
 
 
 # torch.compiler.disable would import the compiler at once, which takes as long as all of torch.
-@torch._disable_dynamo
+@_disable_dynamo
 def uncompiled(function: Callable[..., Tensor], *args, **kwargs) -> Tensor:
     """Call a function outside of any compiled graph, so that hooks added after compiling take effect."""
     return function(*args, **kwargs)
 
 
-uncompiled._torchdynamo_disable = True
-uncompiled._torchdynamo_disable_msg = (
-    "somebody listens at a site, and hooks run uncompiled. Use model.compile(), which hooks go well "
-    "with, or torch.compile without fullgraph, or call the model that was compiled."
+uncompiled.__dict__.update(
+    _torchdynamo_disable=True,  # what a full graph is refused with
+    _torchdynamo_disable_msg="somebody listens at a site, and hooks run uncompiled. Use model.compile(), "
+    "which hooks go well with, or torch.compile without fullgraph, or call the model that was compiled.",
 )
 
 
