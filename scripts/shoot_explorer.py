@@ -1,5 +1,5 @@
 """Take docs/explorer.png, explorer-features.png and explorer-attention.png: the explorer on the shipped
-model, in Debian's chromium. 256 colours are enough for flat ones, and make the files a third of the size.
+model, in Debian's chromium.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ def show(page: Page, state: dict[str, Any]) -> None:
 
 
 def save(png: bytes, name: str) -> None:
-    image = Image.open(BytesIO(png)).convert("RGB")
-    image.quantize(256, kmeans=4, dither=Image.Dither.NONE).save(DOCS / f"{name}.png", optimize=True)
+    Image.open(BytesIO(png)).convert("RGB").save(DOCS / f"{name}.png", optimize=True)
 
 
 def shoot(page: Page, url: str) -> None:
@@ -65,7 +64,7 @@ with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         address = re.findall(r"http://\S+", server.stdout.readline())[0]
         with sync_playwright() as driver:
             browser = driver.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
-            page = browser.new_page(viewport={"width": WIDTH, "height": 1600}, device_scale_factor=2)
+            page = browser.new_page(viewport={"width": WIDTH, "height": 1600}, device_scale_factor=1.5)
             page.set_default_timeout(120_000)
             shoot(page, address)
             browser.close()

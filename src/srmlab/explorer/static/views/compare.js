@@ -91,7 +91,7 @@ export const compare = {
       return list;
     }
 
-    // Values, rows and columns with their names, kind of scale; the selected cell (mark) and what a click
+    // Values, rows and columns by their names, kind of scale; the selected cell (mark) and what a click
     // chooses (pick), of one trace.
     function grid(trace) {
       const { stream, source, token } = store.state;
@@ -99,85 +99,69 @@ export const compare = {
       const head = Math.min(store.get("head"), (trace.H || 1) - 1);
       const streams = range(trace.S, (s) => trace.streamName(s));
       const layers = range(trace.L, (l) => `L${l}`);
+      const words = trace.strings.map((s) => short(s, 5));
+      const isSame = hasSameTokens(trace); // a token of another prompt cannot be selected
+      const chosen = isSame ? { column: token } : {};
+      const ofShape = (change) => (row, column) => hasSameShape(trace) && change(row, column);
+      const made = (values, rowNames, columnNames, kind, unit, mark, pick) => ({
+        values,
+        rowNames,
+        columnNames,
+        rows: rowNames.length,
+        columns: columnNames.length,
+        kind,
+        unit,
+        mark,
+        pick,
+      });
       switch (measured()) {
         case "routing": {
-          const all = meanWeights(trace);
-          const at = (layer * trace.H + head) * trace.S * trace.S;
-          return {
-            values: all.subarray(at, at + trace.S * trace.S),
-            rows: trace.S,
-            columns: trace.S,
-            rowNames: streams,
-            columnNames: streams,
-            kind: "sequential",
-            unit: `mean weight, L${layer} H${head}`,
-            mark: { row: stream, column: source },
-            pick: (row, column) => hasSameShape(trace) && store.set({ stream: row, source: column }),
-          };
+          const size = trace.S * trace.S;
+          const at = (layer * trace.H + head) * size;
+          const values = meanWeights(trace).subarray(at, at + size);
+          const pick = ofShape((row, column) => store.set({ stream: row, source: column }));
+          const mark = { row: stream, column: source };
+          return made(values, streams, streams, "sequential", `mean weight, L${layer} H${head}`, mark, pick);
         }
-        case "connection":
-          return {
-            values: meanOverTokens(trace, "connection_cosine"),
-            rows: trace.L,
-            columns: trace.S,
-            rowNames: layers,
-            columnNames: streams,
-            kind: "diverging",
-            unit: "cosine",
-            mark: { row: layer, column: stream },
-            pick: (row, column) => hasSameShape(trace) && store.set({ layer: row, stream: column }),
-          };
-        case "update":
-          return {
-            values: meanOverTokens(trace, "update_cosine"),
-            rows: trace.N,
-            columns: trace.S,
-            rowNames: range(trace.N, (n) => `${Math.floor(n / trace.steps)}${trace.letter(n)}`),
-            columnNames: streams,
-            kind: "diverging",
-            unit: "cosine",
-            mark: { row: ctx.tick(), column: stream },
-            pick(row, column) {
-              if (!hasSameShape(trace)) return;
-              ctx.goto(row);
-              store.set({ stream: column });
-            },
-          };
-        case "surprisal":
-          return {
-            values: trace.data("surprisal"),
-            rows: 1,
-            columns: trace.T,
-            rowNames: [""],
-            columnNames: trace.strings.map((s) => short(s, 5)),
-            kind: "sequential",
-            unit: "bits",
-            mark: hasSameTokens(trace) ? { column: token } : {},
-            pick: (_, column) => hasSameTokens(trace) && store.set({ token: column, rangeEnd: null }),
-          };
+        case "connection": {
+          const values = meanOverTokens(trace, "connection_cosine");
+          const pick = ofShape((row, column) => store.set({ layer: row, stream: column }));
+          return made(values, layers, streams, "diverging", "cosine", { row: layer, column: stream }, pick);
+        }
+        case "update": {
+          const values = meanOverTokens(trace, "update_cosine");
+          const ticks = range(trace.N, (n) => `${Math.floor(n / trace.steps)}${trace.letter(n)}`);
+          const pick = ofShape((row, column) => {
+            ctx.goto(row);
+            store.set({ stream: column });
+          });
+          return made(
+            values,
+            ticks,
+            streams,
+            "diverging",
+            "cosine",
+            { row: ctx.tick(), column: stream },
+            pick,
+          );
+        }
+        case "surprisal": {
+          const pick = (_, column) => isSame && store.set({ token: column, rangeEnd: null });
+          return made(trace.data("surprisal"), [""], words, "sequential", "bits", chosen, pick);
+        }
         default: {
-          const values = new Float32Array(trace.L * trace.T);
-          for (let l = 0; l < trace.L; l++)
-            for (let t = 0; t < trace.T; t++)
-              values[l * trace.T + t] = trace.at("lens_target", (l + 1) * trace.steps - 1, t);
-          const known = hasSameTokens(trace); // a token of another prompt cannot be selected
-          const mark = known ? { row: layer, column: token } : { row: layer };
+          const values = Float32Array.from(
+            range(trace.L * trace.T, (i) => {
+              const [l, t] = unravel(i, [trace.L, trace.T]);
+              return trace.at("lens_target", (l + 1) * trace.steps - 1, t);
+            }),
+          );
           const pick = (row, column) =>
             store.set({
               layer: matching(row, trace, ctx.base),
-              ...(known ? { token: column, rangeEnd: null } : {}),
+              ...(isSame ? { token: column, rangeEnd: null } : {}),
             });
-          return {
-            values,
-            rows: trace.L,
-            columns: trace.T,
-            rowNames: layers,
-            columnNames: trace.strings.map((s) => short(s, 5)),
-            kind: "sequential",
-            unit: "nats",
-            mark,
-            pick,
-          };
+          return made(values, layers, words, "sequential", "nats", { row: layer, ...chosen }, pick);
         }
       }
     }

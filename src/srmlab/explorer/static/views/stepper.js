@@ -9,6 +9,8 @@ import { layerNames } from "../lanes.js";
 import { argmax, mean } from "../measures.js";
 import { STEPS } from "../palette.js";
 
+const LINE = 16; // pixels for the words of the selected step, where its column is too narrow
+
 export const stepper = {
   name: "stepper",
   title: "Recursion stepper",
@@ -50,6 +52,9 @@ export const stepper = {
     );
     ctx.togglePlay = play.toggle;
     panel.controls.append(play);
+
+    // Where a column has no room for a word, those of the selected one stand below.
+    const hasWords = (width) => (width - 80) / (ctx.trace.N + (ctx.trace.hasPost ? 1 : 0)) >= 17;
 
     // Three curves over ticks for one stream at the selected token.
     function curve(name, tick, token, stream) {
@@ -107,7 +112,7 @@ export const stepper = {
     }
 
     return {
-      height: () => 44 + ctx.trace.K * 17 + 150,
+      height: (width) => 44 + ctx.trace.K * 17 + 150 + (hasWords(width) ? 0 : LINE),
       render(pen, width, height, theme) {
         const { trace } = ctx;
         const { N, L, K, steps } = trace;
@@ -164,7 +169,11 @@ export const stepper = {
               stroke: theme.panel,
               width: 2,
             });
-        curves(pen, left, top + rows * tall + 10, column, theme);
+        if (!hasWords(width)) {
+          const ids = range(K, (k) => short(trace.string(trace.at("lens_ids", ctx.tick(), token, k)), 8));
+          pen.text(ids.join("  "), left, top + rows * tall + 14, { color: theme.ink, size: 11, mono: true });
+        }
+        curves(pen, left, top + rows * tall + (hasWords(width) ? 10 : 10 + LINE), column, theme);
         colorbar(pen, left, height - 12, 260, colors, "log-probability, nats", theme);
         pen.rect(left + ctx.tick() * column, 14, column, height - 34, {
           stroke: theme.mark,
