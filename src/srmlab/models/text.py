@@ -102,7 +102,7 @@ class WithText(Instrumented):
         return self._needed().decode(token for token in written[0].tolist() if token != end)
 
     def read_text(self, given: Any, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Text as ids [B, T], with the mask that unequal lengths need; anything else as it is, to be refused."""
+        """Text as ids [B, T], with the mask that unequal lengths need; anything else as it is."""
         if not isinstance(given, str) and not is_texts(given):
             return given, mask
         tokens, real = self._padded([given] if isinstance(given, str) else given)
