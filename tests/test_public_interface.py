@@ -30,9 +30,11 @@ def test_what_comes_in_by_the_front_door_is_checked():
     ):
         srmlab.build("srm-nano")
     model = srmlab.build(srmlab.preset("srm-nano"))
-    for tokens, kind in (([1, 2], "list"), ("hi", "str"), (np.zeros((1, 2), int), "ndarray")):
+    for tokens, kind in (([1, 2], "list"), (np.zeros((1, 2), int), "ndarray")):
         with pytest.raises(UserError, match=rf"a tensor \[batch, token\] of ids, not {kind}"):
             model(tokens)
+    with pytest.raises(UserError, match="this model has no tokenizer"):
+        model("hi")
 
 
 def test_every_name_is_ours_even_after_nnsight():

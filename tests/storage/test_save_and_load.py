@@ -88,6 +88,8 @@ def test_a_changed_bit_is_noticed_unless_one_does_not_want_to_know(tmp_path):
 def test_what_is_no_model_is_refused_in_one_line(tmp_path):
     with pytest.raises(UserError, match="does not exist"):
         srmlab.load(tmp_path / "none")
+    with pytest.raises(UserError, match=r'gpt2 is a preset.* srmlab\.build\(srmlab\.preset\("gpt2"\)\)'):
+        srmlab.load("gpt2")
     with pytest.raises(UserError, match=r"neither run\.json nor config\.json"):
         srmlab.load(tmp_path)
     srmlab.save(srmlab.build(SMALL), tmp_path / "export")

@@ -20,7 +20,7 @@ from srmlab import data, pretrained
 from srmlab.data import Tokenizer
 from srmlab.errors import UserError
 from srmlab.files import refuse_existing, sealed_folder, writing
-from srmlab.models import LanguageModel, build, config_from_dict
+from srmlab.models import PRESETS, LanguageModel, build, config_from_dict
 from srmlab.storage.run_directory import RunDirectory, homes
 from srmlab.storage.weights import (
     MODEL,
@@ -56,6 +56,9 @@ def load(path: str | Path, *, device: torch.device | str | None = None, verify: 
     `verify=False` trusts the files and skips their checksums (about a second for every gigabyte).
     """
     path = named(path)
+    if str(path) in PRESETS and not path.exists():
+        fresh = f'srmlab.build(srmlab.preset("{path}"))'
+        raise UserError(f"{path} is a preset, which has no trained weights: {fresh} draws new ones")
     folder = weights_folder(path)
     if is_huggingface(folder):
         model = _load_huggingface(folder)
