@@ -1,6 +1,4 @@
-"""Where the panels stand: in the order of a reader's questions, on a telephone as on a large screen, with
-room for what is written in them.
-"""
+"""Where the panels stand: in the order of a reader's questions on every screen, with room for their words."""
 
 from __future__ import annotations
 

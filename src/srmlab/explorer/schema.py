@@ -59,7 +59,6 @@ class TraceRequest(Question):
 
 
 class InterveneRequest(Question):
-    intervention: Intervened
     each: Annotated[bool, Field(description="also run every ablation alone")] = False
 
 

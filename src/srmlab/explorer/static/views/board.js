@@ -81,8 +81,12 @@ export const board = {
         .slice(0, 8);
     }
 
-    // Which switches are on, for a picture without them.
-    const said = (width) => wrapped(describe(ctx.intervention()), width, { size: 10 });
+    // Which switches are on, for a picture without them: two lines, whose room is always there, so that nothing
+    // moves below when an edge is cut. The bar lists the rest.
+    const said = (width) => {
+      const lines = wrapped(describe(ctx.intervention()), width - 12, { size: 10 });
+      return lines.length > 2 ? [lines[0], `${lines[1]} …`] : lines;
+    };
 
     return {
       update() {
@@ -102,7 +106,7 @@ export const board = {
               ? "no answer"
               : "…";
       },
-      height: (width) => 216 + 13 * said(width).length,
+      height: () => 242,
       render(pen, width, height, theme) {
         const { outcome, trace } = ctx;
         const token = store.get("token");
