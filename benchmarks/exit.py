@@ -20,7 +20,7 @@ import srmlab
 from srmlab.models import Exit, LanguageModel
 from srmlab.training.run_text import open_text
 
-TOLERANCES = (0.02, 0.05, 0.075, 0.1, 0.125, 0.15, 0.2)
+TOLERANCES = (0.02, 0.05, 0.075, 0.1, 0.125, 0.14, 0.15, 0.2)
 PROMPT = 32
 ALLOWED = 0.01  # nats of loss
 
