@@ -230,6 +230,15 @@ def test_the_model_of_a_checkpoint_is_the_running_mean(sudokus, tmp_path):
     assert (last.low[0].qkv.weight - initial.low[0].qkv.weight).abs().max() > 1e-2
 
 
+def test_a_running_mean_begins_with_the_weights_that_a_run_begins_with(sudokus, tmp_path):
+    train(segments_config(), TRM, sudokus, tmp_path / "first", show=False)
+    config = segments_config(ema=0.999999, lr=1e-9)
+    train(config, None, sudokus, tmp_path / "second", init_from=tmp_path / "first", show=False)
+    first, second = (srmlab.load(tmp_path / name) for name in ("first", "second"))
+    for name, weight in first.named_parameters():
+        torch.testing.assert_close(second.get_parameter(name), weight, atol=1e-6, rtol=0)
+
+
 def test_without_end_a_step_that_is_not_finite_is_skipped_and_its_puzzles_are_left(
     sudokus, tmp_path, monkeypatch
 ):

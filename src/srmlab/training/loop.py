@@ -233,6 +233,7 @@ class Trainer:
             self.data_offset = about["data_offset"]
         elif self.plan.init_from is not None:
             load_tensors(self.plan.init_from.path, model_tensors(self.model))
+            self.objective.restore(self.objective.state())  # a running mean of weights begins with these
         if self.log is not None:
             self.log.cut(self.step, keep_events=keep_events)
 
