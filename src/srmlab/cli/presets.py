@@ -98,7 +98,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         paper = f"{row['paper'] or '–'}{'*' if row['name'] == SLIP else ''}"
         flops = row["training_flops_per_token"] / 1e9
         gigaflops = f"{flops:.3g}" if flops >= 0.01 else f"{flops:.4f}"
-        sizes = srmlab.preset(row["name"]).sizes
+        sizes = srmlab.config_from_dict({"architecture": row["architecture"], **row["config"]}).sizes
         width = sizes.stream_width or sizes.width
         shape = (str(sizes.streams), str(width), str(sizes.mlp), sizes.order, sizes.depth)
         lines.append((row["name"], *shape, f"{row['parameters']:,}", paper, gigaflops))
