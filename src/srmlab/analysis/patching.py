@@ -111,9 +111,7 @@ class PatchGrid(Patched, Result):
             f"Patching the {changed} prompt with the {other} one's state ({self.pairs})",
             f"  metric: {changed} {self.text('before', '.4g')}, {other} {self.text('goal', '.4g')}",
         ]
-        for at in self.ranking[:8]:
-            share, null = self.text("share", "+.1%", at), self.text("null", "+.1%", at)
-            lines.append(f"  {share}  {self.cell(at)}; another {changed} prompt's {null}")
+        lines += self.strongest("+.1%", self.cell)
         by_layer = " ".join(f"{r:.2f}" for r in self.correlation_by_layer)
         r = f"{self.text('correlation')} over {self.change.size} cells"
         lines.append(f"  gradient against exact: r = {r}, by layer {by_layer}")

@@ -73,11 +73,8 @@ class PathGrid(Patched, Result):
         return "; ".join(f"{self.path(at)} {self.text('share', '+.1%', at)}" for at in self.ranking[:3])
 
     def summary(self) -> str:
-        lines = [f"Paths between streams, patched in the {self.into} prompt ({self.pairs})"]
-        for at in self.ranking[:8]:
-            share, null = self.text("share", "+.2%", at), self.text("null", "+.2%", at)
-            lines.append(f"  {share}  {self.path(at)}; another {self.into} prompt's {null}")
-        return "\n".join(lines)
+        title = f"Paths between streams, patched in the {self.into} prompt ({self.pairs})"
+        return "\n".join([title, *self.strongest("+.2%", self.path)])
 
 
 def path_grid(

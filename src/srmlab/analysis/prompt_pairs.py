@@ -43,6 +43,7 @@ class Patched:
     into: Side
     share: ClassVar[Derived[Array]]
     null: ClassVar[Derived[Array]]
+    text: Callable[..., str]  # of a result
 
     @property
     def other(self) -> Side:
@@ -59,6 +60,16 @@ class Patched:
         order = np.argsort(-np.abs(np.nan_to_num(self.share)), axis=None, kind="stable")
         layers, rows, columns = (part.tolist() for part in np.unravel_index(order, self.share.shape))
         return list(zip(layers, rows, columns, strict=True))
+
+    def strongest(self, form: str, name: Callable[[tuple[int, int, int]], str]) -> list[str]:
+        """The eight cells with the greatest share, each beside its null."""
+        known = np.isfinite(self.null).any()
+        beside = f"; another {self.into} prompt's " if known else ""
+        lines = []
+        for at in self.ranking[:8]:
+            null = self.text("null", form, at) if known else ""
+            lines.append(f"  {self.text('share', form, at)}  {name(at)}{beside}{null}")
+        return lines if known else [*lines, "  no null: that takes a second pair, whose state is patched in"]
 
 
 # --- metrics ------------------------------------------------------------------------------------------------
