@@ -101,7 +101,7 @@ def test_a_held_feature_is_an_intervention_like_the_others(model, lexicon, trace
     assert changed.manifest["note"]["intervention"]["holds"] == [{"stream": 1, "feature": used, "value": 0.0}]
     with pytest.raises(UserError, match="feature 99: give one of 0 to 23"):
         session.intervene(tokens, Intervention(holds=(HeldFeature(1, 99),)))
-    with pytest.raises(UserError, match="no dictionary of these weights"):
+    with pytest.raises(UserError, match="no dictionary was learned on these weights"):
         Session(model, TOKENIZER).intervene(tokens, silent)
 
 
@@ -110,7 +110,7 @@ def test_another_checkpoint_has_no_features_of_this_dictionary(model, lexicon):
         Session(model, TOKENIZER, lexicon=lexicon), checkpoints={"early": lambda: tiny_model(depth=3)}
     )
     assert "features" not in session.trace(session.encode("ab"), checkpoint="early").arrays
-    with pytest.raises(UserError, match="no dictionary of these weights"):
+    with pytest.raises(UserError, match="no dictionary was learned on these weights"):
         session.trace(session.encode("ab"), Intervention(holds=(HeldFeature(0, 0),)), checkpoint="early")
 
 

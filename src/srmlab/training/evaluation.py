@@ -100,7 +100,7 @@ def token_losses(model: LanguageModel, batch: Batch, exit: Exit | None = None) -
 
 
 def validation_loss(
-    model: LanguageModel, batches: EvaluationBatches, world: World, interrupted: Callable[[], bool]
+    model: LanguageModel, batches: EvaluationBatches, world: World, *, interrupted: Callable[[], bool]
 ) -> float | None:
     """The mean loss over all processes, batch by batch in turn; None if interrupted.
 

@@ -80,7 +80,7 @@ class Language(Objective):
         limit, spread = max(config.eval_tokens, self.context), config.eval_windows == "spread"
         batches = evaluation_batches(val, self.context, size, limit, self.marks, config.document_mask, spread)
         with self.autocast():
-            loss = validation_loss(self.model, batches, self.world, interrupted)
+            loss = validation_loss(self.model, batches, self.world, interrupted=interrupted)
             if loss is None:
                 return None
             sample = torch.from_numpy(val.read(0, self.context))[None]
