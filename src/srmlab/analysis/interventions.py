@@ -288,7 +288,7 @@ class Intervention:
                 within("token", c.token, tokens)
         if self.holds and dictionary is None:
             raise UserError(
-                "no dictionary was learned on these weights, so no feature can be clamped: srmlab dictionary RUN"
+                "no dictionary was learned on these weights to clamp a feature of: srmlab dictionary RUN"
             )
         for h in self.holds:
             within("stream", h.stream, config.streams)
