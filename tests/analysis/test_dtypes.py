@@ -20,8 +20,8 @@ def test_every_analysis_of_an_srm_works_in(dtype, options, batches):
     model = build(**options).to(dtype)
     found = srmlab.analysis.survey(model, batches)
     assert set(found) == set(available(model))
-    expected = srmlab.analysis.survey(build(**options), batches)
     if dtype == torch.float64:
+        expected = srmlab.analysis.survey(build(**options), batches)
         for name, result in found.items():
             for field in result.axes():
                 ours, theirs = getattr(result, field), getattr(expected[name], field)
