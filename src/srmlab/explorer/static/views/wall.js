@@ -20,7 +20,7 @@ export const wall = {
 
   statistic(trace) {
     const { hub } = hubScores(trace, thresholdOf(trace));
-    return `strongest hub ${percent(Math.max(...hub))}, mean ${percent(mean(hub))}`;
+    return `most-read stream ${percent(Math.max(...hub))}, mean ${percent(mean(hub))}`;
   },
 
   caption(trace) {
@@ -28,7 +28,7 @@ export const wall = {
     const [most, least] = [argmax(hub), argmax(hub.map((value) => -value))];
     const all = mean(wallMaps(trace, "frequency", thresholdOf(trace), 0, trace.T - 1));
     return (
-      `S${most} is the strongest hub: ${percent(hub[most])} of its edges to other streams exceed ` +
+      `S${most} is read most: ${percent(hub[most])} of its edges to other streams exceed ` +
       `${number(thresholdOf(trace))} (S${least}, the weakest: ${percent(hub[least])}). So do ` +
       `${percent(mean(self))} of self-edges and ${percent(all)} of all edges.`
     );
