@@ -80,8 +80,8 @@ class Command(OfText):
     """Largest depth to run the model at; by default twice the trained depth."""
     batch_size: int = 8
     """Windows per batch."""
-    formats: tuple[str, ...] = FORMATS
-    """File formats of the figures."""
+    formats: tuple[str, ...] = ("png", "svg")
+    """File formats of the figures: png, svg, pdf."""
 
     def result(self) -> dict[str, Any] | None:
         with writing(self.out):
@@ -120,7 +120,7 @@ class Command(OfText):
         from srmlab.analysis import ANALYSES
         from srmlab.analysis.null import beside, summary
         from srmlab.analysis.store import Store
-        from srmlab.figures import draw_beside, draw_missing, paths, training_figure
+        from srmlab.figures import draw_missing, paths, training_figure
         from srmlab.training.run_text import place_for
 
         path = self.subject()
@@ -141,10 +141,8 @@ class Command(OfText):
         with world.only_main() as mine:
             if mine:
                 store.finish((*ANALYSES, *EXTRA), notes)
-                for result in results.values():
-                    draw_missing(result, figures, self.formats)
-                for kind in notes:
-                    draw_beside(results[kind], twins[kind], figures, self.formats)
+                for kind, result in results.items():
+                    draw_missing(result, figures, self.formats, twins.get(kind, ()))
                 training_figure(path, figures, self.formats)
         found = {
             kind: store.about(result) | {"figures": [*map(str, paths(kind, figures, self.formats))]}
@@ -336,15 +334,14 @@ class Measuring:
         return found
 
     def keep(self, result: Result) -> None:
-        """Write a result and its figures."""
-        from srmlab.figures import draw_missing, remove_all
+        """Write a result. Figures of an earlier one go; the new ones are drawn when the twins are known."""
+        from srmlab.figures import remove_all
 
         with self.world.only_main() as mine:
             if mine:
                 self.store.save(result)
                 if self.figures is not None:
                     remove_all(result.kind, self.figures)
-                    draw_missing(result, self.figures, self.command.formats)
 
 
 @contextmanager

@@ -40,7 +40,6 @@ __all__ = [
     "FIGURES",
     "FORMATS",
     "draw",
-    "draw_beside",
     "draw_missing",
     "figure_of",
     "figures_of",
@@ -81,20 +80,16 @@ def paths(kind: str, directory: str | Path, formats: Iterable[str] = FORMATS) ->
     return [Path(directory) / f"{name}.{suffix}" for name in figures_of(kind) for suffix in formats]
 
 
-def draw_missing(result: Result, directory: str | Path, formats: Iterable[str] = FORMATS) -> None:
-    """The figures of a result in the formats in which one of them is not there yet."""
-    files = paths(result.kind, directory, formats)
-    if missing := {file.suffix[1:] for file in files if not file.is_file()}:
-        save_all(result, directory, sorted(missing))
-
-
-def draw_beside(
-    result: Result, twins: Sequence[Result], directory: str | Path, formats: Iterable[str] = FORMATS
+def draw_missing(
+    result: Result, directory: str | Path, formats: Iterable[str], twins: Sequence[Result] = ()
 ) -> None:
-    """The figures that have a place for untrained twins, with them."""
+    """The figures of a result that are not there yet; those with a place for untrained twins, with them."""
     for name, function in figures_of(result.kind).items():
-        if "twins" in signature(function).parameters:
-            save(function(result, twins=twins), Path(directory) / name, formats)
+        stem = Path(directory) / name
+        if twins and "twins" in signature(function).parameters:
+            save(function(result, twins=twins), stem, formats)
+        elif missing := [kind for kind in formats if not stem.with_name(f"{name}.{kind}").is_file()]:
+            save(function(result), stem, missing)
 
 
 def remove_all(kind: str, directory: str | Path) -> None:
