@@ -39,7 +39,7 @@ class Command:
     steps: int | None = None
     """Training steps; by default those of the srm-nano recipe."""
     tokens: int = 8192
-    """How many tokens the analyses read."""
+    """How many tokens the analyses read; the loss is measured on four times as many."""
 
     def run(self) -> None:
         from srmlab.cli import run
@@ -75,7 +75,7 @@ class Command:
             ),
             Stage(
                 "How good it is, next to counts of tokens and of pairs of tokens",
-                ("evaluate", str(trained), "--tokens", "32768"),
+                ("evaluate", str(trained), "--tokens", str(4 * self.tokens)),
             ),
             Stage(
                 "Let it write",
