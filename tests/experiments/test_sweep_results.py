@@ -10,6 +10,7 @@ import pytest
 
 from srmlab.errors import UserError
 from srmlab.experiments import Cell, CellResult, Experiment, SweepResult, collect, experiment
+from srmlab.experiments.evidence import below
 from srmlab.experiments.results import Run
 from srmlab.experiments.runs import read_run, read_search, thinned, with_runs_elsewhere
 from srmlab.models import preset
@@ -80,6 +81,21 @@ def test_a_missing_cell_says_nothing():
     found = result(cell("a", 1.0))
     assert found.compare("a", "b") == found.share("a", "b", "c") == found.spread("a") == ""
     assert found.verdict(EXPERIMENT) == ["Not enough runs for a verdict yet."]
+
+
+def test_claims_that_wait_for_a_cell_share_one_line():
+    found = result(cell("a", 1.0, 1.1), cell("b", 2.0, 2.1))
+    judged = replace(
+        EXPERIMENT,
+        verdict=lambda result: [
+            result.claim("first", below, "a", "c"),
+            result.claim("second", below, "a", "b"),
+            result.claim("third", below, "d", "c"),
+        ],
+    )
+    second, waiting = found.verdict(judged)
+    assert second.startswith("“second” ")
+    assert waiting == "Open, because these have not been run (c; d): “first”, “third”."
 
 
 def test_the_other_sentences():

@@ -54,6 +54,7 @@ class Claim:
     text: str
     verdict: Verdict
     because: str  # the number that decides it
+    missing: str = ""  # a cell that it needs and that has not been run
 
     def __str__(self) -> str:
         return f"“{self.text}” {'is ' if self.verdict == 'undecided' else ''}{self.verdict}: {self.because}."

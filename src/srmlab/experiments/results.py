@@ -155,7 +155,7 @@ class SweepResult:
         """The claim with that verdict, if the cells have been run and keep the rules."""
         names = list(cells)
         if missing := [name for name in names if name not in self]:
-            return Claim(text, "undecided", f"{missing[0]} has not been run")
+            return Claim(text, "undecided", f"{missing[0]} has not been run", missing[0])
         if broken := list(dict.fromkeys(breach for name in names for breach in self[name].breaches)):
             return Claim(text, "undecided", f"{', '.join(broken)} ({numbers})")
         return Claim(text, verdict, numbers)
@@ -251,6 +251,9 @@ class SweepResult:
         margin = ""
         if experiment.margin is not None:
             margin = f"; within ±{experiment.margin:g} nats, the margin named beforehand, they count as none"
+        unit = "Training, validation and paper are losses in nats per token (the paper's on OpenWebText)"
+        if experiment.puzzles:
+            unit = "Training and validation are losses in nats per cell, validation after the last segment"
         lines = [f"# {experiment.name}, {self.scale}", "", experiment.question, ""]
         if experiment.claim:
             lines += [f"The paper: {experiment.claim}", ""]
@@ -265,18 +268,24 @@ class SweepResult:
             ]
         lines += [
             f"{self.finished} of {self.planned} runs, each on {self.tokens:,} tokens of "
-            f"{self.data['source']} ({self.data['vocab_size']} token ids). Training, validation and paper "
-            "are losses in nats per token (the paper's on OpenWebText), ± the standard deviation over seeds; "
-            "tokens, FLOP and time are those of one whole run. Differences are paired by seed, with a 95 % "
-            f"interval{margin}.",
+            f"{self.data['source']} ({self.data['vocab_size']} token ids). {unit}, ± the standard deviation "
+            "over seeds; tokens, FLOP and time are those of one whole run. Differences are paired by seed, "
+            f"with a 95 % interval{margin}.",
             "",
             f"Made by `srmlab sweep {self.experiment} --scale {self.scale}`.",
         ]
         return "\n".join(lines) + "\n"
 
     def verdict(self, experiment: Experiment) -> list[str]:
-        said = [str(line) for line in experiment.verdict(self)]
-        return [line for line in said if line] or ["Not enough runs for a verdict yet."]
+        """What came out, line by line; claims that wait for other cells share the last."""
+        lines = [line for line in experiment.verdict(self) if str(line)]
+        waiting = [line for line in lines if isinstance(line, Claim) and line.missing]
+        said = [str(line) for line in lines if line not in waiting]
+        if waiting:
+            cells = "; ".join(dict.fromkeys(claim.missing for claim in waiting))
+            claims = ", ".join(f"“{claim.text}”" for claim in waiting)
+            said.append(f"Open, because these have not been run ({cells}): {claims}.")
+        return said or ["Not enough runs for a verdict yet."]
 
     # --- on disk ------------------------------------------------------------------------------------------
 
