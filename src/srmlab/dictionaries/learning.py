@@ -70,10 +70,22 @@ def learn(
     output function reads; it and "every" include the post-steps, if there are any. By default there are 8
     features for each dimension of a stream, and an eighth as many as dimensions are in use at once.
     """
-    shared = usual_settings(streams_of(model, "a dictionary"), features, k, activation)
-    dictionary = Dictionary(DictionaryConfig(**shared, points=points_at(model, layers)), seed)
+    dictionary = new_dictionary(model, features, k, layers, activation, seed)
     learn_all(model, batch, [dictionary], steps, lr, patience, dead, progress)
     return dictionary
+
+
+def new_dictionary(
+    model: LanguageModel,
+    features: int | None = None,
+    k: int | None = None,
+    layers: Layers = "last",
+    activation: Activation = "topk",
+    seed: int = 0,
+) -> Dictionary:
+    """One that has learned nothing yet; see `learn`."""
+    shared = usual_settings(streams_of(model, "a dictionary"), features, k, activation)
+    return Dictionary(DictionaryConfig(**shared, points=points_at(model, layers)), seed)
 
 
 def learn_all(
@@ -81,14 +93,14 @@ def learn_all(
     batch: Batches,
     dictionaries: Sequence[Dictionary],
     steps: int,
-    lr: float,
-    patience: int,
-    dead: Dead,
-    progress: Progress | None,
+    lr: float = 2e-3,
+    patience: int = PATIENCE,
+    dead: Dead = "replace",
+    progress: Progress | None = None,
 ) -> None:
-    """Dictionaries or transcoders learn, all from the same passes of the model."""
+    """Dictionaries or transcoders learn, all from the same passes of the model; each as it would alone."""
     learners = [Learner(one.to(model.device), steps, lr, patience, dead) for one in dictionaries]
-    sites = [site for one in dictionaries for site in dict.fromkeys((*one.config.points, *one.writes))]
+    sites = list(dict.fromkeys(site for one in dictionaries for site in (*one.config.points, *one.writes)))
     for step in range(steps):
         values = values_at(model, as_batch(batch(step)).to(model.device), sites)
         left = []

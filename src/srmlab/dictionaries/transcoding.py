@@ -52,14 +52,30 @@ def learn_transcoders(
     With `reach` above 1, features also write into the next levels' calls of their step function. `per_depth`
     learns one for each call instead of one for all, to compare.
     """
+    transcoders = new_transcoders(model, of, features, k, activation, skip, reach, per_depth, seed)
+    learn_all(model, batch, transcoders.members, steps, lr, patience, dead, progress)
+    return transcoders
+
+
+def new_transcoders(
+    model: LanguageModel,
+    of: str = "mlp",
+    features: int | None = None,
+    k: int | None = None,
+    activation: Activation = "topk",
+    skip: bool = False,
+    reach: int = 1,
+    per_depth: bool = False,
+    seed: int = 0,
+) -> Transcoders:
+    """Some that have learned nothing yet; see `learn_transcoders`."""
     shared = usual_settings(streams_of(model, "a transcoder"), features, k, activation)
     if reach > model.depth or (per_depth and reach > 1):
         raise UserError(f"reach = {reach}: give 1 to {model.depth} levels, and 1 with one for each depth")
-    members = [
+    members = (
         Transcoder(TranscoderConfig(**shared, skip=skip, reach=reach, **place), seed + i)
         for i, place in enumerate(places(model, of, per_depth))
-    ]
-    learn_all(model, batch, members, steps, lr, patience, dead, progress)
+    )
     return Transcoders(tuple(members), of)
 
 
