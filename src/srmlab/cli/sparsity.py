@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -63,18 +63,19 @@ class Command(Learning):
         out = self.folder(text, f"sparsity-{'-'.join(self.layers) if of_states else self.of}")
         others = [twin for _, twin in twins(text.model, self.seeds)] if self.twin else []
         held_out = text.batches(self.batch_size, self.eval_tokens)
-        found: dict[str, list[list[AnyQuality]]] = {"found": [], "shuffled": [], "untrained": []}
+        found: dict[str, list[Sequence[AnyQuality]]] = {"found": [], "shuffled": [], "untrained": []}
         with self.display() as display:
             task = display.task("learning", steps * self.seeds * (2 if self.twin else 1), "steps")
             for seed in range(self.seeds):
                 done = steps * seed * (2 if self.twin else 1)
                 learned = self.learned(text.model, text, seed, steps, task, done)
-                found["found"].append([measured(text.model, one, held_out) for one in learned])
-                null = [measured(text.model, one.changed("shuffled"), held_out) for one in learned]
-                found["shuffled"].append(null)
+                null = [one.changed("shuffled") for one in learned]
+                worth = self.measured(text.model, [*learned, *null], held_out)
+                found["found"].append(worth[: len(learned)])
+                found["shuffled"].append(worth[len(learned) :])
                 for twin in others[seed : seed + 1]:
                     learned = self.learned(twin, text, seed, steps, task, done + steps)
-                    found["untrained"].append([measured(twin, one, held_out) for one in learned])
+                    found["untrained"].append(self.measured(twin, learned, held_out))
         what = f"states after {' '.join(self.layers)}" if of_states else f"every step's {self.of}"
         by_entry = {name: list(chain(*zip(*rows, strict=True))) for name, rows in found.items()}
         curve = dictionaries.curve(seeds=self.seeds, of=what, **by_entry)
@@ -123,10 +124,9 @@ class Command(Learning):
         )
         return learned
 
+    def measured(self, model: LanguageModel, learned: list[Any], held_out: Any) -> Sequence[AnyQuality]:
+        from srmlab.dictionaries.quality import qualities
+        from srmlab.dictionaries.transcoder_quality import transcoder_qualities
 
-def measured(model: LanguageModel, learned: Dictionary | Transcoders, held_out: Any) -> AnyQuality:
-    from srmlab import dictionaries
-
-    if isinstance(learned, dictionaries.Transcoders):
-        return dictionaries.transcoder_quality(model, learned, held_out, each=False)
-    return dictionaries.quality(model, learned, held_out)
+        measure = qualities if self.of == "states" else transcoder_qualities
+        return measure(model, learned, held_out)

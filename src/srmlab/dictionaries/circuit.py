@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from srmlab.dictionaries.dictionary import check
-from srmlab.dictionaries.transcoder import Transcoder, Transcoders
+from srmlab.dictionaries.transcoder import Calls, Transcoder, Transcoders
 from srmlab.errors import UserError
 from srmlab.models import HookPoint, LanguageModel
 
@@ -211,11 +211,10 @@ class Linear:
         _, self.clean = self.model.run_with_cache(self.tokens, wanted)
         found, errors = [], []
         self.codes: list[Tensor] = []
+        passes = {id(member): Calls(member) for member in self.transcoders}
         for c, (given, written) in enumerate(zip(self.given, self.written, strict=True)):
-            member, _ = self.member[c]
-            self.codes.append(member.encode(self.clean[given])[0])  # [T, S, F]
-            mine = [self.codes[i] for i in range(c + 1) if self.member[i][0] is member]
-            rebuilt = member.write(mine, self.clean[given][0])
+            codes, rebuilt = passes[id(self.member[c][0])].write(self.clean[given][0])
+            self.codes.append(codes)  # [T, S, F]
             errors.append(self.clean[written][0] - rebuilt)
             t, s, f = self.codes[c].nonzero(as_tuple=True)
             found.append((torch.full_like(t, c), t, s, f, self.codes[c][t, s, f]))

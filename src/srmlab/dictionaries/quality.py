@@ -253,7 +253,18 @@ def quality(
 ) -> Quality:
     """What a dictionary explains, and what the model loses by it. The losses cost 2·(S + 1) unembeddings a
     token; 2·(S + 1) passes if the dictionary is not of the final states alone."""
-    model, points = check(model, dictionary), dictionary.config.points
+    return qualities(model, [dictionary], batches, progress)[0]
+
+
+def qualities(
+    model: LanguageModel,
+    dictionaries: Sequence[Dictionary],
+    batches: Batches,
+    progress: Callable[[int], None] | None = None,
+) -> list[Quality]:
+    """The quality of several dictionaries of the same states, which are read together."""
+    model, points = check(model, dictionaries[0]), dictionaries[0].config.points
+    assert all(check(model, one) and one.config.points == points for one in dictionaries)
     (means,) = capture(model, read_twice(batches), StateSums(model, points), bootstrap=False)
-    sums = QualitySums(model, dictionary.to(model.device), means)
-    return capture(model, batches, sums, progress=progress)[0]
+    sums = [QualitySums(model, one.to(model.device), means) for one in dictionaries]
+    return capture(model, batches, *sums, progress=progress)

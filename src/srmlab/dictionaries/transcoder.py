@@ -78,12 +78,14 @@ class Transcoder(Dictionary):
         away = [(i, levels[call] - levels[i]) for i in range(call + 1)]
         return [(i, d) for i, d in away if i == call or (self.later is not None and d < self.config.reach)]
 
-    def write(self, codes: Sequence[Tensor], given: Tensor) -> Tensor:
-        """The codes […, S, F] of its calls up to one, and what that one reads […, S, D] → what it writes."""
-        call = len(codes) - 1
-        total = self.target + sum(
-            torch.einsum("...sf,sfd->...sd", codes[i], self.direction(d)) for i, d in self.distances(call)
-        )
+    def write(self, codes: Sequence[Tensor | None], given: Tensor) -> Tensor:
+        """The codes […, S, F] of its calls up to one (None of those that no longer write), and what that one
+        reads […, S, D] → what it writes."""
+        total = self.target
+        for i, distance in self.distances(len(codes) - 1):
+            told = codes[i]
+            assert told is not None
+            total = total + torch.einsum("...sf,sfd->...sd", told, self.direction(distance))
         return total if self.skip is None else total + torch.einsum("...sd,sde->...se", given, self.skip)
 
     def _decode(self, codes: Tensor) -> Tensor:
@@ -151,6 +153,25 @@ class Transcoder(Dictionary):
         length = square.sqrt().clamp(min=1e-12)[..., None]
         self.directions.div_(length)
         self.later.div_(length)
+
+
+class Calls:
+    """The calls of a transcoder in one pass of the model, in their order. Codes are kept as long as they are
+    written."""
+
+    def __init__(self, member: Transcoder) -> None:
+        self.member = member
+        self.codes: list[Tensor | None] = []
+
+    def write(self, given: Tensor) -> tuple[Tensor, Tensor]:
+        """What the next call reads […, S, D] → its codes […, S, F], and what it writes."""
+        codes, call = self.member.encode(given), len(self.codes)
+        self.codes.append(codes)
+        written = self.member.write(self.codes, given)
+        if call + 1 < len(self.member.config.levels):
+            later = {i for i, _ in self.member.distances(call + 1)}
+            self.codes = [one if i in later else None for i, one in enumerate(self.codes)]
+        return codes, written
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from srmlab.analysis.interventions import Hook
 from srmlab.analysis.registry import streams_of
 from srmlab.dictionaries.dictionary import Activation
 from srmlab.dictionaries.learning import PATIENCE, Batches, Dead, Progress, learn_all, usual_settings
-from srmlab.dictionaries.transcoder import PARTS, Transcoder, TranscoderConfig, Transcoders
+from srmlab.dictionaries.transcoder import PARTS, Calls, Transcoder, TranscoderConfig, Transcoders
 from srmlab.errors import UserError
 from srmlab.models import Call, HookPoint, LanguageModel
 
@@ -114,23 +114,20 @@ def splice(transcoders: Transcoders, chosen: Mapping[str, Sequence[int]] | None 
 
 
 def _splice_one(member: Transcoder, streams: list[int]) -> list[Hook]:
-    given: list[Tensor] = []  # what the calls of one pass have read so far
-    codes: list[Tensor] = []
+    given: list[Tensor] = []  # what the present call reads
+    calls: list[Calls] = []  # of the present pass
     first = member.config.points[0]
 
     def listen(value: Tensor, hook: HookPoint) -> None:
+        given[:] = [value.float()]
         if hook.name == first:
-            given.clear()
-            codes.clear()
-        given.append(value.float())
-        codes.append(member.encode(value.float()))
+            calls[:] = [Calls(member)]
 
     def put(value: Tensor, _: HookPoint) -> Tensor:
+        written = calls[0].write(given[0])[1]
         value = value.clone()
-        value[:, :, streams] = member.write(codes, given[-1])[:, :, streams].to(value.dtype)
+        value[:, :, streams] = written[:, :, streams].to(value.dtype)
         return value
 
-    return [
-        *((site, listen) for site in member.config.points),
-        *((site, put) for site in member.config.writes),
-    ]
+    points, writes = member.config.points, member.config.writes
+    return [*((site, listen) for site in points), *((site, put) for site in writes)]
