@@ -60,7 +60,6 @@ class Command(RunsModel):
     def result(self) -> dict[str, Any]:
         from srmlab.dictionaries import attribute
         from srmlab.dictionaries.circuit_checks import check_circuit, cut_each, prune
-        from srmlab.explorer.circuit_view import write_circuit_view
         from srmlab.interop.neuronpedia import document
 
         self.check_options()
@@ -85,6 +84,8 @@ class Command(RunsModel):
         )
         write_file(self.out, json.dumps(written, ensure_ascii=False) + "\n")
         if self.view is not None:
+            from srmlab.explorer.circuit_view import write_circuit_view  # imports matplotlib
+
             write_circuit_view(written, self.view)
         told = summary(graph, kept, written, checked, self.out)
         return {"out": str(self.out), "transcoders": str(folder), **found, "summary": told}
@@ -165,14 +166,14 @@ def opened(folder: Path, device: str) -> tuple[Transcoders, dict[str, Features]]
 def found_beside(path: Path, transcoders: Transcoders) -> dict[str, Features]:
     """What their features are, by the text that the model comes with, if it does: a shipped set is small
     enough to be described anew."""
-    from srmlab.dictionaries import features
+    from srmlab.dictionaries.features import features_of
     from srmlab.training.run_text import open_text, text_of
 
     if text_of(path) is None:
         return {}
     text = open_text(path)
-    batches = text.batches(1, DESCRIBED)
-    return {member.config.name: features(text.model, member, batches, EXAMPLES) for member in transcoders}
+    found = features_of(text.model, transcoders, text.batches(1, DESCRIBED), EXAMPLES)
+    return {member.config.name: one for member, one in zip(transcoders, found, strict=True)}
 
 
 def scores(graph: Graph, kept: Any, checked: Any) -> dict[str, Any]:

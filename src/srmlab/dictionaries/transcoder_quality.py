@@ -31,7 +31,7 @@ from srmlab.analysis.replacement import replacing
 from srmlab.analysis.result import Array, Measured, Result, derived
 from srmlab.analysis.states import StateMeans, StateSums
 from srmlab.dictionaries.dictionary import check
-from srmlab.dictionaries.quality import AllReplaced, ReplacedSums, share
+from srmlab.dictionaries.quality import AllReplaced, ReplacedSums, measured_together, share
 from srmlab.dictionaries.transcoder import Calls, Transcoders
 from srmlab.dictionaries.transcoding import splice
 from srmlab.models import LanguageModel
@@ -164,10 +164,13 @@ def transcoder_qualities(
     each: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> list[TranscoderQuality]:
-    """The quality of several sets of transcoders of the same calls, which are read together."""
+    """The quality of several sets of transcoders of the same calls, which are read together; with `each`, of
+    the first also by every step function and stream alone."""
     for member in (member for one in several for member in one):
         check(model, member)
     calls = [site for member in several[0] for site in member.writes]
     (means,) = capture(model, read_twice(batches), StateSums(model, calls), bootstrap=False)
-    sums = [TranscoderSums(model, one.to(model.device), means, each) for one in several]
-    return capture(model, batches, *sums, progress=progress)
+    sums = [
+        TranscoderSums(model, one.to(model.device), means, each and i == 0) for i, one in enumerate(several)
+    ]
+    return measured_together(model, batches, sums, progress)
