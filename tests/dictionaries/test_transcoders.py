@@ -40,7 +40,7 @@ def by_hand(member: Transcoder, given: list[torch.Tensor], call: int, s: int) ->
         before = (given[i][:, :, s] - member.centre[s]) @ member.encoder[s] + member.bias[s]
         kept = before.relu().topk(config.k)
         for place in range(config.k):
-            direction = member.direction(distance)[s][kept.indices[..., place]]
+            direction = member.written()[distance][s][kept.indices[..., place]]
             total += kept.values[..., place, None] * direction
     return total
 

@@ -59,7 +59,7 @@ class Command(RunsModel):
 
     def result(self) -> dict[str, Any]:
         from srmlab.dictionaries import attribute
-        from srmlab.dictionaries.circuit_checks import check_circuit, cut_each, prune
+        from srmlab.dictionaries.circuit_checks import check_circuit, prune
         from srmlab.interop.neuronpedia import document
 
         self.check_options()
@@ -76,9 +76,9 @@ class Command(RunsModel):
             graph = attribute(model, transcoders, tokens, target, self.nodes, task.update)
         kept = prune(graph, self.node_share, self.edge_share)
         checked = check_circuit(model, transcoders, graph, kept) if self.check else None
-        actual = cut_each(model, transcoders, graph, kept) if self.check else {}
         found = scores(graph, kept, checked)
         decode = readable(tokenizer)
+        actual = None if checked is None else checked.each
         written = document(
             graph, kept, decode, features, probability, self.out.stem, path.name, found, actual
         )
@@ -141,15 +141,13 @@ def place_of(text: str, model: Any) -> tuple[int, int, int]:
 
 
 def newest(path: Path) -> Path:
-    """The run's newest transcoders of MLPs; of a shipped model one's own before those it comes with."""
+    """The run's newest transcoders of MLPs."""
+    from srmlab.dictionaries import lexicons_of
     from srmlab.dictionaries.transcoder import CONFIG
-    from srmlab.training.run_text import place_for
 
-    for home in dict.fromkeys((place_for(path, "dictionaries"), path / "dictionaries")):
-        files = sorted(home.glob(f"[!.]*/{CONFIG}"), key=lambda file: file.stat().st_mtime)
-        for file in reversed(files):
-            if json.loads(file.read_text()).get("of") == "mlp":
-                return file.parent
+    for folder in lexicons_of(path, CONFIG):
+        if json.loads((folder / CONFIG).read_text()).get("of") == "mlp":
+            return folder
     raise UserError(f"{path} has no transcoders: `srmlab transcoder` trains them, or give --transcoders DIR")
 
 

@@ -17,6 +17,7 @@ and wrote; nothing is stored, and the same seed gives the same transcoders.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -34,25 +35,14 @@ def learn_transcoders(
     batch: Batches,
     *,
     steps: int,
-    of: str = "mlp",
-    features: int | None = None,
-    k: int | None = None,
-    activation: Activation = "topk",
-    skip: bool = False,
-    reach: int = 1,
-    per_depth: bool = False,
     lr: float = 2e-3,
     patience: int = PATIENCE,
     dead: Dead = "replace",
-    seed: int = 0,
     progress: Progress | None = None,
+    **settings: Any,
 ) -> Transcoders:
-    """Transcoders of a part of every step function: its "mlp", its "attention", or the whole "step".
-
-    With `reach` above 1, features also write into the next levels' calls of their step function. `per_depth`
-    learns one for each call instead of one for all, to compare.
-    """
-    transcoders = new_transcoders(model, of, features, k, activation, skip, reach, per_depth, seed)
+    """Transcoders of a part of every step function, with the settings of `new_transcoders`."""
+    transcoders = new_transcoders(model, **settings)
     learn_all(model, batch, transcoders.members, steps, lr, patience, dead, progress)
     return transcoders
 
@@ -68,7 +58,10 @@ def new_transcoders(
     per_depth: bool = False,
     seed: int = 0,
 ) -> Transcoders:
-    """Some that have learned nothing yet; see `learn_transcoders`."""
+    """Some that have learned nothing yet, of every step function's "mlp", its "attention", or the whole
+    "step". With `reach` above 1, features also write into the next levels' calls of their step function.
+    `per_depth` makes one for each call instead of one for all, to compare.
+    """
     shared = usual_settings(streams_of(model, "a transcoder"), features, k, activation)
     if reach > model.depth or (per_depth and reach > 1):
         raise UserError(f"reach = {reach}: give 1 to {model.depth} levels, and 1 with one for each depth")
