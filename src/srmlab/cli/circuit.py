@@ -179,6 +179,7 @@ def scores(graph: Graph, kept: Any, checked: Any) -> dict[str, Any]:
 
     found: dict[str, Any] = {
         "value": graph.value,
+        "constant": float(graph.constants[0]),
         "replacement": graph.replacement,
         "completeness": graph.completeness,
         "largest_error_of_sums": float(np.abs(graph.completed).max()),
@@ -202,7 +203,8 @@ def summary(graph: Graph, kept: Any, written: dict[str, Any], checked: Any, out:
     nodes = written["nodes"]
     goal = nodes[-1]
     lines = [
-        f"{goal['clerp']}: {graph.value:.3f}, from {len(graph.active):,} active features",
+        f"{goal['clerp']}: {graph.value:.3f}, of which {graph.constants[0]:.3f} is constant; "
+        f"{len(graph.active):,} active features",
         f"  {len(kept.nodes)} nodes and {len(kept.weight)} edges kept; replacement {graph.replacement:.2f}, "
         f"completeness {graph.completeness:.2f}",
     ]
