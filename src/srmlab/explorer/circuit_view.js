@@ -94,8 +94,9 @@ export const view = {
       panel.redraw();
     }
 
-    function layout(width, height) {
-      const [left, right, top, bottom] = [92, 120, 26, 30 + 13 * NAMED.length];
+    function layout(width, height, theme) {
+      const key = wrapped(KEY, width - 16, theme.small);
+      const [left, right, top, bottom] = [92, 120, 26, 18 + 12 * key.length + 13 * NAMED.length];
       const C = INFO.calls.length,
         S = INFO.streams;
       const tall = (height - top - bottom) / S;
@@ -131,10 +132,10 @@ export const view = {
           place.r = Math.min(place.r, w / across / 2.2, tall / down / 2.2);
         });
       }
-      return { left, right, top, columns, tall, places, below: height - bottom };
+      return { left, right, top, columns, tall, places, key, below: height - bottom };
     }
 
-    function frame(pen, width, theme, { left, top, columns, tall, right, below }) {
+    function frame(pen, width, theme, { left, top, columns, tall, right, key, below }) {
       pen.text("tokens", left - 26, 16, { color: theme.dim, size: 9, align: "right" });
       pen.text("streams", width - right + 2, 16, { color: theme.dim, size: 9 });
       INFO.calls.forEach((name, c) => {
@@ -157,21 +158,20 @@ export const view = {
           pen.rect(left, top + s * tall, width - left - right, tall, { fill: theme.faint, opacity: 0.5 });
         pen.text(`S${s}`, width - right + 2, top + (s + 0.5) * tall + 3, { color: theme.dim, size: 9 });
       }
-      const lines = wrapped(KEY, width - 16, theme.small);
-      lines.forEach((line, i) => pen.text(line, 8, below + 16 + 12 * i, theme.small));
+      key.forEach((line, i) => pen.text(line, 8, below + 16 + 12 * i, theme.small));
       NAMED.forEach(({ node, i }, place) => {
         const { stream } = node.srmlab;
         const token = JSON.stringify(GRAPH.metadata.prompt_tokens[node.ctx_idx]);
         const where = `${INFO.calls[Number(node.layer)].replace(".", "")} S${stream} at ${token}`;
         const words = `${place + 1}   ${signed(effect(i))}   ${where}   ${node.clerp}`;
-        pen.text(words, 8, below + 24 + 12 * lines.length + 13 * place, { color: theme.ink, size: 10 });
+        pen.text(words, 8, below + 24 + 12 * key.length + 13 * place, { color: theme.ink, size: 10 });
       });
     }
 
     return {
       height: () => Math.max(360, 46 * INFO.streams) + 13 * NAMED.length,
       render(pen, width, height, theme) {
-        const all = layout(width, height);
+        const all = layout(width, height, theme);
         const { places, left } = all;
         frame(pen, width, theme, all);
         const own = pinned.size ? LINKS.filter((l) => pinned.has(l.from) || pinned.has(l.to)) : LINKS;
