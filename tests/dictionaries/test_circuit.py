@@ -12,7 +12,7 @@ from counting import text
 import srmlab
 import srmlab.dictionaries
 from srmlab.dictionaries import Target, Transcoders, attribute
-from srmlab.dictionaries.circuit import Linear, spread
+from srmlab.dictionaries.circuit import Linear, influence_of
 from srmlab.errors import UserError
 
 PROMPT = text(3)[0, :6].tolist()
@@ -108,7 +108,7 @@ def test_a_feature_can_be_the_target(small, transcoders, graph):
 def test_influence_is_handed_on_and_effects_are_the_sum_over_all_ways():
     """Two features in a row: target ← 1 (3) and ← 0 (1); 1 ← 0 (2) and an error (2). Activations 4 and 5."""
     edges = np.array([[1.0, 3.0, 0.0], [2.0, 0.0, 2.0]])  # nodes: features 0 and 1, an error
-    np.testing.assert_allclose(spread(edges, np.array([1])), [0.25 + 0.75 / 2, 0.75, 0.75 / 2])
+    np.testing.assert_allclose(influence_of(edges, np.array([1])), [0.25 + 0.75 / 2, 0.75, 0.75 / 2])
 
 
 def test_scores_are_shares_and_more_nodes_leave_less_unexplained(small, transcoders, graph):

@@ -11,7 +11,7 @@ import srmlab.dictionaries
 from srmlab.data import as_batch
 from srmlab.dictionaries import Dictionary, DictionaryConfig
 from srmlab.dictionaries.dictionary import largest
-from srmlab.dictionaries.learning import replace, values_at
+from srmlab.dictionaries.learning import learn_all, new_dictionary, replace, values_at
 from srmlab.errors import UserError
 
 
@@ -103,6 +103,19 @@ def test_learning_explains_more_and_more_and_is_the_same_again(small):
     for a, b in zip(one.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=0)
     torch.testing.assert_close(one.directions.norm(dim=-1), torch.ones(4, 64))
+
+
+def test_dictionaries_that_learn_from_the_same_passes_learn_as_each_would_alone(small):
+    kinds = [{"k": 1, "activation": "topk"}, {"k": 4, "activation": "batchtopk"}]
+    alone = [srmlab.dictionaries.learn(small, text, steps=3, features=16, **kind) for kind in kinds]
+    together = [new_dictionary(small, 16, **kind) for kind in kinds]
+    passes = []
+    learn_all(small, lambda step: passes.append(step) or text(step), together, steps=3)
+    assert passes == [0, 1, 2]
+    for one, other in zip(alone, together, strict=True):
+        assert not other.training
+        for name, value in one.state_dict().items():
+            assert torch.equal(value, other.state_dict()[name])
 
 
 def test_learning_leaves_the_model_as_it_was(small):

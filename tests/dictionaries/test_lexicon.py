@@ -72,3 +72,14 @@ def test_the_newest_of_a_run_comes_first_and_an_exports_lie_beside_it(folder, tm
         os.utime(written, (1e9 - age, 1e9 - age))
     assert [found.name for found in lexicons_of(tmp_path / "run")] == ["new", "b", "old"]
     assert lexicons_of(tmp_path / "none") == []
+
+
+def test_ones_own_of_a_shipped_model_come_before_those_it_ships_with(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shipped = srmlab.pretrained.folder()
+    own = tmp_path / f"{shipped.name}-dictionaries" / "own"
+    own.mkdir(parents=True)
+    (own / "dictionary.json").write_text((folder / "dictionary.json").read_text())
+    os.utime(own / "dictionary.json", (0, 0))
+    assert [found.name for found in lexicons_of(shipped)] == ["own", "every-256-4"]
+    assert [found.name for found in lexicons_of(shipped, "transcoders.json")] == ["transcoders-mlp-128-4"]

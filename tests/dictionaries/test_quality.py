@@ -6,12 +6,13 @@ import sys
 import numpy as np
 import pytest
 import torch
+from counting import text
 
 import srmlab
 import srmlab.analysis
 import srmlab.dictionaries
 from srmlab.dictionaries import Dictionary, DictionaryConfig
-from srmlab.dictionaries.quality import QualitySums
+from srmlab.dictionaries.quality import QualitySums, qualities
 from srmlab.errors import UserError
 
 
@@ -115,6 +116,17 @@ def test_packed_documents_are_read_as_if_apart(small, unseen):
     for name in ("explained", "loss", "spliced", "ablated", "all_spliced", "all_ablated"):
         np.testing.assert_allclose(getattr(found[0], name), getattr(found[1], name), atol=1e-5)
     np.testing.assert_array_equal(fired[0], fired[1])
+
+
+@pytest.mark.parametrize("layers", ["last", "every"])
+def test_dictionaries_that_are_measured_together_are_worth_what_each_is_alone(small, unseen, layers):
+    several = [
+        srmlab.dictionaries.learn(small, text, steps=3, features=32, k=k, layers=layers) for k in (1, 3)
+    ]
+    for one, found in zip(several, qualities(small, several, unseen), strict=True):
+        alone = srmlab.dictionaries.quality(small, one, unseen)
+        assert found.summary() == alone.summary()
+        np.testing.assert_array_equal(found.recovered, alone.recovered)
 
 
 def test_a_dictionary_of_another_model_is_refused(small, dictionary, unseen):

@@ -13,6 +13,8 @@ import srmlab.dictionaries
 from srmlab.data import as_batch
 from srmlab.dictionaries import Transcoder, TranscoderConfig, Transcoders
 from srmlab.dictionaries.learning import values_at
+from srmlab.dictionaries.transcoder import Calls
+from srmlab.dictionaries.transcoder_quality import transcoder_qualities
 from srmlab.dictionaries.transcoding import places, splice
 from srmlab.errors import UserError
 
@@ -40,7 +42,7 @@ def by_hand(member: Transcoder, given: list[torch.Tensor], call: int, s: int) ->
         before = (given[i][:, :, s] - member.centre[s]) @ member.encoder[s] + member.bias[s]
         kept = before.relu().topk(config.k)
         for place in range(config.k):
-            direction = member.direction(distance)[s][kept.indices[..., place]]
+            direction = member.written()[distance][s][kept.indices[..., place]]
             total += kept.values[..., place, None] * direction
     return total
 
@@ -117,6 +119,26 @@ def test_they_explain_what_is_written_and_shuffled_features_do_not(small, transc
         assert null.mean_explained < found.mean_explained - 0.2
         assert null.recovered.shape == (0,)
         np.testing.assert_allclose(null.active, found.active)
+
+
+def test_those_that_are_measured_together_are_worth_what_each_is_alone(small, crossing, unseen):
+    several = [crossing, crossing.changed("shuffled")]
+    together = transcoder_qualities(small, several, unseen, each=True)
+    assert [len(one.spliced) for one in together] == [3 * 4, 0]  # each alone, of the first
+    for one, found in zip(several, together, strict=True):
+        alone = srmlab.dictionaries.transcoder_quality(small, one, unseen, each=one is crossing)
+        assert found.summary() == alone.summary()
+        np.testing.assert_array_equal(found.explained, alone.explained)
+
+
+@pytest.mark.parametrize(("which", "kept"), [("transcoders", 0), ("crossing", 2)])
+def test_codes_are_kept_only_as_long_as_they_are_written(small, which, kept, request):
+    member = request.getfixturevalue(which)["A"]
+    _, cache = small.run_with_cache(text(0), list(member.config.points))
+    calls = Calls(member)
+    for site in member.config.points[:2]:
+        calls.write(cache[site])
+    assert len([codes for codes in calls.codes if codes is not None]) == kept
 
 
 def test_replacing_all_is_running_on_what_they_write(small, transcoders, unseen):

@@ -12,7 +12,7 @@ from explorer_subjects import PROMPT, serving, tiny_model
 import srmlab.dictionaries
 from srmlab.data import byte_tokenizer
 from srmlab.dictionaries import Target, attribute
-from srmlab.dictionaries.circuit_checks import cut_each, prune
+from srmlab.dictionaries.circuit_checks import check_circuit, prune
 from srmlab.explorer import frontend, register_view
 from srmlab.explorer.circuit_view import write_circuit_view
 from srmlab.interop.neuronpedia import document
@@ -27,8 +27,8 @@ def view(tmp_path, monkeypatch) -> Path:
     graph = attribute(model, learned, prompt, Target(token=101), nodes=48)
     kept = prune(graph)
     found = document(graph, kept, lambda t: "</script>" if t == prompt[0] else chr(t), probability=0.5)
-    assert cut_each(model, learned, graph, kept)
-    again = document(graph, kept, chr, actual=cut_each(model, learned, graph, kept))
+    checked = check_circuit(model, learned, graph, kept, count=4, draws=1)
+    again = document(graph, kept, chr, actual=checked.each)
     assert any("actual" in node["srmlab"] for node in again["nodes"])
     found["nodes"] = again["nodes"]
     return write_circuit_view(found, tmp_path / "circuit.js")

@@ -59,8 +59,7 @@ class Command(RunsModel):
 
     def result(self) -> dict[str, Any]:
         from srmlab.dictionaries import attribute
-        from srmlab.dictionaries.circuit_checks import check_circuit, cut_each, prune
-        from srmlab.explorer.circuit_view import write_circuit_view
+        from srmlab.dictionaries.circuit_checks import check_circuit, prune
         from srmlab.interop.neuronpedia import document
 
         self.check_options()
@@ -77,14 +76,16 @@ class Command(RunsModel):
             graph = attribute(model, transcoders, tokens, target, self.nodes, task.update)
         kept = prune(graph, self.node_share, self.edge_share)
         checked = check_circuit(model, transcoders, graph, kept) if self.check else None
-        actual = cut_each(model, transcoders, graph, kept) if self.check else {}
         found = scores(graph, kept, checked)
         decode = readable(tokenizer)
+        actual = None if checked is None else checked.each
         written = document(
             graph, kept, decode, features, probability, self.out.stem, path.name, found, actual
         )
         write_file(self.out, json.dumps(written, ensure_ascii=False) + "\n")
         if self.view is not None:
+            from srmlab.explorer.circuit_view import write_circuit_view  # imports matplotlib
+
             write_circuit_view(written, self.view)
         told = summary(graph, kept, written, checked, self.out)
         return {"out": str(self.out), "transcoders": str(folder), **found, "summary": told}
@@ -140,15 +141,13 @@ def place_of(text: str, model: Any) -> tuple[int, int, int]:
 
 
 def newest(path: Path) -> Path:
-    """The run's newest transcoders of MLPs; of a shipped model one's own before those it comes with."""
+    """The run's newest transcoders of MLPs."""
+    from srmlab.dictionaries import lexicons_of
     from srmlab.dictionaries.transcoder import CONFIG
-    from srmlab.training.run_text import place_for
 
-    for home in dict.fromkeys((place_for(path, "dictionaries"), path / "dictionaries")):
-        files = sorted(home.glob(f"[!.]*/{CONFIG}"), key=lambda file: file.stat().st_mtime)
-        for file in reversed(files):
-            if json.loads(file.read_text()).get("of") == "mlp":
-                return file.parent
+    for folder in lexicons_of(path, CONFIG):
+        if json.loads((folder / CONFIG).read_text()).get("of") == "mlp":
+            return folder
     raise UserError(f"{path} has no transcoders: `srmlab transcoder` trains them, or give --transcoders DIR")
 
 
@@ -165,14 +164,14 @@ def opened(folder: Path, device: str) -> tuple[Transcoders, dict[str, Features]]
 def found_beside(path: Path, transcoders: Transcoders) -> dict[str, Features]:
     """What their features are, by the text that the model comes with, if it does: a shipped set is small
     enough to be described anew."""
-    from srmlab.dictionaries import features
+    from srmlab.dictionaries.features import features_of
     from srmlab.training.run_text import open_text, text_of
 
     if text_of(path) is None:
         return {}
     text = open_text(path)
-    batches = text.batches(1, DESCRIBED)
-    return {member.config.name: features(text.model, member, batches, EXAMPLES) for member in transcoders}
+    found = features_of(text.model, transcoders, text.batches(1, DESCRIBED), EXAMPLES)
+    return {member.config.name: one for member, one in zip(transcoders, found, strict=True)}
 
 
 def scores(graph: Graph, kept: Any, checked: Any) -> dict[str, Any]:
@@ -180,6 +179,7 @@ def scores(graph: Graph, kept: Any, checked: Any) -> dict[str, Any]:
 
     found: dict[str, Any] = {
         "value": graph.value,
+        "constant": float(graph.constants[0]),
         "replacement": graph.replacement,
         "completeness": graph.completeness,
         "largest_error_of_sums": float(np.abs(graph.completed).max()),
@@ -203,7 +203,8 @@ def summary(graph: Graph, kept: Any, written: dict[str, Any], checked: Any, out:
     nodes = written["nodes"]
     goal = nodes[-1]
     lines = [
-        f"{goal['clerp']}: {graph.value:.3f}, from {len(graph.active):,} active features",
+        f"{goal['clerp']}: {graph.value:.3f}, of which {graph.constants[0]:.3f} is constant; "
+        f"{len(graph.active):,} active features",
         f"  {len(kept.nodes)} nodes and {len(kept.weight)} edges kept; replacement {graph.replacement:.2f}, "
         f"completeness {graph.completeness:.2f}",
     ]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,6 +16,7 @@ if TYPE_CHECKING:
     from srmlab.dictionaries import Dictionary, Transcoders
     from srmlab.dictionaries.curve import AnyQuality
     from srmlab.models import LanguageModel
+    from srmlab.progress import Task
     from srmlab.training.run_text import RunText
 
 
@@ -57,26 +61,24 @@ class Command(Learning):
         steps = self.steps(text)
         of_states = self.of == "states"
         out = self.folder(text, f"sparsity-{'-'.join(self.layers) if of_states else self.of}")
-        cells = [(kind, k, seed) for kind in self.activations for k in self.k for seed in range(self.seeds)]
         others = [twin for _, twin in twins(text.model, self.seeds)] if self.twin else []
         held_out = text.batches(self.batch_size, self.eval_tokens)
-        found: dict[str, list[AnyQuality]] = {"found": [], "shuffled": [], "untrained": []}
+        found: dict[str, list[Sequence[AnyQuality]]] = {"found": [], "shuffled": [], "untrained": []}
         with self.display() as display:
-            task = display.task("learning", steps * len(cells) * (2 if self.twin else 1), "steps")
-            done = 0
-            for kind, k, seed in cells:
-                for model in (text.model, *others[seed : seed + 1]):
-                    options = self.options(task, steps, done, f"{kind} k = {k}: ")
-                    options |= {"k": k, "activation": kind, "seed": self.seed + seed}
-                    learned = self.learned(model, text, options)
-                    done += steps
-                    if model is text.model:
-                        found["found"].append(measured(model, learned, held_out))
-                        found["shuffled"].append(measured(model, learned.changed("shuffled"), held_out))
-                    else:
-                        found["untrained"].append(measured(model, learned, held_out))
+            task = display.task("learning", steps * self.seeds * (2 if self.twin else 1), "steps")
+            for seed in range(self.seeds):
+                done = steps * seed * (2 if self.twin else 1)
+                learned = self.learned(text.model, text, seed, steps, task, done)
+                null = [one.changed("shuffled") for one in learned]
+                worth = self.measured(text.model, [*learned, *null], held_out)
+                found["found"].append(worth[: len(learned)])
+                found["shuffled"].append(worth[len(learned) :])
+                for twin in others[seed : seed + 1]:
+                    learned = self.learned(twin, text, seed, steps, task, done + steps)
+                    found["untrained"].append(self.measured(twin, learned, held_out))
         what = f"states after {' '.join(self.layers)}" if of_states else f"every step's {self.of}"
-        curve = dictionaries.curve(seeds=self.seeds, of=what, **found)
+        by_entry = {name: list(chain(*zip(*rows, strict=True))) for name, rows in found.items()}
+        curve = dictionaries.curve(seeds=self.seeds, of=what, **by_entry)
         with sealed_folder(out) as folder:
             curve.save(folder / "sparsity")
             save_all(curve, folder / "figures")
@@ -96,19 +98,35 @@ class Command(Learning):
         }
 
     def learned(
-        self, model: LanguageModel, text: RunText, options: dict[str, Any]
-    ) -> Dictionary | Transcoders:
-        from srmlab import dictionaries
+        self, model: LanguageModel, text: RunText, seed: int, steps: int, task: Task, done: int
+    ) -> list[Dictionary | Transcoders]:
+        """One for every activation and k, all from the same passes of the model."""
+        from srmlab.dictionaries.learning import learn_all, new_dictionary
+        from srmlab.dictionaries.transcoding import new_transcoders
 
-        batch = text.training_batches(self.batch_size, options["seed"]).batch
         if self.of == "states":
-            return dictionaries.learn(model, batch, layers=chosen_layers(self.layers), **options)
-        return dictionaries.learn_transcoders(model, batch, of=self.of, **options)
+            new: Callable[..., Any] = partial(new_dictionary, layers=chosen_layers(self.layers))
+        else:
+            new = partial(new_transcoders, of=self.of)
+        learned = [
+            new(model, features=self.features, k=k, activation=kind, seed=self.seed + seed)
+            for kind in self.activations
+            for k in self.k
+        ]
+        learn_all(
+            model,
+            text.training_batches(self.batch_size, self.seed + seed).batch,
+            [member for one in learned for member in getattr(one, "members", [one])],
+            steps,
+            self.lr,
+            dead=self.dead,
+            progress=lambda now, left: task.update(done + now, f"{left:.1%} unexplained"),
+        )
+        return learned
 
+    def measured(self, model: LanguageModel, learned: list[Any], held_out: Any) -> Sequence[AnyQuality]:
+        from srmlab.dictionaries.quality import qualities
+        from srmlab.dictionaries.transcoder_quality import transcoder_qualities
 
-def measured(model: LanguageModel, learned: Dictionary | Transcoders, held_out: Any) -> AnyQuality:
-    from srmlab import dictionaries
-
-    if isinstance(learned, dictionaries.Transcoders):
-        return dictionaries.transcoder_quality(model, learned, held_out, each=False)
-    return dictionaries.quality(model, learned, held_out)
+        measure = qualities if self.of == "states" else transcoder_qualities
+        return measure(model, learned, held_out)

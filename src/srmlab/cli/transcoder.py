@@ -55,6 +55,8 @@ class Command(LearningOne):
     def learn(self) -> dict[str, Any]:
         from srmlab import dictionaries
         from srmlab.analysis.null import twins
+        from srmlab.dictionaries.features import features_of
+        from srmlab.dictionaries.transcoder_quality import transcoder_qualities
         from srmlab.interop import saelens
 
         if self.saelens:
@@ -65,25 +67,21 @@ class Command(LearningOne):
         with self.display() as display:
             transcoders = self.learned(text, model, steps, display, "learning")
             progress = display.tasks(len(held_out), "batches")
-            measure = partial(dictionaries.transcoder_quality, batches=held_out)
-            found = {
-                "quality": measure(model, transcoders, each=self.each, progress=partial(progress, "quality"))
-            }
-            for how in ("shuffled", "random"):
-                found[how] = measure(
-                    model, transcoders.changed(how), each=False, progress=partial(progress, how)
-                )
+            nulls = ("shuffled", "random")
+            several = [transcoders, *(transcoders.changed(how) for how in nulls)]
+            worth = transcoder_qualities(model, several, held_out, self.each, partial(progress, "quality"))
+            found: dict[str, Any] = dict(zip(("quality", *nulls), worth, strict=True))
             if self.twin:
                 _, twin = next(twins(model, 1))
                 other = self.learned(text, twin, steps, display, "learning on the twin")
-                found["twin"] = measure(twin, other, each=False, progress=partial(progress, "twin"))
-            features = {
-                member.config.name: dictionaries.features(
-                    model, member, held_out, progress=partial(progress, "features")
+                found["twin"] = dictionaries.transcoder_quality(
+                    twin, other, held_out, each=False, progress=partial(progress, "twin")
                 )
-                for member in transcoders
-                if not self.per_depth
-            }
+            features = {}
+            if not self.per_depth:
+                described = features_of(model, transcoders, held_out, progress=partial(progress, "features"))
+                names = (member.config.name for member in transcoders)
+                features = dict(zip(names, described, strict=True))
         self.write(out, transcoders, found, features, readable(text.tokenizer))
         quality = found["quality"]
         return {

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from srmlab.dictionaries.dictionary import check
-from srmlab.dictionaries.transcoder import Transcoder, Transcoders
+from srmlab.dictionaries.transcoder import Calls, Transcoder, Transcoders
 from srmlab.errors import UserError
 from srmlab.models import HookPoint, LanguageModel
 
@@ -103,7 +103,7 @@ class Graph:
     @property
     def influence(self) -> np.ndarray:
         """[nodes] How much of the target's 1 comes through each node."""
-        return spread(self.edges, self.expanded)
+        return influence_of(self.edges, self.expanded)
 
     @property
     def effect(self) -> np.ndarray:
@@ -130,7 +130,7 @@ class Graph:
         return float(1 - (weight * from_errors).sum() / weight.sum())
 
 
-def spread(edges: np.ndarray, expanded: np.ndarray) -> np.ndarray:
+def influence_of(edges: np.ndarray, expanded: np.ndarray) -> np.ndarray:
     """[nodes] The influence of every node, from edges [1 + N, nodes] into the target and N nodes."""
     size = np.abs(edges)
     share = size / np.maximum(size.sum(1, keepdims=True), 1e-30)
@@ -162,7 +162,7 @@ def attribute(
     first, constant = linear.edges([target])
     edges, constants, expanded = first, constant, np.empty(0, dtype=int)
     while len(expanded) < min(nodes, len(linear.active)):
-        influence = spread(edges, expanded)[: len(linear.active)]
+        influence = influence_of(edges, expanded)[: len(linear.active)]
         influence[expanded] = -1
         chosen = np.argsort(-influence, kind="stable")[: min(ROWS, nodes - len(expanded))]
         chosen = chosen[influence[chosen] > 0]
@@ -211,11 +211,10 @@ class Linear:
         _, self.clean = self.model.run_with_cache(self.tokens, wanted)
         found, errors = [], []
         self.codes: list[Tensor] = []
+        passes = {id(member): Calls(member) for member in self.transcoders}
         for c, (given, written) in enumerate(zip(self.given, self.written, strict=True)):
-            member, _ = self.member[c]
-            self.codes.append(member.encode(self.clean[given])[0])  # [T, S, F]
-            mine = [self.codes[i] for i in range(c + 1) if self.member[i][0] is member]
-            rebuilt = member.write(mine, self.clean[given][0])
+            codes, rebuilt = passes[id(self.member[c][0])].write(self.clean[given][0])
+            self.codes.append(codes)  # [T, S, F]
             errors.append(self.clean[written][0] - rebuilt)
             t, s, f = self.codes[c].nonzero(as_tuple=True)
             found.append((torch.full_like(t, c), t, s, f, self.codes[c][t, s, f]))
@@ -324,13 +323,14 @@ class Linear:
         by_feature = torch.zeros(len(own), len(self.active), dtype=own.dtype, device=own.device)
         call, token, stream, feature, activation = self.index
         for j, site in enumerate(self.written):
-            member, at = self.member[j]
+            member, _ = self.member[j]
             constant = constant + torch.einsum("ntsd,sd->n", slopes[site], member.target.detach())
-            for i, distance in member.distances(at):
-                here = call == self.calls_of(member)[i]
-                directions = member.direction(distance)[stream[here], feature[here]].detach()  # [n, D]
+            for writer, directions in self.writers(j):
+                here = call == writer
                 slope = slopes[site][:, token[here], stream[here]]  # [N, n, D]
-                by_feature[:, here] += (slope * directions).sum(-1) * activation[here]
+                by_feature[:, here] += (slope * directions[stream[here], feature[here]]).sum(-1) * activation[
+                    here
+                ]
         for site in self.messages:
             constant = constant + (slopes[site] * self.clean[site]).sum((1, 2, 3))
         if self.first is not None:
@@ -338,5 +338,9 @@ class Linear:
         edges = torch.cat((by_feature, torch.stack(by_error, 1).flatten(1), by_token), 1)
         return edges.double().cpu().numpy(), constant.double().detach().cpu().numpy()
 
-    def calls_of(self, member: Transcoder) -> list[int]:
-        return [c for c, (one, _) in enumerate(self.member) if one is member]
+    def writers(self, call: int) -> list[tuple[int, Tensor]]:
+        """The calls whose features write into a call, and what they write there [S, F, D]."""
+        member, at = self.member[call]
+        mine = [c for c, (one, _) in enumerate(self.member) if one is member]
+        directions = [each.detach() for each in member.written()]
+        return [(mine[i], directions[distance]) for i, distance in member.distances(at)]

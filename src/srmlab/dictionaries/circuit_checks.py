@@ -11,6 +11,7 @@ by one and in sets of the graph's size.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,10 +82,10 @@ class CircuitCheck:
 
     predicted: np.ndarray  # [node] features of the graph with the largest effects, cut one by one
     actual: np.ndarray
-    random_predicted: np.ndarray  # [node] of features drawn from all active ones
-    random_actual: np.ndarray
+    random_actual: np.ndarray  # [node] of features drawn from all active ones
     whole: float  # all features of the graph cut at once
     random_whole: np.ndarray  # [draw] as many others
+    each: dict[int, float]  # of every feature of the graph, cut alone, by its node
 
     @property
     def correlation(self) -> float:
@@ -99,11 +100,6 @@ class CircuitCheck:
         found = [correlation(self.predicted[pick], self.actual[pick]) for pick in picks]
         low, high = np.nanquantile(found, (0.025, 0.975)) if count > 2 else (np.nan, np.nan)
         return float(low), float(high)
-
-    @property
-    def larger(self) -> float:
-        """How many times larger the mean change is than that of features at random."""
-        return float(np.abs(self.actual).mean() / max(np.abs(self.random_actual).mean(), 1e-30))
 
     def summary(self) -> str:
         low, high = self.interval
@@ -129,7 +125,8 @@ def check_circuit(
     count: int = 32,
     draws: int = 16,
 ) -> CircuitCheck:
-    """Cut features, one by one and all of the graph's, beside as many at random."""
+    """Cut the graph's features, one by one and all at once, beside some at random. Predictions are held
+    against the `count` with the largest effects, and as many at random; sets are drawn `draws` times."""
     draw = np.random.default_rng(0)
     linear = Linear(model, transcoders, graph.tokens)
     effect, features = graph.effect, kept.features(graph)
@@ -138,38 +135,32 @@ def check_circuit(
     some = draw.choice(others, min(count, len(others)), replace=False)
     pool = np.setdiff1d(np.arange(len(graph.active)), features)
     sets = [draw.choice(pool, min(len(features), len(pool)), replace=False) for _ in range(draws)]
-    cuts = [*(np.array([n]) for n in (*top, *some)), features, *sets]
-    changes = cut(linear, model, graph, cuts)
-    one, two = len(top), len(top) + len(some)
-    return CircuitCheck(
-        -effect[top], changes[:one], -effect[some], changes[one:two], float(changes[two]), changes[two + 1 :]
-    )
-
-
-def cut_each(model: LanguageModel, transcoders: Transcoders, graph: Graph, kept: Pruned) -> dict[int, float]:
-    """The real change of the target when one feature of the graph is cut, for each of them."""
-    linear, features = Linear(model, transcoders, graph.tokens), kept.features(graph)
-    cuts = [np.array([n]) for n in features]
+    cuts = [*([n] for n in (*features, *some)), features, *sets]
     parts = [cut(linear, model, graph, cuts[i : i + ROWS]) for i in range(0, len(cuts), ROWS)]
-    return dict(zip(features.tolist(), np.concatenate(parts).tolist() if parts else [], strict=True))
+    alone, at_random, (whole, *wholes) = np.split(
+        np.concatenate(parts), np.cumsum((len(features), len(some)))
+    )
+    each = dict(zip(features.tolist(), alone.tolist(), strict=True))
+    actual = np.array([each[n] for n in top.tolist()])
+    return CircuitCheck(-effect[top], actual, at_random, float(whole), np.array(wholes), each)
 
 
 @torch.no_grad()
-def cut(linear: Linear, model: LanguageModel, graph: Graph, cuts: list[np.ndarray]) -> np.ndarray:
+def cut(
+    linear: Linear, model: LanguageModel, graph: Graph, cuts: Sequence[Sequence[int] | np.ndarray]
+) -> np.ndarray:
     """[cut] The change of the target when features (nodes) are cut, all else computed anew."""
-    changes = {
-        site: torch.zeros(len(cuts), *linear.error.shape[1:]).to(linear.error) for site in linear.written
-    }
-    a = graph.active
-    for row, nodes in enumerate(cuts):
-        for n in nodes:
-            member, at = linear.member[a.call[n]]
-            mine = linear.calls_of(member)
-            for later in range(at, len(mine)):
-                for i, distance in member.distances(later):
-                    if i == at:
-                        wrote = member.direction(distance)[a.stream[n], a.feature[n]] * float(a.activation[n])
-                        changes[linear.written[mine[later]]][row, a.token[n], a.stream[n]] -= wrote
+    sizes = [len(nodes) for nodes in cuts]
+    rows = torch.tensor(np.repeat(np.arange(len(cuts)), sizes), device=linear.error.device)
+    nodes = torch.tensor(np.concatenate(cuts), device=linear.error.device)
+    call, token, stream, feature, activation = (part[nodes] for part in linear.index)
+    changes = {}
+    for c, site in enumerate(linear.written):
+        change = changes[site] = linear.error.new_zeros(len(cuts), *linear.error.shape[1:])
+        for writer, directions in linear.writers(c):
+            here = call == writer
+            wrote = directions[stream[here], feature[here]] * activation[here, None]
+            change.index_put_((rows[here], token[here], stream[here]), -wrote, accumulate=True)
 
     def take(value: Tensor, hook: HookPoint) -> Tensor:
         return value + changes[hook.name].to(value)

@@ -71,22 +71,15 @@ class Curve(Result):
             f"Sparsity of dictionaries of {self.of} ({count} seed{'s' * (count > 1)} each; {self.evidence})"
         ]
         for e, (activation, k) in enumerate(zip(self.activations, self.ks, strict=True)):
-            active, explained, recovered, dead, shuffled, untrained = (
-                plus_minus(float(getattr(self, name)[e].mean()), float(self.spread(name)[e]), form)
-                for name, form in (
-                    ("active", ".2f"),
-                    ("explained", ".1%"),
-                    ("recovered", ".1%"),
-                    ("dead", ".1%"),
-                    ("shuffled", ".1%"),
-                    ("untrained", ".1%"),
-                )
-            )
-            beside = f" (untrained {untrained})" if np.isfinite(self.untrained[e]).all() else ""
-            null = f" (shuffled {shuffled})" if np.isfinite(self.shuffled[e]).all() else ""
+
+            def told(name: str, form: str = ".1%", e: int = e) -> str:
+                return plus_minus(float(getattr(self, name)[e].mean()), float(self.spread(name)[e]), form)
+
+            beside = f" (untrained {told('untrained')})" if np.isfinite(self.untrained[e]).all() else ""
+            null = f" (shuffled {told('shuffled')})" if np.isfinite(self.shuffled[e]).all() else ""
             lines.append(
-                f"  {activation} k = {k}: {active} in use, {explained} of variance explained{beside}, "
-                f"{recovered} of the loss recovered{null}, {dead} dead"
+                f"  {activation} k = {k}: {told('active', '.2f')} in use, {told('explained')} of variance "
+                f"explained{beside}, {told('recovered')} of the loss recovered{null}, {told('dead')} dead"
             )
         return "\n".join(lines)
 

@@ -19,7 +19,7 @@ Logits are taken against their mean over the vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -116,10 +116,21 @@ def features(
 ) -> Features:
     """The strongest examples of every feature of a dictionary or transcoder, and the tokens whose logits it
     raises."""
+    return features_of(model, [dictionary], batches, examples, progress)[0]
+
+
+def features_of(
+    model: LanguageModel,
+    dictionaries: Iterable[Dictionary],
+    batches: Batches,
+    examples: int = EXAMPLES,
+    progress: Progress = None,
+) -> list[Features]:
+    """The features of several dictionaries or transcoders, from the same passes of the model."""
     if examples < 1:
         raise UserError(f"examples = {examples}: give 1 or more")
-    search = Search(check(model, dictionary), dictionary.to(model.device), examples)
-    return capture(model, batches, search, progress=progress)[0]
+    searches = [Search(check(model, one), one.to(model.device), examples) for one in dictionaries]
+    return capture(model, batches, *searches, progress=progress)
 
 
 class Search(Accumulator):

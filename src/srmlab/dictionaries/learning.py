@@ -54,26 +54,37 @@ def learn(
     batch: Batches,
     *,
     steps: int,
+    lr: float = 2e-3,
+    patience: int = PATIENCE,
+    dead: Dead = "replace",
+    progress: Progress | None = None,
+    **settings: Any,
+) -> Dictionary:
+    """A dictionary of each stream's states, with the settings of `new_dictionary`.
+
+    `batch` gives the `srmlab.data.Batch` of a step, or its tokens [B, T] alone.
+    """
+    dictionary = new_dictionary(model, **settings)
+    learn_all(model, batch, [dictionary], steps, lr, patience, dead, progress)
+    return dictionary
+
+
+def new_dictionary(
+    model: LanguageModel,
     features: int | None = None,
     k: int | None = None,
     layers: Layers = "last",
-    lr: float = 2e-3,
-    patience: int = PATIENCE,
-    seed: int = 0,
     activation: Activation = "topk",
-    dead: Dead = "replace",
-    progress: Progress | None = None,
+    seed: int = 0,
 ) -> Dictionary:
-    """A dictionary of each stream's states after some layers ("last", "every", or layer numbers).
+    """One that has learned nothing yet, of the states after some layers ("last", "every", or their numbers).
 
-    `batch` gives the `srmlab.data.Batch` of a step, or its tokens [B, T] alone. "last" is the state that the
-    output function reads; it and "every" include the post-steps, if there are any. By default there are 8
-    features for each dimension of a stream, and an eighth as many as dimensions are in use at once.
+    "last" is the state that the output function reads; it and "every" include the post-steps, if there are
+    any. By default there are 8 features for each dimension of a stream, and an eighth as many as dimensions
+    are in use at once.
     """
     shared = usual_settings(streams_of(model, "a dictionary"), features, k, activation)
-    dictionary = Dictionary(DictionaryConfig(**shared, points=points_at(model, layers)), seed)
-    learn_all(model, batch, [dictionary], steps, lr, patience, dead, progress)
-    return dictionary
+    return Dictionary(DictionaryConfig(**shared, points=points_at(model, layers)), seed)
 
 
 def learn_all(
@@ -81,14 +92,14 @@ def learn_all(
     batch: Batches,
     dictionaries: Sequence[Dictionary],
     steps: int,
-    lr: float,
-    patience: int,
-    dead: Dead,
-    progress: Progress | None,
+    lr: float = 2e-3,
+    patience: int = PATIENCE,
+    dead: Dead = "replace",
+    progress: Progress | None = None,
 ) -> None:
-    """Dictionaries or transcoders learn, all from the same passes of the model."""
+    """Dictionaries or transcoders learn, all from the same passes of the model; each as it would alone."""
     learners = [Learner(one.to(model.device), steps, lr, patience, dead) for one in dictionaries]
-    sites = [site for one in dictionaries for site in dict.fromkeys((*one.config.points, *one.writes))]
+    sites = list(dict.fromkeys(site for one in dictionaries for site in (*one.config.points, *one.writes)))
     for step in range(steps):
         values = values_at(model, as_batch(batch(step)).to(model.device), sites)
         left = []
@@ -198,8 +209,7 @@ def values_at(model: LanguageModel, batch: Batch, sites: Sequence[str]) -> dict[
 def settle(dictionary: Dictionary, states: Tensor, targets: Tensor) -> Tensor:
     """Start at the means of the first states and targets [S, N, D]; the targets' variance [S]."""
     dictionary.begin(states, targets)
-    if dictionary.threshold is not None:
-        first_threshold(dictionary, dictionary._activations(states))
+    first_threshold(dictionary, states)
     spread = targets - targets.mean(1)[:, None]
     return spread.square().sum(-1).mean(1).clamp(min=1e-12)
 

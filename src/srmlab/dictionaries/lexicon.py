@@ -19,7 +19,9 @@ from torch import Tensor
 from srmlab.dictionaries.dictionary import CONFIG, Dictionary, check, load
 from srmlab.dictionaries.features import Features
 from srmlab.errors import UserError
+from srmlab.files import sealed
 from srmlab.models import LanguageModel
+from srmlab.training.run_text import place_for
 
 
 @dataclass(frozen=True)
@@ -51,15 +53,20 @@ class Lexicon:
         return features.masked_fill(activations == 0, -1), activations
 
 
-def lexicons_of(path: str | Path) -> list[Path]:
-    """The folders that `srmlab dictionary` wrote for a run, a checkpoint of one, or an export, newest
-    first. They may be of other weights: a run that was trained further, another checkpoint."""
+def lexicons_of(path: str | Path, config: str = CONFIG) -> list[Path]:
+    """The folders that `srmlab dictionary` (or another command, with its `config` file) wrote for a run, a
+    checkpoint of one, or an export, newest first; those that a shipped model comes with last. They may be of
+    other weights: a run that was trained further, another checkpoint."""
     path = Path(path)
-    folders = [path / "dictionaries", path.parent / f"{path.name}-dictionaries"]
+    homes = [
+        place_for(path, "dictionaries"),
+        path / "dictionaries",
+        path.parent / f"{path.name}-dictionaries",
+    ]
     if path.parent.name == "checkpoints":
-        folders.append(path.parent.parent / "dictionaries")
-    found = [file.parent for folder in folders for file in folder.glob(f"[!.]*/{CONFIG}")]
-    return sorted(found, key=lambda folder: (folder / CONFIG).stat().st_mtime, reverse=True)
+        homes.append(path.parent.parent / "dictionaries")
+    found = {file.parent: file.stat().st_mtime for home in homes for file in home.glob(f"[!.]*/{config}")}
+    return sorted(found, key=lambda one: (sealed(path) and path in one.parents, -found[one]))
 
 
 def dictionary_folder(path: str | Path, suits: Callable[[Dictionary], object]) -> Path | None:

@@ -157,6 +157,8 @@ class ReplacedSums(Accumulator):
     learned, or "ablated", by their means; all at once, and each alone.
     """
 
+    beside: ReplacedSums | None = None  # one of the same values, read before it, which has the losses without
+
     def __init__(
         self,
         model: LanguageModel,
@@ -193,12 +195,19 @@ class ReplacedSums(Accumulator):
         self.sums["firing"][:, member] += fired / calls
 
     def end(self, batch: Placed, embedding: Tensor) -> None:
-        self.sums["loss"][:] = self.loss(batch, embedding)
-        for name in ("spliced", "ablated"):
-            self.sums[f"all_{name}"][:] = self.losses_with(name, self.everything, batch, embedding)
-            for i, one in enumerate(self.alone):
-                self.sums[name][:, i] = self.losses_with(name, one, batch, embedding)
+        if self.beside is None:
+            self.sums["loss"][:] = self.loss(batch, embedding)
+            self.replace_all("ablated", batch, embedding)
+        else:
+            for name in ("loss", "all_ablated", *(["ablated"] if self.alone else [])):
+                self.sums[name][:] = self.beside.sums[name]
+        self.replace_all("spliced", batch, embedding)
         super().end(batch, embedding)
+
+    def replace_all(self, how: str, batch: Placed, embedding: Tensor) -> None:
+        self.sums[f"all_{how}"][:] = self.losses_with(how, self.everything, batch, embedding)
+        for i, one in enumerate(self.alone):
+            self.sums[how][:, i] = self.losses_with(how, one, batch, embedding)
 
     def losses_with(self, how: str, replaced: Any, batch: Placed, embedding: Tensor) -> Tensor:
         """[B] The losses with something replaced."""
@@ -230,19 +239,33 @@ class QualitySums(ReplacedSums):
 
     def see(self, name: str, value: Tensor) -> None:
         point, codes = self.sites.index(name), self.dictionary.encode(value)
-        self.z = stream_major(value)  # [S, B, T, D]
-        self.explain(point, value.float(), self.dictionary.decode(codes), codes, point)
+        rebuilt = self.dictionary.decode(codes)
+        self.z, self.rebuilt = stream_major(value), stream_major(rebuilt)  # [S, B, T, D]
+        self.explain(point, value.float(), rebuilt, codes, point)
 
     def losses_with(self, how: str, replaced: list[int], batch: Placed, embedding: Tensor) -> Tensor:
-        replace = self.rebuild if how == "spliced" else self.at_mean
         if self.readout is None:
+            replace = self.rebuild if how == "spliced" else self.at_mean
             return self.loss_under(batch, [(self.sites, replacing(replaced, replace))])
+        instead = self.rebuilt if how == "spliced" else self.at_mean(self.z, self.sites[0])
         change = torch.zeros_like(self.z)  # the output function is linear: no second pass
-        change[replaced] = (replace(self.z, self.sites[0]) - self.z)[replaced]
+        change[replaced] = (instead - self.z)[replaced]
         return self.loss(batch, embedding.float() + self.readout.parts(change).sum(0))
 
     def rebuild(self, z: Tensor, point: str) -> Tensor:  # noqa: ARG002
         return stream_major(self.dictionary(z.float().movedim(0, -2)))
+
+
+def measured_together(
+    model: LanguageModel,
+    batches: Batches,
+    sums: Sequence[ReplacedSums],
+    progress: Callable[[int], None] | None,
+) -> list[Any]:
+    """The results of sums of the same values; the losses without what was learned are found once."""
+    for one in sums[1:]:
+        one.beside = sums[0]
+    return capture(model, batches, *sums, progress=progress)
 
 
 def quality(
@@ -253,7 +276,18 @@ def quality(
 ) -> Quality:
     """What a dictionary explains, and what the model loses by it. The losses cost 2·(S + 1) unembeddings a
     token; 2·(S + 1) passes if the dictionary is not of the final states alone."""
-    model, points = check(model, dictionary), dictionary.config.points
+    return qualities(model, [dictionary], batches, progress)[0]
+
+
+def qualities(
+    model: LanguageModel,
+    dictionaries: Sequence[Dictionary],
+    batches: Batches,
+    progress: Callable[[int], None] | None = None,
+) -> list[Quality]:
+    """The quality of several dictionaries of the same states, which are read together."""
+    model, points = check(model, dictionaries[0]), dictionaries[0].config.points
+    assert all(check(model, one) and one.config.points == points for one in dictionaries)
     (means,) = capture(model, read_twice(batches), StateSums(model, points), bootstrap=False)
-    sums = QualitySums(model, dictionary.to(model.device), means)
-    return capture(model, batches, sums, progress=progress)[0]
+    sums = [QualitySums(model, one.to(model.device), means) for one in dictionaries]
+    return measured_together(model, batches, sums, progress)

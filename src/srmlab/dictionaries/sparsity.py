@@ -40,10 +40,10 @@ def chosen(dictionary: Dictionary, activations: Tensor, width: Tensor) -> tuple[
 
 
 @torch.no_grad()
-def first_threshold(dictionary: Dictionary, activations: Tensor) -> None:
-    """Thresholds at which k features are in use, on average over these activations [S, N, F]."""
+def first_threshold(dictionary: Dictionary, states: Tensor) -> None:
+    """Thresholds, if it has any, at which k features are in use, on average over these states [S, N, D]."""
     if dictionary.threshold is not None:
-        least = kept(activations, dictionary.config.k)
+        least = kept(dictionary._activations(states), dictionary.config.k)
         dictionary.threshold.copy_(least[:, 0].expand_as(dictionary.threshold))
 
 

@@ -43,7 +43,7 @@ from srmlab.analysis.capture import Batches, evidence_of, placed
 from srmlab.analysis.edges import named
 from srmlab.analysis.null import twins as untrained
 from srmlab.analysis.registry import has_patterns
-from srmlab.analysis.result import Array, Axes, Coordinate, Result, derived
+from srmlab.analysis.result import Array, Axes, Coordinate, Result
 from srmlab.dictionaries.auc import auc, auc_draws
 from srmlab.dictionaries.dictionary import Dictionary, check
 from srmlab.dictionaries.switching import (
@@ -109,15 +109,10 @@ class Switches(Result):
         """Switches, with the same edge in several layers counted once."""
         return len({edge[1:] for edge in self.edges})
 
-    @derived("", "share of strong edges")
-    def switching(self) -> float:
-        return len(self.edges) / max(1, self.strong)
-
-    @derived("", "weight, median standard deviation")
-    def varies(self) -> float:
-        """Over the strong edges of layers that see the token."""
-        seen = self.deviation[self.deviation.max((1, 2, 3)) > 1e-6]
-        return float(np.median(seen)) if seen.size else 0.0
+    def median_deviation(self, twins: bool = False) -> float:
+        """Over all edges, strong or not, of layers that see the token; in the model or in its twins."""
+        values = self.twin_deviation if twins else self.deviation
+        return float(np.median(values[values > 0])) if (values > 0).any() else float("nan")
 
     def mean_auc(self, predictor: str) -> float:
         return (
@@ -135,7 +130,11 @@ class Switches(Result):
 
     def summary(self) -> str:
         lines = [f"Switches ({self.evidence})", f"  {self.headline()}"]
-        lines.append(f"  standard deviation above {self.bar:.3f}, the largest of any untrained twin's edge")
+        bar = f"  standard deviation above {self.bar:.3f}, the largest of any untrained twin's edge"
+        if self.twin_deviation.size:
+            own, others = self.median_deviation(), self.median_deviation(twins=True)
+            bar += f"; the median over all edges is {own:.3f}, in twins {others:.3f}"
+        lines.append(bar)
         if not self.edges:
             return "\n".join(lines)
         for name in ("features", "best feature", "deciding feature"):

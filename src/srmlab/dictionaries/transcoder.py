@@ -68,22 +68,20 @@ class Transcoder(Dictionary):
     def writes(self) -> tuple[str, ...]:
         return self.config.writes
 
-    def direction(self, distance: int) -> Tensor:
-        """[S, F, D] What features write so many levels ahead."""
-        return self.directions if distance == 0 or self.later is None else self.later[distance - 1]
-
     def distances(self, call: int) -> list[tuple[int, int]]:
         """The calls that write into a call, itself included, and how many levels away they are."""
         levels = self.config.levels
         away = [(i, levels[call] - levels[i]) for i in range(call + 1)]
         return [(i, d) for i, d in away if i == call or (self.later is not None and d < self.config.reach)]
 
-    def write(self, codes: Sequence[Tensor], given: Tensor) -> Tensor:
-        """The codes […, S, F] of its calls up to one, and what that one reads […, S, D] → what it writes."""
-        call = len(codes) - 1
-        total = self.target + sum(
-            torch.einsum("...sf,sfd->...sd", codes[i], self.direction(d)) for i, d in self.distances(call)
-        )
+    def write(self, codes: Sequence[Tensor | None], given: Tensor) -> Tensor:
+        """The codes […, S, F] of its calls up to one (None of those that no longer write), and what that one
+        reads […, S, D] → what it writes."""
+        total, directions = self.target, self.written()
+        for i, distance in self.distances(len(codes) - 1):
+            told = codes[i]
+            assert told is not None
+            total = total + torch.einsum("...sf,sfd->...sd", told, directions[distance])
         return total if self.skip is None else total + torch.einsum("...sd,sde->...se", given, self.skip)
 
     def _decode(self, codes: Tensor) -> Tensor:
@@ -92,18 +90,16 @@ class Transcoder(Dictionary):
     def directed(self, codes: Tensor) -> Tensor:
         """Codes [S, N, F], call by call, → the sum of what features write [S, N, D]."""
         if self.later is None:
-            return torch.bmm(codes, self.directions)
-        S, N, F = codes.shape
-        calls = len(self.config.levels)
-        by_call = codes.view(S, calls, N // calls, F)
-        total = torch.zeros(S, calls, N // calls, self.config.dim, dtype=codes.dtype, device=codes.device)
-        pairs = [(i, j, d) for j in range(calls) for i, d in self.distances(j)]
-        for distance in sorted({d for _, _, d in pairs}):
-            source = torch.tensor([i for i, _, d in pairs if d == distance], device=codes.device)
-            target = torch.tensor([j for _, j, d in pairs if d == distance], device=codes.device)
-            written = torch.bmm(by_call[:, source].flatten(1, 2), self.direction(distance))
-            total = total.index_add(1, target, written.view(S, len(source), N // calls, -1))
-        return total.view(S, N, -1)
+            return super().directed(codes)
+        by_call, directions = codes.unflatten(1, (len(self.config.levels), -1)).unbind(1), self.written()
+        nothing = codes.new_zeros(())
+        return torch.cat(
+            [
+                sum((by_call[i] @ directions[d] for i, d in self.distances(call)), nothing)
+                for call in range(len(by_call))
+            ],
+            dim=1,
+        )
 
     def rebuild(self, codes: Tensor, states: Tensor) -> Tensor:
         total = self.target[:, None] + self.directed(codes)
@@ -139,7 +135,8 @@ class Transcoder(Dictionary):
             self.later[:, stream, features] = 0
 
     def written(self) -> list[Tensor]:
-        return [self.directions, *(self.later if self.later is not None else ())]
+        """What features write [S, F, D], by how many levels ahead."""
+        return [self.directions, *(() if self.later is None else self.later.unbind())]
 
     @torch.no_grad()
     def normalise(self) -> None:
@@ -151,6 +148,25 @@ class Transcoder(Dictionary):
         length = square.sqrt().clamp(min=1e-12)[..., None]
         self.directions.div_(length)
         self.later.div_(length)
+
+
+class Calls:
+    """The calls of a transcoder in one pass of the model, in their order. Codes are kept as long as they are
+    written."""
+
+    def __init__(self, member: Transcoder) -> None:
+        self.member = member
+        self.codes: list[Tensor | None] = []
+
+    def write(self, given: Tensor) -> tuple[Tensor, Tensor]:
+        """What the next call reads […, S, D] → its codes […, S, F], and what it writes."""
+        codes, call = self.member.encode(given), len(self.codes)
+        self.codes.append(codes)
+        written = self.member.write(self.codes, given)
+        if call + 1 < len(self.member.config.levels):
+            later = {i for i, _ in self.member.distances(call + 1)}
+            self.codes = [one if i in later else None for i, one in enumerate(self.codes)]
+        return codes, written
 
 
 @dataclass(frozen=True)

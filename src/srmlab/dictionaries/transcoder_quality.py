@@ -31,8 +31,8 @@ from srmlab.analysis.replacement import replacing
 from srmlab.analysis.result import Array, Measured, Result, derived
 from srmlab.analysis.states import StateMeans, StateSums
 from srmlab.dictionaries.dictionary import check
-from srmlab.dictionaries.quality import AllReplaced, ReplacedSums, share
-from srmlab.dictionaries.transcoder import Transcoders
+from srmlab.dictionaries.quality import AllReplaced, ReplacedSums, measured_together, share
+from srmlab.dictionaries.transcoder import Calls, Transcoders
 from srmlab.dictionaries.transcoding import splice
 from srmlab.models import LanguageModel
 
@@ -118,7 +118,7 @@ class TranscoderSums(ReplacedSums):
 
     def begin(self, batch: Placed) -> None:
         super().begin(batch)
-        self.codes: list[list[Tensor]] = [[] for _ in self.transcoders]
+        self.passes = [Calls(member) for member in self.transcoders]
         self.given: dict[str, Tensor] = {}
 
     def see(self, name: str, value: Tensor) -> None:
@@ -126,15 +126,9 @@ class TranscoderSums(ReplacedSums):
             if name in member.config.points:
                 self.given[name] = value.float()
             elif name in member.writes:
-                given = self.given[member.config.points[member.writes.index(name)]]
-                self.codes[m].append(member.encode(given))
-                rebuilt = member.write(self.codes[m], given)
-                place, calls = self.calls.index(name), len(member.writes)
-                self.explain(place, value.float(), rebuilt, self.codes[m][-1], m, calls)
-
-    def end(self, batch: Placed, embedding: Tensor) -> None:
-        self.codes = []
-        super().end(batch, embedding)
+                given = self.given.pop(member.config.points[member.writes.index(name)])
+                codes, rebuilt = self.passes[m].write(given)
+                self.explain(self.calls.index(name), value.float(), rebuilt, codes, m, len(member.writes))
 
     def losses_with(
         self,
@@ -160,9 +154,23 @@ def transcoder_quality(
     """What transcoders explain, and what the model loses by them; with `each`, also by every step function
     and stream alone, which costs two passes for each.
     """
-    for member in transcoders:
+    return transcoder_qualities(model, [transcoders], batches, each, progress)[0]
+
+
+def transcoder_qualities(
+    model: LanguageModel,
+    several: Sequence[Transcoders],
+    batches: Batches,
+    each: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> list[TranscoderQuality]:
+    """The quality of several sets of transcoders of the same calls, which are read together; with `each`, of
+    the first also by every step function and stream alone."""
+    for member in (member for one in several for member in one):
         check(model, member)
-    calls = [site for member in transcoders for site in member.writes]
+    calls = [site for member in several[0] for site in member.writes]
     (means,) = capture(model, read_twice(batches), StateSums(model, calls), bootstrap=False)
-    sums = TranscoderSums(model, transcoders.to(model.device), means, each)
-    return capture(model, batches, sums, progress=progress)[0]
+    sums = [
+        TranscoderSums(model, one.to(model.device), means, each and i == 0) for i, one in enumerate(several)
+    ]
+    return measured_together(model, batches, sums, progress)

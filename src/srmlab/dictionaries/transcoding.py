@@ -17,6 +17,7 @@ and wrote; nothing is stored, and the same seed gives the same transcoders.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -24,7 +25,7 @@ from srmlab.analysis.interventions import Hook
 from srmlab.analysis.registry import streams_of
 from srmlab.dictionaries.dictionary import Activation
 from srmlab.dictionaries.learning import PATIENCE, Batches, Dead, Progress, learn_all, usual_settings
-from srmlab.dictionaries.transcoder import PARTS, Transcoder, TranscoderConfig, Transcoders
+from srmlab.dictionaries.transcoder import PARTS, Calls, Transcoder, TranscoderConfig, Transcoders
 from srmlab.errors import UserError
 from srmlab.models import Call, HookPoint, LanguageModel
 
@@ -34,6 +35,20 @@ def learn_transcoders(
     batch: Batches,
     *,
     steps: int,
+    lr: float = 2e-3,
+    patience: int = PATIENCE,
+    dead: Dead = "replace",
+    progress: Progress | None = None,
+    **settings: Any,
+) -> Transcoders:
+    """Transcoders of a part of every step function, with the settings of `new_transcoders`."""
+    transcoders = new_transcoders(model, **settings)
+    learn_all(model, batch, transcoders.members, steps, lr, patience, dead, progress)
+    return transcoders
+
+
+def new_transcoders(
+    model: LanguageModel,
     of: str = "mlp",
     features: int | None = None,
     k: int | None = None,
@@ -41,25 +56,19 @@ def learn_transcoders(
     skip: bool = False,
     reach: int = 1,
     per_depth: bool = False,
-    lr: float = 2e-3,
-    patience: int = PATIENCE,
-    dead: Dead = "replace",
     seed: int = 0,
-    progress: Progress | None = None,
 ) -> Transcoders:
-    """Transcoders of a part of every step function: its "mlp", its "attention", or the whole "step".
-
-    With `reach` above 1, features also write into the next levels' calls of their step function. `per_depth`
-    learns one for each call instead of one for all, to compare.
+    """Some that have learned nothing yet, of every step function's "mlp", its "attention", or the whole
+    "step". With `reach` above 1, features also write into the next levels' calls of their step function.
+    `per_depth` makes one for each call instead of one for all, to compare.
     """
     shared = usual_settings(streams_of(model, "a transcoder"), features, k, activation)
     if reach > model.depth or (per_depth and reach > 1):
         raise UserError(f"reach = {reach}: give 1 to {model.depth} levels, and 1 with one for each depth")
-    members = [
+    members = (
         Transcoder(TranscoderConfig(**shared, skip=skip, reach=reach, **place), seed + i)
         for i, place in enumerate(places(model, of, per_depth))
-    ]
-    learn_all(model, batch, members, steps, lr, patience, dead, progress)
+    )
     return Transcoders(tuple(members), of)
 
 
@@ -98,23 +107,20 @@ def splice(transcoders: Transcoders, chosen: Mapping[str, Sequence[int]] | None 
 
 
 def _splice_one(member: Transcoder, streams: list[int]) -> list[Hook]:
-    given: list[Tensor] = []  # what the calls of one pass have read so far
-    codes: list[Tensor] = []
+    given: list[Tensor] = []  # what the present call reads
+    calls: list[Calls] = []  # of the present pass
     first = member.config.points[0]
 
     def listen(value: Tensor, hook: HookPoint) -> None:
+        given[:] = [value.float()]
         if hook.name == first:
-            given.clear()
-            codes.clear()
-        given.append(value.float())
-        codes.append(member.encode(value.float()))
+            calls[:] = [Calls(member)]
 
     def put(value: Tensor, _: HookPoint) -> Tensor:
+        written = calls[0].write(given[0])[1]
         value = value.clone()
-        value[:, :, streams] = member.write(codes, given[-1])[:, :, streams].to(value.dtype)
+        value[:, :, streams] = written[:, :, streams].to(value.dtype)
         return value
 
-    return [
-        *((site, listen) for site in member.config.points),
-        *((site, put) for site in member.config.writes),
-    ]
+    points, writes = member.config.points, member.config.writes
+    return [*((site, listen) for site in points), *((site, put) for site in writes)]

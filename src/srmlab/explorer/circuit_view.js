@@ -7,16 +7,29 @@ import { wrapped } from "../pen.js";
 const GRAPH = "__GRAPH__";
 const INFO = GRAPH.metadata.srmlab;
 const BY_ID = new Map(GRAPH.nodes.map((node, i) => [node.node_id, i]));
+// What of the target comes by a link: its weight, in units of what it leads to, times what that does to the
+// target. A weight alone is in units of the feature it leads to, and says nothing of the target.
+const passed = ({ target, weight }) => {
+  const { activation, srmlab } = GRAPH.nodes[BY_ID.get(target)];
+  return activation ? (weight * srmlab.effect) / activation : 0;
+};
 const LINKS = GRAPH.links
-  .map(({ source, target, weight }) => ({ from: BY_ID.get(source), to: BY_ID.get(target), weight }))
-  .sort((a, b) => Math.abs(b.weight) - Math.abs(a.weight));
+  .map((link) => ({ from: BY_ID.get(link.source), to: BY_ID.get(link.target), flow: passed(link) }))
+  .sort((a, b) => Math.abs(b.flow) - Math.abs(a.flow));
 const DRAWN = 80; // links shown when nothing is pinned
+const NAMED = GRAPH.nodes // features that are named below the drawing
+  .map((node, i) => ({ node, i }))
+  .filter(({ node }) => node.srmlab.feature !== undefined)
+  .sort((a, b) => Math.abs(b.node.srmlab.effect) - Math.abs(a.node.srmlab.effect))
+  .slice(0, 6);
 const USED = new Set(
   GRAPH.nodes.filter((node) => node.srmlab.stream !== undefined).map(({ layer }) => Number(layer)),
 );
 const KEY =
-  "Columns: layer and step. Circles: tokens; squares: features; hollow: errors. Orange raises the target, blue lowers it.";
+  "Circles: tokens; squares: features; hollow: errors; size: influence. Lines: the 80 by which most of the target passes. " +
+  "Orange raises the target, blue lowers it.";
 const EMPTY = 0.3; // the width of a step without nodes, beside one with some
+const signed = (value) => (value > 0 ? "+" : "−") + Math.abs(value).toFixed(3);
 const exact = (value) => (value === null || value === undefined ? "–" : Number(value).toPrecision(6));
 
 export const view = {
@@ -24,9 +37,10 @@ export const view = {
   title: "Circuit",
   place: "wide",
   needs: ["surprisal"],
-  shows: `What "${GRAPH.nodes.at(-1).clerp}" after "${GRAPH.metadata.prompt}" is made of: features of the steps' transcoders, errors (hollow) and tokens, with the strongest edges.`,
+  shows: `What "${GRAPH.nodes.at(-1).clerp}" after "${GRAPH.metadata.prompt}" is made of: features of the steps' transcoders, errors (hollow) and tokens, with the edges by which most of it passes.`,
   reading:
-    "Orange raises the target, blue lowers it; size is influence. Click pins a node and shows " +
+    "Orange raises the target, blue lowers it; a node is as large as its influence, an edge as wide as " +
+    "what of the target passes by it. Click pins a node and shows " +
     "its own edges, shift-click groups nodes, alt-click cuts them; hover for exact values and " +
     "examples.",
   uses: [],
@@ -80,8 +94,9 @@ export const view = {
       panel.redraw();
     }
 
-    function layout(width, height) {
-      const [left, right, top, bottom] = [92, 120, 26, 30];
+    function layout(width, height, theme) {
+      const key = wrapped(KEY, width - 16, theme.small);
+      const [left, right, top, bottom] = [92, 120, 26, 18 + 12 * key.length + 13 * NAMED.length];
       const C = INFO.calls.length,
         S = INFO.streams;
       const tall = (height - top - bottom) / S;
@@ -96,7 +111,7 @@ export const view = {
         const influence = node.influence ?? 0;
         const r = 2.5 + 5 * Math.sqrt(Math.min(1, influence * 4));
         if (node.feature_type === "logit")
-          return { x: width - right + 14, y: top + (height - top) / 2, r: 6 };
+          return { x: width - right + 14, y: top + (height - top - bottom) / 2, r: 6 };
         if (node.feature_type === "embedding") {
           const T = GRAPH.metadata.prompt_tokens.length;
           return { x: left - 14, y: top + ((node.ctx_idx + 0.5) * (height - top - bottom)) / T, r };
@@ -117,10 +132,12 @@ export const view = {
           place.r = Math.min(place.r, w / across / 2.2, tall / down / 2.2);
         });
       }
-      return { left, right, top, columns, tall, places };
+      return { left, right, top, columns, tall, places, key, below: height - bottom };
     }
 
-    function frame(pen, width, theme, { left, top, columns, tall, right }) {
+    function frame(pen, width, theme, { left, top, columns, tall, right, key, below }) {
+      pen.text("tokens", left - 26, 16, { color: theme.dim, size: 9, align: "right" });
+      pen.text("streams", width - right + 2, 16, { color: theme.dim, size: 9 });
       INFO.calls.forEach((name, c) => {
         const [level, step] = name.split(".");
         const { x, w } = columns[c];
@@ -141,27 +158,32 @@ export const view = {
           pen.rect(left, top + s * tall, width - left - right, tall, { fill: theme.faint, opacity: 0.5 });
         pen.text(`S${s}`, width - right + 2, top + (s + 0.5) * tall + 3, { color: theme.dim, size: 9 });
       }
+      key.forEach((line, i) => pen.text(line, 8, below + 16 + 12 * i, theme.small));
+      NAMED.forEach(({ node, i }, place) => {
+        const { stream } = node.srmlab;
+        const token = JSON.stringify(GRAPH.metadata.prompt_tokens[node.ctx_idx]);
+        const where = `${INFO.calls[Number(node.layer)].replace(".", "")} S${stream} at ${token}`;
+        const words = `${place + 1}   ${signed(effect(i))}   ${where}   ${node.clerp}`;
+        pen.text(words, 8, below + 24 + 12 * key.length + 13 * place, { color: theme.ink, size: 10 });
+      });
     }
 
     return {
-      height: () => Math.max(360, 46 * INFO.streams),
+      height: () => Math.max(360, 46 * INFO.streams) + 13 * NAMED.length,
       render(pen, width, height, theme) {
-        const all = layout(width, height);
+        const all = layout(width, height, theme);
         const { places, left } = all;
         frame(pen, width, theme, all);
-        wrapped(KEY, width - 16, theme.small).forEach((line, i) =>
-          pen.text(line, 8, height - 12 + 12 * i, theme.small),
-        );
         const own = pinned.size ? LINKS.filter((l) => pinned.has(l.from) || pinned.has(l.to)) : LINKS;
-        const most = Math.abs(own[0]?.weight ?? 1);
-        for (const { from, to, weight } of own.slice(0, DRAWN).reverse()) {
+        const most = Math.abs(own[0]?.flow || 1);
+        for (const { from, to, flow } of own.slice(0, DRAWN).reverse()) {
           const [a, b] = [places[from], places[to]];
           const bend = (a.x + b.x) / 2;
-          const share = Math.abs(weight) / most;
+          const share = Math.sqrt(Math.abs(flow) / most); // else the widest leave nothing to see of the others
           pen.path(`M${a.x} ${a.y}C${bend} ${a.y} ${bend} ${b.y} ${b.x} ${b.y}`, {
-            stroke: weight > 0 ? theme.warm : theme.cool,
+            stroke: flow > 0 ? theme.warm : theme.cool,
             width: 0.5 + 3 * share,
-            opacity: cut.has(from) || cut.has(to) ? 0.08 : 0.2 + 0.6 * share,
+            opacity: cut.has(from) || cut.has(to) ? 0.08 : 0.1 + 0.7 * share,
           });
         }
         GRAPH.nodes.forEach((node, i) => {
@@ -191,6 +213,9 @@ export const view = {
                 weight: line ? 400 : 700,
               }),
             );
+          const named = NAMED.findIndex((one) => one.i === i);
+          if (named >= 0)
+            pen.text(String(named + 1), x + r + 2, y - r + 1, { color: theme.ink, size: 10, weight: 700 });
           pen.region({
             x: x - r - 1,
             y: y - r - 1,

@@ -41,7 +41,7 @@ def _deviations(axes: Axes, result: Switches) -> None:
     bins = np.linspace(0, max(float(own.max(initial=0.1)), float(others.max(initial=0.1))), 40).tolist()
     axes.hist(own, bins, density=True, color=BLUE, alpha=0.8, label="strong edges")
     if others.size:
-        axes.hist(others, bins, density=True, color=GREY, alpha=0.6, label="untrained twins")
+        axes.hist(others, bins, density=True, color=GREY, alpha=0.6, label="all edges of untrained twins")
     axes.axvline(result.bar, color=VERMILION, linewidth=0.9, linestyle="--")
     axes.set_title(
         f"{len(result.edges)} of {result.strong} strong edges vary more than any twin's", loc="left"

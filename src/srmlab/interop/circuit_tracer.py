@@ -69,7 +69,7 @@ def write_set(member: Transcoder, stream: int, folder: Path) -> list[str]:
 def write_clt(member: Transcoder, stream: int, folder: Path) -> list[str]:
     weights, calls = plain_weights(member, stream), len(member.config.levels)
     into = {j: dict(member.distances(j)) for j in range(calls)}
-    nothing = torch.zeros_like(member.directions[stream])
+    directions, nothing = member.written(), torch.zeros_like(member.directions[stream])
     files = []
     for i in range(calls):
         encoder = {
@@ -81,7 +81,7 @@ def write_clt(member: Transcoder, stream: int, folder: Path) -> list[str]:
             encoder[f"threshold_{i}"] = weights["threshold"]
         if "W_skip" in weights:
             encoder[f"W_skip_{i}"] = weights["W_skip"].T  # input @ W_skip
-        ahead = [member.direction(into[j][i])[stream] if i in into[j] else nothing for j in range(i, calls)]
+        ahead = [directions[into[j][i]][stream] if i in into[j] else nothing for j in range(i, calls)]
         save_tensors(encoder, folder / f"W_enc_{i}.safetensors")
         save_tensors(
             {f"W_dec_{i}": torch.stack(ahead, 1)}, folder / f"W_dec_{i}.safetensors"
