@@ -41,7 +41,6 @@ def test_a_short_demo_ends_with_a_report_and_a_second_one_keeps_what_is_there(tm
     assert str(report) in told
     assert report.read_text(encoding="utf-8").lstrip().lower().startswith("<!doctype html>")
     assert "bigram" in told
-    assert "on the same tokens bigram counts reach" in report.read_text(encoding="utf-8")
     assert (out / "run" / "analysis").is_dir()
     weights = sorted((out / "run" / "checkpoints").rglob("model*.safetensors"))
     before = [path.read_bytes() for path in weights]
