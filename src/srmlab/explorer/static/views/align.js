@@ -87,6 +87,8 @@ export const align = {
       pen.text(`S${stream}, ${where}`, x, y - 22, { color: theme.ink, size: 11, weight: 600 });
       pen.text(`mean ${number(values.reduce((a, b) => a + b, 0) / values.length, 3)}`, x, y - 8, theme.small);
       if (w > 130) pen.text("over tokens", x + w, y - 8, { ...theme.small, align: "right" });
+      const here = `${w > 130 ? "token " : ""}${token}: ${number(values[token])}`; // the bar in this colour
+      pen.text(here, x + w, y - 22, { ...theme.small, color: theme.mark, align: "right" });
     }
 
     return {
