@@ -114,25 +114,23 @@ def test_streams_may_meet_in_any_way(connection):
 # What is refused
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        (
-            "intervene",
-            {"intervention": {"ablations": [{"stream": 0, "mode": "mean", "first": 0, "last": 0}]}},
-        ),
-        ("intervene", {"intervention": {}}),
-        ("trace", {"intervention": {"cuts": [{"layer": 0, "head": 0, "target": 0, "source": 0}]}}),
-        ("generate", {"intervention": {"holds": [{"stream": 0, "feature": 0}]}}),
-        ("sweep", {}),
-    ],
-)
-def test_what_is_not_defined_is_refused_in_one_line(model, path, body):
-    with serving(Session(model, TOKENIZER)) as address:
-        answer = httpx.post(f"{address}/api/{path}", json={"prompt": PROMPT, **body})
-    assert answer.status_code == 422
-    assert "is defined on streams" in answer.json()["error"]
-    assert "\n" not in answer.json()["error"]
+UNDEFINED = [
+    ("intervene", {"ablations": [{"stream": 0, "mode": "mean", "first": 0, "last": 0}]}),
+    ("intervene", {}),
+    ("trace", {"cuts": [{"layer": 0, "head": 0, "target": 0, "source": 0}]}),
+    ("generate", {"holds": [{"stream": 0, "feature": 0}]}),
+    ("sweep", None),
+]
+
+
+def test_what_is_not_defined_is_refused_in_one_line(model):
+    with serving(Session(model, TOKENIZER)) as address, httpx.Client() as client:
+        for path, intervention in UNDEFINED:
+            more = {} if intervention is None else {"intervention": intervention}
+            answer = client.post(f"{address}/api/{path}", json={"prompt": PROMPT, **more})
+            assert answer.status_code == 422, path
+            assert "is defined on streams" in answer.json()["error"]
+            assert "\n" not in answer.json()["error"]
 
 
 # The page, the report and the notebook

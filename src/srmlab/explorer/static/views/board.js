@@ -30,9 +30,8 @@ export const board = {
     const known = trace.T - (trace.manifest.puzzle ? 0 : 1); // what comes after the last token is not known
     const hits = range(known, (t) => trace.at("lens_ids", last, t, 0) === trace.at("target", t));
     const right = hits.filter(Boolean).length;
-    return known
-      ? `The first choice is right at ${right} of ${known} tokens (${percent(right / known)}).`
-      : "";
+    if (!known) return "After a prompt of 1 token it is not known what comes next.";
+    return `The first choice is right at ${right} of ${known} tokens (${percent(right / known)}).`;
   },
 
   mount(panel, ctx) {
