@@ -50,23 +50,24 @@ export const card = {
       const { stream: s, threshold } = store.state;
       const hubs = hubScores(trace, threshold);
       const isChange = Boolean(trace.pair);
-      const signed = (value, digits) => `${isChange && value > 0 ? "+" : ""}${fine(value, digits)}`;
+      const signed = (value, text) => `${isChange && value > 0 ? "+" : ""}${text}`;
       const list = ranking(trace);
       const rank = list.findIndex((entry) => entry.stream === s);
-      const share = (values) => `${signed(values[s] * 100, 1)} ${isChange ? "points" : "%"}`;
+      const share = (values) =>
+        `${signed(values[s], number(values[s] * 100, 1))} ${isChange ? "points" : "%"}`;
       const of = (values) =>
         `${ordinal(1 + values.filter((value) => value > values[s]).length)} of ${trace.S}`;
       return [
         [
           "is read",
           share(hubs.hub),
-          `of edges to other streams weigh over ${number(threshold)}${isChange ? "" : `; ${of(hubs.hub)}`}`,
+          `of edges to others over ${number(threshold)}${isChange ? "" : `; ${of(hubs.hub)}`}`,
         ],
-        ["reads", share(hubs.incoming), "of edges from other streams do"],
-        ["itself", share(hubs.self), "of edges to itself do"],
+        ["reads", share(hubs.incoming), "of edges from others"],
+        ["itself", share(hubs.self), "of edges to itself"],
         [
           "ablation",
-          signed(list[rank].kl, 3),
+          signed(list[rank].kl, fine(list[rank].kl, 3)),
           isChange ? "bits" : `bits, ${ordinal(rank + 1)} of ${trace.S}`,
         ],
         [
@@ -107,8 +108,9 @@ export const card = {
         facts().forEach(([name, value, about], i) => {
           const y = 44 + i * 17;
           pen.text(name, 0, y, { color: theme.dim, size: 11 });
-          pen.text(value, 64, y, { color: theme.ink, size: 12, weight: 600 });
-          pen.text(about, trace.pair ? 146 : 122, y, theme.small);
+          const style = { color: theme.ink, size: 12, weight: 600 };
+          pen.text(value, 64, y, style);
+          pen.text(about, Math.max(122, 72 + pen.measure(value, style)), y, theme.small);
         });
         curve(pen, width, theme);
         const head = trace.pair

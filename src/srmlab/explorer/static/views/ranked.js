@@ -80,18 +80,18 @@ export const ranked = {
     function bars(pen, width, height, theme) {
       const list = ranking(ctx.trace);
       const { S } = ctx.trace;
-      const left = 38,
+      const { pair } = ctx.trace;
+      const small = { color: theme.dim, size: 9 };
+      const kls = list.map(({ kl }) => kl);
+      const { low, high, values, texts } = axis(Math.min(0, ...kls), Math.max(1e-9, ...kls));
+      const left = Math.max(38, ...texts.map((text) => pen.measure(text, small) + 6)),
         right = 34,
         top = 26,
         bottom = 30,
         w = width - left - right,
         room = height - top - bottom;
-      const { pair } = ctx.trace;
-      const kls = list.map(({ kl }) => kl);
-      const { low, high, values, texts } = axis(Math.min(0, ...kls), Math.max(1e-9, ...kls));
       const bar = w / S;
       const at = (kl) => top + (room * (high - kl)) / (high - low);
-      const small = { color: theme.dim, size: 9 };
       values.forEach((value, i) => {
         pen.path(`M${left} ${at(value)}h${w}`, { stroke: theme.faint });
         pen.text(texts[i], left - 4, at(value) + 3.5, { ...small, align: "right" });
@@ -131,9 +131,11 @@ export const ranked = {
         : settled
           ? `${group().length} together ${fine(effect.joint, 3)} bits, sum of each ${fine(effect.summed, 3)}: ` +
             (effect.joint > effect.summed ? "super-additive" : "sub-additive")
-          : `${half} of ${S} streams make half of the sum; ` +
-            (ctx.client ? "drag over bars to select a group" : `range ${number(ratio, 1)}×`);
-      pen.text(line, left, 12, { color: settled ? theme.ink : theme.dim, size: 10, max: width - left });
+          : `${half} of ${S} streams make half of the sum` +
+            (ctx.client ? "; drag over bars to select a group" : `; range ${number(ratio, 1)}×`);
+      const style = { color: settled ? theme.ink : theme.dim, size: 10 };
+      const fits = settled || pen.measure(line, style) < width - left;
+      pen.text(fits ? line : line.split("; ")[0], left, 12, { ...style, max: width - left });
       pen.text(
         pair ? "Δ bits per token" : "bars: bits per token; line: cumulative share",
         left,
