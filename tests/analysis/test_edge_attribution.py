@@ -59,6 +59,17 @@ def test_what_the_streams_write_adds_up_to_the_logit():
     assert found.nodes.shape == (len(model.points), model.config.streams)
 
 
+@pytest.mark.parametrize("cell", [1, 15])
+def test_on_a_board_all_cells_matter_and_what_the_streams_write_adds_up_to_the_cells_logit(cell):
+    model = srmlab.load("sudoku")
+    board = torch.tensor([3, 1, 4, 2, 1, 2, 3, 1, 1, 1, 1, 3, 5, 3, 2, 4])
+    logits = model(board[None])[0, cell].detach()
+    found = edge_attribution(model, board, cell)
+    assert found.target == int(logits.argmax())
+    assert found.logit == pytest.approx(float(logits.max() - logits.mean()), rel=1e-4)
+    assert float(found.direct.sum()) == pytest.approx(found.logit, rel=1e-4)
+
+
 def test_a_small_change_of_a_weight_changes_the_logit_by_the_edge():
     model = build().double()
     found = edge_attribution(model, TOKENS, LAST)

@@ -47,6 +47,11 @@ def test_the_losses_are_those_of_the_formulas(monkeypatch, chunk):
     assert (found.train_tokens, found.val_tokens) == (3000, 499)
 
 
+def test_of_a_part_of_the_validation_text_it_is_that_parts_loss():
+    train, val = stream(markov(3000, 0)), markov(500, 1)
+    assert reference_losses(train, stream(val), val_tokens=200) == reference_losses(train, stream(val[:200]))
+
+
 def test_more_knowledge_is_less_loss_and_the_best_weight_is_taken(monkeypatch):
     train, val = stream(markov(20_000, 0)), stream(markov(3000, 1))
     found = reference_losses(train, val)

@@ -151,8 +151,7 @@ def test_after_a_refused_prompt_the_views_are_dimmed_and_the_first_tokens_offere
 # Controls
 
 
-def test_the_layer_that_was_chosen_last_holds(watched):
-    page = watched.page
+def test_the_layer_that_was_chosen_last_holds(page):
     first, last = page.get_by_label("First layer"), page.get_by_label("Last layer")
     last.select_option("2")
     first.select_option("4")
@@ -163,8 +162,7 @@ def test_the_layer_that_was_chosen_last_holds(watched):
     assert (first.input_value(), last.input_value()) == ("4", "6")
 
 
-def test_a_slider_and_a_check_box_keep_their_own_keys(watched):
-    page = watched.page
+def test_a_slider_and_a_check_box_keep_their_own_keys(page):
     page.get_by_label("Threshold").focus()
     page.keyboard.press("ArrowRight")
     settle(page)
@@ -180,8 +178,7 @@ def test_a_slider_and_a_check_box_keep_their_own_keys(watched):
     assert page.evaluate("() => explorer.store.get('token')") == 13
 
 
-def test_escape_and_a_click_elsewhere_close_the_export_menu(watched):
-    page = watched.page
+def test_escape_and_a_click_elsewhere_close_the_export_menu(page):
     menu, button = page.locator("#panel-wall .menu"), page.get_by_label("Export Routing wall")
     put(page, big="wall")
     button.click()
@@ -200,8 +197,7 @@ def test_escape_and_a_click_elsewhere_close_the_export_menu(watched):
     assert page.evaluate("() => explorer.store.get('big')") == ""
 
 
-def test_shift_click_selects_tokens_and_no_text(watched):
-    page = watched.page
+def test_shift_click_selects_tokens_and_no_text(page):
     tokens = page.locator("#panel-tokens .token")
     tokens.nth(2).click()
     tokens.nth(9).click(modifiers=["Shift"])
@@ -213,8 +209,7 @@ def test_shift_click_selects_tokens_and_no_text(watched):
 # What the flow and the wall say
 
 
-def test_the_python_of_the_flow_counts_the_arcs_of_the_picture(watched):
-    page = watched.page
+def test_the_python_of_the_flow_counts_the_arcs_of_the_picture(page):
     arcs = page.evaluate("() => explorer.panel('flow').drawn.table().rows.length")
     *lines, last = page.evaluate("() => explorer.panel('flow').drawn.python()").splitlines()
     names: dict = {}
@@ -222,8 +217,7 @@ def test_the_python_of_the_flow_counts_the_arcs_of_the_picture(watched):
     assert len(eval(last, names)[0]) == arcs
 
 
-def test_a_flow_without_arcs_names_no_widest_one(watched):
-    page = watched.page
+def test_a_flow_without_arcs_names_no_widest_one(page):
     put(page, threshold=0.99)
     svg = page.evaluate("() => explorer.panel('flow').svg()")
     assert "no arcs" in svg

@@ -114,25 +114,23 @@ def test_streams_may_meet_in_any_way(connection):
 # What is refused
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        (
-            "intervene",
-            {"intervention": {"ablations": [{"stream": 0, "mode": "mean", "first": 0, "last": 0}]}},
-        ),
-        ("intervene", {"intervention": {}}),
-        ("trace", {"intervention": {"cuts": [{"layer": 0, "head": 0, "target": 0, "source": 0}]}}),
-        ("generate", {"intervention": {"holds": [{"stream": 0, "feature": 0}]}}),
-        ("sweep", {}),
-    ],
-)
-def test_what_is_not_defined_is_refused_in_one_line(model, path, body):
-    with serving(Session(model, TOKENIZER)) as address:
-        answer = httpx.post(f"{address}/api/{path}", json={"prompt": PROMPT, **body})
-    assert answer.status_code == 422
-    assert "is defined on streams" in answer.json()["error"]
-    assert "\n" not in answer.json()["error"]
+UNDEFINED = [
+    ("intervene", {"ablations": [{"stream": 0, "mode": "mean", "first": 0, "last": 0}]}),
+    ("intervene", {}),
+    ("trace", {"cuts": [{"layer": 0, "head": 0, "target": 0, "source": 0}]}),
+    ("generate", {"holds": [{"stream": 0, "feature": 0}]}),
+    ("sweep", None),
+]
+
+
+def test_what_is_not_defined_is_refused_in_one_line(model):
+    with serving(Session(model, TOKENIZER)) as address, httpx.Client() as client:
+        for path, intervention in UNDEFINED:
+            more = {} if intervention is None else {"intervention": intervention}
+            answer = client.post(f"{address}/api/{path}", json={"prompt": PROMPT, **more})
+            assert answer.status_code == 422, path
+            assert "is defined on streams" in answer.json()["error"]
+            assert "\n" not in answer.json()["error"]
 
 
 # The page, the report and the notebook
@@ -147,14 +145,27 @@ def test_the_page_shows_tokens_lens_and_drift_and_no_routing(watch, preset):
         assert page.evaluate("() => explorer.panels.map(({ view }) => view.name)") == [
             "tokens",
             "lens",
+            "board",
             "attention",
             "compare",
             "drift",
         ]
+        assert not page.locator("#panel-board .board").is_visible()  # it has nothing to ablate
+        bars = page.evaluate("() => explorer.panel('board').drawn.table().rows")
+        tops = page.evaluate(
+            "() => Array.from({ length: 5 }, (_, k) => explorer.trace.at("
+            "'lens_logprob', explorer.trace.arrays.lens_ids.shape[0] - 1, 12, k))"
+        )
+        assert [row[1] for row in bars] == pytest.approx(np.exp(tops).tolist())
+        page.locator("#help").click()
+        page.locator("#tour").click()
+        said = page.locator(".tour").inner_text()
+        assert ("2 states side by side" if preset == "hrm-nano" else "one state") in said
+        page.locator(".tour button", has_text="close").click()
         page.locator("#panel-drift").scroll_into_view_if_needed()
         for key in ("a", "h", "ArrowRight", "]", "."):
             page.keyboard.press(key)
-        for view in ("lens", "compare", "drift"):
+        for view in ("lens", "board", "compare", "drift"):
             panel = f"explorer.panel('{view}')"
             for export in (f"{panel}.svg()", f"{panel}.csv()", f"{panel}.drawn.python()"):
                 assert "NaN" not in page.evaluate(f"() => {export}")
@@ -170,7 +181,7 @@ def test_the_report_opens_with_the_same_views(watch, tmp_path, preset):
     path = write_report(open_preset(preset), tmp_path / "report.html")
     page = watch(path.as_uri()).page
     names = page.evaluate("() => explorer.panels.map(({ view }) => view.name)")
-    assert names == ["tokens", "lens", "compare", "drift"]
+    assert names == ["tokens", "lens", "board", "compare", "drift"]
 
 
 def test_a_run_of_any_architecture_can_be_opened(model, tmp_path):

@@ -18,8 +18,8 @@ def test_the_bar_says_what_is_changed_and_what_it_does_and_clears_it(page):
     assert chips == ["✕ S2 mean after L7", "✕ L2 H0 S3←S1"]
     effect = page.locator(".bar .effect").inner_text()
     kl, token = page.evaluate("() => [explorer.outcome.kl, explorer.store.get('token')]")
-    assert f"KL {kl[token]:.3f} bits after token {token}" in effect
-    assert effect.count("“") == 2
+    assert f"KL {kl[token]:.3f} bits after {token} “" in effect
+    assert effect.count("“") == 3
     page.locator(".bar .chips button").first.click()
     assert state(page)["ablated"] == []
     page.locator(".bar button", has_text="clear").click()

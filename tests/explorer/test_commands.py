@@ -18,6 +18,7 @@ import srmlab
 from srmlab import analysis
 from srmlab.cli import main
 from srmlab.data import PrepareConfig, byte_tokenizer, prepare
+from srmlab.errors import Notice
 from srmlab.explorer import Trace, capture
 from srmlab.explorer.opening import open_preset, open_run, saved_results
 from srmlab.explorer.report import write_report
@@ -109,7 +110,12 @@ def test_a_run_opens_with_its_checkpoints_evaluation_text_and_analyses(tmp_path)
     assert session.trace(session.encode("ab"), checkpoint="step-5").manifest["note"]["checkpoint"] == "step-5"
     report = write_report(session, tmp_path / "run" / "report.html", run=tmp_path / "run").read_text()
     assert "validation loss is lowest at step" in report
+    assert "on the same tokens bigram counts reach" in report
     assert "read most" in report
+    (tmp_path / "run/checkpoints/step-10/model.safetensors").write_bytes(b"damaged")
+    with pytest.warns(Notice, match=r"step-10: model.safetensors is damaged") as told:
+        assert list(open_run(tmp_path / "run").checkpoints) == ["step-5", "step-10"]
+    assert len(told) == 1  # said once
 
 
 def test_an_analysis_that_cannot_be_read_is_named_and_the_others_are_shown(tmp_path):

@@ -6,7 +6,7 @@ import re
 from itertools import pairwise
 
 import pytest
-from explorer_pages import settle
+from explorer_pages import VIEWS, picture, put, settle
 from explorer_subjects import PROMPT, serving, tiny_model
 
 from srmlab.data import byte_tokenizer
@@ -66,6 +66,45 @@ def test_the_names_of_many_layers_do_not_overlap(watch, width):
             assert len(places) >= 8
             assert min(b - a for a, b in pairwise(places)) >= 20, view
             assert ">L31</text>" in svg
+
+
+# The words of a picture that are outside of it or lie over one another; tilted ones may touch.
+CROWDED = """(name) => {
+  const panel = explorer.panel(name), [width] = panel.exportSize(), host = document.createElement("div");
+  host.innerHTML = panel.svg();
+  document.body.append(host);
+  const { left } = host.firstElementChild.getBoundingClientRect();
+  const words = [...host.querySelectorAll("text")].filter((text) => text.textContent.trim()).map((text) => {
+    const box = text.getBoundingClientRect();
+    const isTilted = text.hasAttribute("transform");
+    const [l, r, t, b] = [box.left - left, box.right - left, box.top, box.bottom];
+    return { text: text.textContent, isTilted, l, r, t, b };
+  });
+  host.remove();
+  const upright = words.filter(({ isTilted }) => !isTilted);
+  const across = (a, b) => Math.min(a.r, b.r) - Math.max(a.l, b.l);
+  const down = (a, b) => Math.min(a.b, b.b) - Math.max(a.t, b.t);
+  return [
+    ...upright.filter(({ l, r }) => l < -1 || r > width + 1).map(({ text }) => text),
+    ...upright.flatMap((a, i) => upright.slice(i + 1).filter((b) => across(a, b) > 3 && down(a, b) > 5)
+      .map((b) => `${a.text} over ${b.text}`)),
+  ];
+}"""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_no_words_of_a_picture_are_cut_off_or_lie_over_others(page, width):
+    page.set_viewport_size({"width": width, "height": 900})
+    drawn = [view for view in VIEWS if view not in ("tokens", "compare")]
+    crowded = {}
+    for look in ({}, {"ablated": [0], "first": 0, "last": 3, "version": "difference", "align": "update"}):
+        put(page, **look)
+        for view in drawn:
+            picture(page, view)
+            if found := page.evaluate(CROWDED, view):
+                crowded[view, str(look)] = found
+    page.set_viewport_size({"width": 1280, "height": 900})
+    assert not crowded
 
 
 def test_what_is_said_instead_of_a_view_stands_in_its_place(watch, nano_address):

@@ -23,7 +23,7 @@ from srmlab.explorer.leaderboard import leaderboards, read_results
 from srmlab.explorer.report import training_curve, training_sentence, write_report
 from srmlab.explorer.session import Session
 
-VIEWS = [view for view in ALL_VIEWS if view not in ("board", "attention", "paths")]  # which ask a server
+VIEWS = [view for view in ALL_VIEWS if view not in ("attention", "paths")]  # which ask a server
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,9 @@ def report(run, nano):
     }
     batch = torch.arange(64).view(2, 32)
     session.saved["depth"] = {**session.saved["routing"], "kind": "depth", "headline": "loss 5.5"}
-    analysis.depth(session.model, [batch]).save(run / "analysis" / "depth")
+    session.saved["drift"] = {**session.saved["routing"], "kind": "drift", "headline": "late"}
+    for kind in (analysis.depth, analysis.drift):
+        kind(session.model, [batch]).save(run / "analysis" / kind.__name__)
     prompts = ["The streams begin to talk.", "</script><script>alert(1)</script> & more"]
     return write_report(session, run / "report.html", run=run, prompts=prompts)
 
@@ -76,7 +78,7 @@ def test_it_opens_from_a_file_draws_every_view_and_asks_for_nothing(watch, repor
         caption = page.locator(f"#panel-{view} .caption").inner_text()
         assert re.search(r"\d", caption), view
         assert caption.endswith("."), view
-    assert page.locator("#panel-board").count() == 0  # it needs the model
+    assert not page.locator("#panel-board .board").is_visible()  # its switches need the model
     assert page.locator("#training canvas").count() == 1
     assert page.locator(".report .caption").first.inner_text() == (
         "Training loss goes from 7.92 to 0.42 nats per token in 300 steps; validation loss is lowest at step "
@@ -95,6 +97,9 @@ def test_it_opens_from_a_file_draws_every_view_and_asks_for_nothing(watch, repor
 def test_it_is_read_on_a_telephone(watch, report):
     page = watch(report.as_uri(), viewport={"width": 390, "height": 844}).page
     assert page.evaluate("() => document.documentElement.scrollWidth") == 390
+    drift = page.locator(".findings .figure", has=page.locator("[alt^=drift]"))
+    sizes = drift.evaluate("(f) => [f.clientWidth, f.scrollWidth, f.firstChild.naturalWidth]")
+    assert sizes[0] < 390 < sizes[1] == sizes[2]  # as large as it was drawn: it scrolls rather than shrinks
 
 
 def test_in_the_report_traces_are_compared_with_each_other(watch, report):
@@ -146,8 +151,8 @@ def test_the_training_chart_draws_training_and_validation_loss_and_names_them(wa
 def test_a_saved_analysis_has_its_headline_and_its_figure(watch, report):
     page = watch(report.as_uri()).page
     sections = page.locator(".measured section")
-    assert sections.locator("h3").all_inner_texts() == ["routing", "depth"]
-    assert sections.locator("p").all_inner_texts() == ["hubs S1 <b>", "loss 5.5"]
+    assert sections.locator("h3").all_inner_texts() == ["routing", "depth", "drift"]
+    assert sections.locator("p").all_inner_texts() == ["hubs S1 <b>", "loss 5.5", "late"]
     assert sections.nth(0).locator("img").count() == 0  # nothing of it is saved beside the run
     figure = sections.nth(1).locator("img")
     page.wait_for_function("(image) => image.complete", arg=figure.element_handle())
@@ -318,7 +323,7 @@ def test_captions_say_what_the_arrays_hold(watch, tmp_path):
     assert f"norm {norms.max():.1f} after subtracting the mean, against a median of " in said["card"]
     steps = len(change) // 3
     right = trace["lens_target"][steps - 1 : len(change) : steps].astype(float).mean(1)
-    assert f"{right[-1]:.2f} after layer 2." in said["lens"]
+    assert minus(f"{right[-1]:.2f} after layer 2.") in said["lens"]
 
 
 def test_the_caption_of_a_comparison_says_how_far_the_two_are_apart(watch, tmp_path):

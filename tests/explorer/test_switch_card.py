@@ -90,7 +90,7 @@ def test_the_routing_lens_opens_the_card_of_the_chosen_edge(shipped, watch):
             for at in np.ndindex(shipped.switches.weight.shape)
             if at[0] > 0 and shipped.switches.weight[at] < 1 / 8
         )
-        assert "weaker than an even share" in card([int(i) for i in weak])
+        assert "less than an even share" in card([int(i) for i in weak])
         put(page, checkpoint="step-250")  # the result is of the model as it was opened
         settle(page)
         assert not page.locator(".switch-line").is_visible()

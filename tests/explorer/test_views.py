@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from explorer_pages import COLORS, VIEWS, picture, put
@@ -91,6 +93,74 @@ def test_the_stepper_and_drift_say_what_their_numbers_are(page):
     assert "A: 1 − cos " in page.evaluate("() => explorer.panel('drift').svg()")
     put(page, drift="kl")
     assert "A: KL, nats" in page.evaluate("() => explorer.panel('drift').svg()")
+
+
+AXIS = "async (given) => (await import('/lines.js')).axis(...given)"
+
+
+@pytest.mark.parametrize(
+    ("given", "texts"),
+    [
+        ([2.37, 3.57], ["2.0", "2.5", "3.0", "3.5", "4.0"]),
+        ([-0.044, 0.002], ["−0.05", "−0.04", "−0.03", "−0.02", "−0.01", "0.00", "0.01"]),
+        ([0, 1.6e-6], ["0", "5e−7", "1e−6", "1.5e−6", "2e−6"]),
+        ([0.0013, 0.97, True], ["0.001", "0.01", "0.1", "1"]),
+        ([0.26, 2.0, True], ["0.2", "0.5", "1", "2"]),
+    ],
+)
+def test_the_labels_of_an_axis_are_round_and_none_is_there_twice(page, given, texts):
+    found = page.evaluate(AXIS, given)
+    assert found["texts"] == texts
+    assert found["low"] <= given[0] < given[1] <= found["high"]
+
+
+def test_effects_too_small_for_two_digits_keep_a_scale(page):
+    page.evaluate("() => { for (const e of explorer.trace.once('ranking')) e.kl *= 1e-6; }")
+    try:
+        texts = re.findall(r">([^<]*)</text>", page.evaluate("() => explorer.panel('ranked').svg()"))
+        assert sum(bool(re.fullmatch(r"[\d.]+e−\d+", text)) for text in texts) >= 2
+        assert re.search(
+            r"e−\d+ bits per token",
+            page.evaluate("() => explorer.panel('ranked').view.caption(explorer.trace)"),
+        )
+    finally:
+        page.evaluate("() => explorer.trace.memory.delete('ranking')")
+
+
+def test_of_a_difference_the_card_lists_the_largest_changes_of_what_a_stream_writes(page):
+    put(page, ablated=[9], first=0, last=7, stream=3, version="difference")
+    facts = page.evaluate("() => explorer.panel('card').drawn.table().rows")
+    changes = [
+        float(about.split(", ")[1].replace("−", "-")) for name, _, about in facts if name == "largest write"
+    ]
+    assert min(changes) < 0
+    assert [abs(one) for one in changes[:5]] == sorted((abs(one) for one in changes[:5]), reverse=True)
+    assert facts[0][1].endswith(" points")
+    assert "Δ norm" in page.evaluate("() => explorer.panel('card').svg()")
+
+
+def test_the_bars_of_the_paths_add_up_to_the_logit_that_is_said(page):
+    picture(page, "paths")
+    svg = page.evaluate("() => explorer.panel('paths').svg()")
+    logit, *bars = (
+        float(text.replace("−", "-"))
+        for text in [re.search(r"logit (\S+) above", svg)[1], *re.findall(r">(−?\d+\.\d\d)</text>", svg)]
+    )
+    assert len(bars) == 8
+    assert sum(bars) == pytest.approx(logit, abs=0.06)
+    assert "logits" in page.locator("#panel-paths .chips span").inner_text()
+
+
+def test_the_python_of_a_view_is_shown_from_its_first_letter(page):
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.evaluate("() => explorer.panel('wall').showPython()")
+    scrolled = page.evaluate(
+        "() => { const { scrollLeft, scrollTop } = document.querySelector('dialog textarea');"
+        " return [scrollLeft, scrollTop]; }"
+    )
+    page.keyboard.press("Escape")
+    page.set_viewport_size({"width": 1280, "height": 900})
+    assert scrolled == [0, 0]
 
 
 # Show the trace without these arrays, use all of every view that is left, and return their names.

@@ -64,6 +64,14 @@ def test_every_result_with_a_figure_draws_it(results):
         assert results[name].figure().axes
 
 
+def test_places_that_have_names_are_bars_with_them(results):
+    figure = results["routing_controls"].figure()
+    for axes in figure.axes:
+        assert [label.get_text() for label in axes.get_xticklabels()] == ["uniform", "shuffled"]
+        assert len(axes.patches) == 2
+    assert any("loss change: nats" in text for text in texts(figure))
+
+
 def test_figures_are_saved_as_png_svg_and_pdf_with_embedded_fonts(results, tmp_path):
     paths = srmlab.figures.save_all(results["ablation"], tmp_path)
     assert [path.name for path in paths] == ["ablation.png", "ablation.svg", "ablation.pdf"]

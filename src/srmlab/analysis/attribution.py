@@ -65,7 +65,7 @@ class Attribution(Result):
 
     def headline(self) -> str:
         first = ", ".join(f"S{s} {self.centred[s]:+.2f}" for s in self.ranking[:3])
-        return f"logits {first} … of {self.total:+.2f}"
+        return f"{first} … of {self.total:+.2f} logits"
 
     def summary(self) -> str:
         listed = ", ".join(f"S{s} {self.text('centred', '+.3f', (s,))}" for s in self.ranking)

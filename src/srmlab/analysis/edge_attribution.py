@@ -49,7 +49,7 @@ class EdgeAttribution:
     target: int
     logit: float  # above the vocabulary's mean
     edges: Tensor  # [L, H, target, source] at the token itself
-    earlier: Tensor  # [L, H, target, source] the same at all tokens before it, summed
+    earlier: Tensor  # [L, H, target, source] the same summed over earlier tokens; of a board, all other cells
     nodes: Tensor  # [P, S] the state at each point in depth, at the token
     direct: Tensor  # [S] what each stream writes to the logit; adds up to it
 
@@ -69,7 +69,8 @@ def edge_attribution(
     within("token", token, len(tokens))
     if target is not None:
         within("target", target, model.config.vocab_size)
-    tokens = tokens[: token + 1].to(model.device)  # what comes later cannot matter
+    tokens = (tokens[: token + 1] if model.config.causal else tokens).to(model.device)  # what can matter
+    here = token + model.config.puzzle_positions  # a board has places before its cells
     means = means or state_means(model, [tokens[None]])
     whole = model.at_depth(model.depth, model.depth)  # the same weights, with a gradient through all layers
     points = points_of(whole)
@@ -93,12 +94,12 @@ def edge_attribution(
     with torch.no_grad():
         pairs = zip(sites, slopes, strict=False)
         edges = torch.stack([(weights[site] * slope)[0] for site, slope in pairs])  # [L, T, H, S, S]
-        moved = [states[p][0, token] - means.at(p, model.device) for p in points]  # [S, D] each
-        at = torch.stack([slope[0, token] for slope in slopes[len(sites) :]])  # [P, S, D]
+        moved = [states[p][0, here] - means.at(p, model.device) for p in points]  # [S, D] each
+        at = torch.stack([slope[0, here] for slope in slopes[len(sites) :]])  # [P, S, D]
         nodes = torch.linalg.vecdot(torch.stack(moved), at)
         read = Readout(model)
         direction = read.unembedding[target] - read.unembedding.mean(0)
-        direct = read.parts(states[points[-1]][0, token][:, None, None])[:, 0, 0] @ direction
-    earlier = edges[:, :token].sum(1)
+        direct = read.parts(states[points[-1]][0, here][:, None, None])[:, 0, 0] @ direction
+    elsewhere = edges[:, :here].sum(1) + edges[:, here + 1 :].sum(1)
     logit = float(centred.detach())
-    return EdgeAttribution(token, target, logit, edges[:, token], earlier, nodes, direct)
+    return EdgeAttribution(token, target, logit, edges[:, here], elsewhere, nodes, direct)

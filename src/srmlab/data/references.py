@@ -38,9 +38,14 @@ class ReferenceLosses:
 
 
 def reference_losses(
-    train: Tokens, val: Tokens, vocab_size: int | None = None, limit_tokens: int = 100_000_000
+    train: Tokens,
+    val: Tokens,
+    vocab_size: int | None = None,
+    limit_tokens: int = 100_000_000,
+    val_tokens: int | None = None,
 ) -> ReferenceLosses:
-    """Unigram and bigram losses on `val`, counted on (the first `limit_tokens` of) `train`."""
+    """Unigram and bigram losses on (the first `val_tokens` of) `val`, counted on (the first `limit_tokens`
+    of) `train`."""
     vocab = vocab_size or train.vocab_size
     for name, tokens in (("training", train), ("validation", val)):
         if len(tokens) < 2:
@@ -48,7 +53,9 @@ def reference_losses(
                 f"{len(tokens)} {name} tokens hold no pair: prepare more text, or a larger val_fraction"
             )
 
-    val_first, val_second = (np.concatenate(part) for part in zip(*_pairs(val, limit_tokens), strict=True))
+    val_first, val_second = (
+        np.concatenate(part) for part in zip(*_pairs(val, val_tokens or limit_tokens), strict=True)
+    )
     wanted, where = np.unique(val_first * vocab + val_second, return_inverse=True)
     token_counts = np.zeros(vocab, np.int64)
     first_counts = np.zeros(vocab, np.int64)

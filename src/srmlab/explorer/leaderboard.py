@@ -46,4 +46,5 @@ def svg_image(file: Path, alternative: str) -> str:
         content = base64.b64encode(file.read_bytes()).decode()
     except OSError:
         return ""
-    return f'<img class="figure" alt="{escape(alternative)}" src="data:image/svg+xml;base64,{content}">'
+    image = f'<img alt="{escape(alternative)}" src="data:image/svg+xml;base64,{content}">'
+    return f'<div class="figure">{image}</div>'

@@ -261,7 +261,8 @@ def validated_on(record: dict[str, Any]) -> str:
     if "eval_tokens" not in training or training.get("eval_windows") == "spread":
         return ""
     return (
-        f"Validation loss is measured on the first {training['eval_tokens']:,} tokens of the validation text."
+        f"Validation loss is that of the first {training['eval_tokens']:,} tokens of the validation text; "
+        "`srmlab evaluate` reads all of it."
     )
 
 
@@ -278,12 +279,13 @@ def quality(run: str | Path | None, training: dict[str, Any] | None) -> str:
         return ""
     try:
         data = open_tokens(found.data, verify=False)
-        beside = reference_losses(data.train, data.val)
+        part = None if found.training.eval_windows == "spread" else found.training.eval_tokens
+        beside = reference_losses(data.train, data.val, val_tokens=part)
     except (UserError, OSError, KeyError):  # the run was moved, or made elsewhere
         return "The data of this run is not here, so bigram and unigram counts could not be set beside it."
     return (
-        f"The last validation loss is {measured[-1]:.3f}. On the whole validation text bigram counts reach "
-        f"{beside.bigram:.3f} and unigram counts {beside.unigram:.3f}."
+        f"The last is {measured[-1]:.3f}; {'on the same tokens' if part else 'on the whole text'} bigram "
+        f"counts reach {beside.bigram:.3f} and unigram counts {beside.unigram:.3f}."
     )
 
 
@@ -291,9 +293,8 @@ def _findings(findings: Sequence[Finding], drawn: Mapping[str, str]) -> str:
     if not findings:
         return ""
     items = "".join(
-        f"<li><p><strong>{escape(finding.text)}</strong> {escape(finding.sure)}</p>"
-        f"{drawn.get(finding.kind, '')}"
-        f'<p class="caption">{escape(finding.evidence)}</p></li>'
+        f"<li><div><div><p><strong>{escape(finding.text)}</strong> {escape(finding.sure)}</p>"
+        f'<p class="caption">{escape(finding.evidence)}</p></div>{drawn.get(finding.kind, "")}</div></li>'
         for finding in findings
     )
     return f'<h2>What was found</h2><ol class="findings">{items}</ol>'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 import numpy as np
@@ -29,9 +30,11 @@ def _panel(result: Result, name: str, axes: Axes, figure: Figure) -> None:
     described = result.uncertain()[name]
     labels = list(described)
     values = np.asarray(getattr(result, name), dtype=float)
-    axes.set_title(f"{name}: {described.unit}")
+    axes.set_title(textwrap.fill(f"{name.replace('_', ' ')}: {described.unit}", 48))
     if values.ndim == 0:
         bars(axes, [name], result, name, BLUE, width=0.3)
+    elif values.ndim == 1 and isinstance(names := getattr(result, f"{labels[0]}s", None), tuple):
+        bars(axes, list(names), result, name, BLUE, width=0.5)  # places that have names, and no order
     elif values.ndim == 1:
         places: Any = result.places(labels[0], len(values))
         curve(axes, places, result, name, BLUE)

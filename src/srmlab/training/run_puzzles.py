@@ -93,9 +93,11 @@ class RunPuzzles:
 def reads_puzzles(path: str | Path) -> bool:
     """Whether the model of a run, a checkpoint or an export reads puzzles rather than text."""
     try:
-        about = read_json(weights_folder(Path(path)) / "config.json")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Notice)  # whoever opens it says what is wrong
+            about = read_json(weights_folder(Path(path)) / "config.json")
     except UserError:
-        return False  # whoever opens it says what is wrong
+        return False
     return "model" in about and not config_from_dict(about["model"]).causal
 
 

@@ -325,7 +325,7 @@ export class App {
     const percent = (share) => `${number(share * 100, 1)} %`;
     const word = ({ id }) => `“${short(outcome.vocabulary[id], 12)}”`;
     return (
-      `KL ${number(outcome.kl[token], 3)} bits after token ${token} · ` +
+      `KL ${number(outcome.kl[token], 3)} bits ${this.base.place(token)} · ` +
       `top ${word(before)} ${percent(before.before)} → ${word(after)} ${percent(after.after)}`
     );
   }

@@ -91,10 +91,10 @@ export function number(value, digits = 2) {
   return Number(text) === 0 ? text.replace("-", "") : text.replace("-", "−");
 }
 
-// The same on an axis, where a small number keeps digits that count: 0.0012, 3e−6.
-export function fine(value) {
+// The same where a small number keeps digits that count: 0.0012, 3e−6.
+export function fine(value, digits = 2) {
   const size = Math.abs(value);
-  if (!(size > 0 && size < 0.01)) return number(value);
+  if (!(size > 0 && size < 10 ** -digits)) return number(value, digits);
   return size >= 1e-4 ? number(value, 4) : value.toExponential(0).replaceAll("-", "−");
 }
 

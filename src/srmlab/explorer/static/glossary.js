@@ -29,7 +29,8 @@ export const TERMS = {
   update:
     "What a step is given besides the state: the connection's message and the token's input, normalised.",
   "hub and sink":
-    "A hub is read by many other streams, a sink reads many; shares of edges above the threshold.",
+    "A hub is read by many other streams, a sink reads many: shares of edges above the threshold. Streams of an " +
+    "untrained model differ in this too, so look at the untrained twin before calling one a hub.",
   threshold: "The weight from which an edge counts. An even share is 1 / number of streams.",
   surprisal: "−log₂ of the probability that the model gave the token. 1 bit more is half as likely.",
   KL:

@@ -20,9 +20,9 @@ export function drawLanes(pen, { S, L }, { x, y, lane, opacity }, { layer, strea
   }
 }
 
-// "L0", "L1" … over the layers, as many as have room; the chosen one always.
+// "L0", "L1" … over the layers, as many as have room; the chosen one always. None goes beyond the picture.
 export function layerNames(pen, L, x, y, layer, theme) {
-  const middle = (l) => (x(l) + x(l + 1)) / 2;
+  const middle = (l) => Math.min((x(l) + x(l + 1)) / 2, pen.width - 11);
   let last = -Infinity;
   for (let l = 0; l < L; l++) {
     const isClose = middle(l) - last < 22 || (l !== layer && Math.abs(middle(l) - middle(layer)) < 22);

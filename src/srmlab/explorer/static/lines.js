@@ -4,11 +4,48 @@
 // }, markers: [{ x, color }],
 //         xTitle, yTitle, title, sparse }; of a sparse chart the values may be null, and lines go on over those
 
-import { fine, h, number } from "./dom.js";
+import { h, number } from "./dom.js";
 import uPlot from "./vendor/uPlot.esm.js";
 
 // steps between labels
-const WHOLE = [0, 1, 2, 3, 4, 5, 6, 7, 8].flatMap((power) => [1, 2, 5].map((first) => first * 10 ** power));
+const STEPS = Array.from({ length: 21 }, (_, i) => i - 12).flatMap((power) =>
+  [1, 2, 5].map((first) => Number(`${first}e${power}`)),
+);
+const WHOLE = STEPS.filter((step) => step >= 1);
+
+// An axis for values from low to high: { low, high, values, texts } with round values, the ends a little
+// outside or, on a log axis, of one digit.
+export function axis(low, high, isLog = false) {
+  if (isLog) {
+    const [from, to] = oneDigit(low, high);
+    const inside = STEPS.filter((step) => step >= from * 0.999 && step <= to * 1.001);
+    const decades = inside.filter((step) => Number.isInteger(Number(Math.log10(step).toFixed(6))));
+    const values = decades.length > 2 ? decades : inside;
+    return { low: from, high: to, values, texts: labels(values, true) };
+  }
+  const step = STEPS.find((one) => (high - low) / one <= 5) ?? 1;
+  const [first, last] = [Math.floor(low / step + 1e-9), Math.ceil(high / step - 1e-9)];
+  const values = Array.from({ length: last - first + 1 }, (_, i) =>
+    Number(((first + i) * step).toPrecision(9)),
+  );
+  return { low: values[0], high: values.at(-1), values, texts: labels(values) };
+}
+
+function oneDigit(low, high) {
+  const unit = (value) => 10 ** Math.floor(Math.log10(value));
+  return [Math.floor(low / unit(low)) * unit(low), Math.ceil(high / unit(high)) * unit(high)];
+}
+
+// The round values of an axis in words: each as short as it can be on a log axis, else all with as many digits as
+// the one that needs most.
+function labels(values, isLog = false) {
+  const exact = values.map((value) => String(Number(value.toPrecision(6))));
+  const isTiny = Math.max(...values.map(Math.abs)) < 1e-3;
+  if (isTiny || exact.some((text) => text.includes("e")))
+    return exact.map((text) => Number(text).toExponential().replaceAll("-", "−").replace(/^0e.*/, "0"));
+  const digits = isLog ? null : Math.max(...exact.map((text) => (text.split(".")[1] ?? "").length));
+  return exact.map((text) => (isLog ? text : Number(text).toFixed(digits)).replace("-", "−"));
+}
 
 export function lineChart(host, spec, { width, height, theme, onpick, log = false, sync, scale = 1 }) {
   const font = `${10 * scale}px sans-serif`;
@@ -45,12 +82,15 @@ export function lineChart(host, spec, { width, height, theme, onpick, log = fals
       pxAlign: 0,
       legend: { show: false },
       padding: [10, 14 * scale, 0, 0],
-      scales: { x: { time: false }, y: { distr: log ? 3 : 1 } },
+      scales: {
+        x: { time: false },
+        y: { distr: log ? 3 : 1, ...(log ? { range: (_, low, high) => oneDigit(low, high) } : {}) },
+      },
       axes: [
         {
           ...axis,
-          size: 20 * scale,
-          gap: 2,
+          size: 22 * scale,
+          gap: 4 * scale,
           space: (spec.x.at(-1) >= 100 ? 60 : 26) * scale,
           label: spec.xTitle,
           labelSize: 14 * scale,
@@ -67,7 +107,11 @@ export function lineChart(host, spec, { width, height, theme, onpick, log = fals
           labelSize: 14 * scale,
           labelFont: font,
           labelGap: 0,
-          values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : fine(tick))),
+          values: (_, found) => {
+            const shown = found.filter((tick) => tick !== null); // on a log axis some have no label
+            const texts = labels(shown, log);
+            return found.map((tick) => texts[shown.indexOf(tick)] ?? "");
+          },
         },
       ],
       cursor: {
@@ -141,22 +185,19 @@ export function penLines(pen, box, spec, theme, { log = false } = {}) {
     .flatMap((line) => Array.from(line.values))
     .filter((value) => Number.isFinite(value) && (!log || value > 0));
   const f = log ? Math.log10 : (value) => value;
-  let low = Math.min(...all.map(f)),
-    high = Math.max(...all.map(f));
-  if (!(low < high)) {
-    low -= 0.5;
-    high += 0.5;
-  }
+  let least = Math.min(...all),
+    most = Math.max(...all);
+  if (!(least < most)) [least, most] = log ? [least / 2, most * 2] : [least - 0.5, most + 0.5];
+  const { values, texts, ...ends } = axis(least, most, log);
+  const [low, high] = [f(ends.low), f(ends.high)];
   const [x0, x1] = [spec.x[0], spec.x[spec.x.length - 1]];
   const px = (x) => left + (x1 > x0 ? (x - x0) / (x1 - x0) : 0.5) * w;
   const py = (y) => top + height - ((f(y) - low) / (high - low)) * height;
   if (spec.title) pen.text(spec.title, left, box.y + 12, { color: theme.ink, size: 11, weight: 600 });
-  for (let i = 0; i <= 4; i++) {
-    const value = low + ((high - low) * i) / 4;
-    const y = top + height - (height * i) / 4;
-    pen.path(`M${left} ${y}h${w}`, { stroke: theme.faint });
-    pen.text(fine(log ? 10 ** value : value), left - 5, y + 3.5, { ...theme.small, align: "right" });
-  }
+  values.forEach((value, i) => {
+    pen.path(`M${left} ${py(value)}h${w}`, { stroke: theme.faint });
+    pen.text(texts[i], left - 5, py(value) + 3.5, { ...theme.small, align: "right" });
+  });
   const every = WHOLE.find((step) => (x1 - x0) / step <= 10);
   for (let x = Math.ceil(x0 / every) * every; x <= x1; x += every)
     pen.text(String(x), px(x), top + height + 13, { ...theme.small, align: "middle" });

@@ -115,15 +115,12 @@ export function patternAt(trace, layer, head, token) {
   return Float32Array.from(trace.data("routing").subarray(base, base + cells), (value) => value / 255);
 }
 
-// Per stream: how often others listen to it (hub), how often it listens to others, sink = incoming −
-// outgoing, and to itself.
+// Per stream: how often others read it (hub), how often it reads them (incoming) and itself (self).
 export function hubScores(trace, threshold) {
   return trace.once(`hubs ${threshold}`, () => {
     const level = Math.floor(threshold * 255 + 1e-9); // weight > threshold, in 255ths
     const at = (name) => trace.data(name).subarray(level * trace.S, (level + 1) * trace.S);
-    const hub = at("hub_score"),
-      incoming = at("incoming");
-    return { hub, incoming, sink: incoming.map((value, s) => value - hub[s]), self: at("self_routing") };
+    return { hub: at("hub_score"), incoming: at("incoming"), self: at("self_routing") };
   });
 }
 

@@ -369,6 +369,7 @@ export class Panel {
       spellcheck: "false",
     });
     text.value = code;
+    text.setSelectionRange(0, 0); // from the first letter, not the last
     const copy = () => {
       text.select();
       navigator.clipboard?.writeText(code).catch(() => document.execCommand("copy"));

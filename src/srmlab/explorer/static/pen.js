@@ -33,7 +33,7 @@ export class CanvasPen {
     canvas.height = Math.max(1, Math.round(height * ratio));
     this.context = canvas.getContext("2d");
     this.context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    this.regions = [];
+    Object.assign(this, { width, height, regions: [] });
   }
 
   rect(x, y, w, h, { fill, stroke, width = 1, radius = 0, opacity = 1 } = {}) {

@@ -29,8 +29,10 @@ export function switchLine(app) {
     line.hidden = Boolean(app.store.get("checkpoint")); // it is about the model as it was opened
     const switches = isSwitch(app.info, layer, head, target, source);
     const name = `L${layer} H${head} S${target} ← S${source}`;
-    said.textContent = switches ? `${name} is a switch ▪` : `${name} is no switch (▪ marks those that are)`;
-    button.textContent = switches ? "opens when …" : "why not";
+    said.textContent = switches
+      ? `${name} is a switch ▪`
+      : `${name} is not a switch (▪ marks those that are)`;
+    button.textContent = switches ? "opens when …" : "why not?";
   };
   return line;
 }
@@ -49,9 +51,8 @@ export async function openSwitch(app, layer, head, target, source) {
 
 function whyNot({ weight, deviation, bar, strong, evidence }) {
   const level = `Its weight is ${number(weight)} ± ${number(deviation)} over ${evidence}`;
-  if (!strong)
-    return `${level}: on average it is weaker than an even share. Only strong edges are looked at.`;
-  return `${level}. Edges of untrained models vary by up to ${number(bar)} too, so this is no switch.`;
+  if (!strong) return `${level}: less than an even share. Only stronger edges can be switches.`;
+  return `${level}. Edges of untrained models vary by up to ${number(bar)} too, so it is not a switch.`;
 }
 
 function switching(app, { weight, deviation, bar, evidence, switch: found }) {

@@ -7,47 +7,60 @@ import { SvgPen } from "./pen.js";
 
 const SEEN = "srmlab explorer: tour seen";
 
-// [panel or element it is about, heading, words]; those whose panel is not on the page are left out.
+// What the model is, in a few words: one whose streams read one another, one with several states, or with one;
+// of text, or of a board.
+function whatItIs({ streams, heads, generates }) {
+  const [unit, others, end] = generates
+    ? ["token", "earlier tokens", "what comes next"]
+    : ["cell", "the other cells", "what belongs there"];
+  if (streams > 1 && heads)
+    return (
+      `For every ${unit} this model keeps several states side by side: its streams. One layer lets the streams of a ` +
+      `${unit} read one another (the connection); then each, with weights of its own, looks at ${others} and ` +
+      "moves on (the steps A, B, C …). The same layer runs again and again; at the end all streams together say " +
+      `${end}.`
+    );
+  const states = streams > 1 ? `${streams} states side by side, its streams` : "one state";
+  return (
+    `For every ${unit} this model keeps ${states}. Layer by layer it looks at ${others} and changes; in the end it ` +
+    `is read out as ${end}.`
+  );
+}
+
+// [what of the page it is about, heading, words]; those whose element is not there are left out.
 const STOPS = [
   [
-    "",
-    "What you are looking at",
-    "For every token this model keeps several states side by side: its streams. One layer lets them " +
-      "read one another (the connection), then moves each by itself (the steps A, B, C …). The same " +
-      "layer runs again and again; at the end all streams together say what comes next.",
-  ],
-  [
-    "panel-tokens",
+    "#panel-tokens",
     "Tokens: click one",
     "The prompt, one box for each token, darker where the model was surprised. Click a token and " +
       "every view below is about it. Write a prompt of your own above, or choose an example.",
   ],
   [
-    "panel-board",
+    "#panel-board .board",
     "The prediction, and a switch for each stream",
     "The bars are what the model expects after that token. Press a number to replace that stream by its " +
       "mean and see how the prediction changes: that is how to find out what a stream is for.",
   ],
   [
-    "bar",
+    "#bar",
     "What you have changed stays in sight",
     "Everything that is ablated, cut or clamped is listed here, with its effect. b, i and d show " +
       "every view without it, with it, and the difference.",
   ],
   [
-    "panel-wall",
+    "#panel-wall",
     "The connection: who reads whom",
     "A map for each layer and head: the row is the stream that reads, the column the one it reads " +
       "from. Click a map to see it large, with numbers, in the routing lens.",
   ],
   [
-    "panel-stepper",
+    "#panel-stepper",
     "Layers and steps",
     "One column for each step of each layer, with what the model would say if it stopped there. " +
       "Space plays it: watch the answer form.",
   ],
   [
-    "panel-paths",
+    "#panel-paths",
     "Where a prediction comes from",
     "The strongest edges from stream to stream that led to the model's answer. Click one to cut it. " +
       "That is all: i in a panel explains it, ? lists keys and terms.",
@@ -64,7 +77,10 @@ export function isFirstVisit() {
 
 export function startTour(info) {
   document.querySelector(".tour")?.remove();
-  const stops = STOPS.filter(([id]) => !id || document.getElementById(id)?.offsetParent);
+  const stops = [
+    ["", "What you are looking at", whatItIs(info)],
+    ...STOPS.filter(([selector]) => document.querySelector(selector)?.offsetParent),
+  ];
   const body = h("div", { "aria-live": "polite" });
   const place = h("span", { class: "place" });
   const back = h("button", { type: "button", onclick: () => go(at - 1) }, "back");
@@ -81,13 +97,14 @@ export function startTour(info) {
   function go(stop) {
     if (stop >= stops.length) return end();
     at = stop;
-    const [id, title, words] = stops[at];
+    const [selector, title, words] = stops[at];
     for (const element of document.querySelectorAll(".toured")) element.classList.remove("toured");
-    const about = id ? document.getElementById(id) : null;
+    const found = selector ? document.querySelector(selector) : null;
+    const about = found?.closest(".panel") ?? found;
     about?.classList.add("toured");
     const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
     about?.scrollIntoView({ block: "center", behavior: calm ? "auto" : "smooth" });
-    body.replaceChildren(h("h2", {}, title), ...(id ? [] : [drawing(info)]), h("p", {}, words));
+    body.replaceChildren(h("h2", {}, title), ...(selector ? [] : [drawing(info)]), h("p", {}, words));
     place.textContent = `${at + 1} of ${stops.length}`;
     back.disabled = at === 0;
     next.textContent = at === stops.length - 1 ? "done" : "next";
@@ -121,7 +138,7 @@ function drawing(info) {
   return h("div", {}, picture, h("details", {}, h("summary", {}, "the same in formulas"), words));
 }
 
-function layerPicture({ streams, layers, order }, theme) {
+function layerPicture({ streams, layers, order, generates }, theme) {
   const lanes = Math.min(streams, 8);
   const [width, lane, top] = [410, 15, 30];
   const height = top + lanes * lane + 24;
@@ -137,8 +154,12 @@ function layerPicture({ streams, layers, order }, theme) {
   });
   pen.text("connection", meet + 34, height - 6, { ...theme.small, align: "middle" });
   pen.text("steps", (steps + to) / 2, height - 6, { ...theme.small, align: "middle" });
-  pen.text("token", 2, y((lanes - 1) / 2) + 3, { color: theme.ink, size: 11 });
-  pen.text("next token", width - 2, y((lanes - 1) / 2) + 3, { color: theme.ink, size: 11, align: "right" });
+  pen.text(generates ? "token" : "cell", 2, y((lanes - 1) / 2) + 3, { color: theme.ink, size: 11 });
+  pen.text(generates ? "next token" : "value", width - 2, y((lanes - 1) / 2) + 3, {
+    color: theme.ink,
+    size: 11,
+    align: "right",
+  });
   for (let s = 0; s < lanes; s++) {
     const color = streamColor(s, streams);
     const middle = y((lanes - 1) / 2);

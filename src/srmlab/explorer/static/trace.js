@@ -1,5 +1,7 @@
 // A trace, read from its bytes: a safetensors file (see trace.py) becomes typed arrays with named axes.
 
+import { short } from "./dom.js";
+
 const HALF = new Float32Array(65536);
 for (let bits = 0; bits < 65536; bits++) {
   const sign = bits & 0x8000 ? -1 : 1;
@@ -64,6 +66,11 @@ export class Trace {
 
   string(id) {
     return this.manifest.vocabulary[id];
+  }
+
+  // What a prediction is about, in words: what comes after a token, or what is in a cell of a board.
+  place(token) {
+    return `${this.manifest.puzzle ? "in cell" : "after"} ${token} “${short(this.strings[token], 12)}”`;
   }
 
   // The letter of the step function at a tick: A, B, C …

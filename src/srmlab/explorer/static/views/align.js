@@ -86,7 +86,14 @@ export const align = {
       const where = perTick() ? `L${store.get("layer")} step ${store.get("step")}` : `L${store.get("layer")}`;
       pen.text(`S${stream}, ${where}`, x, y - 22, { color: theme.ink, size: 11, weight: 600 });
       pen.text(`mean ${number(values.reduce((a, b) => a + b, 0) / values.length, 3)}`, x, y - 8, theme.small);
-      if (w > 130) pen.text("over tokens", x + w, y - 8, { ...theme.small, align: "right" });
+      const isWide = w > 130;
+      if (isWide) pen.text("over tokens", x + w, y - 8, { ...theme.small, align: "right" });
+      const here = `${isWide ? "token " : ""}${token}: ${number(values[token])}`; // the bar in this colour
+      pen.text(here, x + w, isWide ? y - 22 : y + h + 24, {
+        ...theme.small,
+        color: theme.mark,
+        align: "right",
+      });
     }
 
     return {

@@ -1,8 +1,8 @@
-// The ablation board: a switch for every stream × mean, zero or resample, over a range of layers, and
-// the next-token distribution before and after.
+// The prediction: the next-token distribution and, where the model can be asked, a board of ablations: a switch
+// for every stream × mean, zero or resample, over a range of layers, with the distribution before and after.
 
 import { streamColor } from "../color.js";
-import { h, number, range, short } from "../dom.js";
+import { h, number, percent, range, short } from "../dom.js";
 import { describe, MODES, toggleAblation } from "../intervention.js";
 import { mean } from "../measures.js";
 import { wrapped } from "../pen.js";
@@ -11,19 +11,28 @@ const LEAST = 5e-4; // of a probability that has a bar
 
 export const board = {
   name: "board",
-  title: "Prediction and ablations",
+  title: "Prediction",
   place: "upper right",
-  needs: ["ablation_kl"],
+  needs: ["lens_ids", "lens_logprob", "target"],
   shows:
-    "What the model expects next, and what it expects with streams ablated, edges cut or features clamped.",
+    "What the model expects at the selected token, and what it expects with streams ablated, edges cut or " +
+    "features clamped.",
   reading:
-    "Toggle mean-, zero- or resample-ablation of a stream after the chosen layers; bars compare before and after.",
+    "Where there are switches, each ablates a stream (by its mean, zero or another token's state) after the " +
+    "chosen layers; bars compare before and after.",
   terms: ["ablation", "KL"],
   uses: ["token", "outcome", "ablated", "cuts", "holds", "first", "last"],
 
   versions: false, // it shows two at once
 
-  available: ({ client }) => client !== null,
+  caption(trace) {
+    const last = trace.arrays.lens_ids.shape[0] - 1;
+    const known = trace.T - (trace.manifest.puzzle ? 0 : 1); // what comes after the last token is not known
+    const hits = range(known, (t) => trace.at("lens_ids", last, t, 0) === trace.at("target", t));
+    const right = hits.filter(Boolean).length;
+    if (!known) return "After a prompt of 1 token it is not known what comes next.";
+    return `The first choice is right at ${right} of ${known} tokens (${percent(right / known)}).`;
+  },
 
   mount(panel, ctx) {
     const { store } = ctx;
@@ -38,7 +47,8 @@ export const board = {
       "aria-label": "Last layer",
       onchange: () => setRange(Math.min(Number(last.value), ctx.layerRange()[0]), Number(last.value)),
     });
-    panel.controls.append(h("label", {}, "layers ", first), h("label", {}, "– ", last));
+    const layers = h("label", {}, "ablate after layers ", first, " – ", last);
+    panel.controls.append(layers);
     panel.body.prepend(grid);
     let built = null;
 
@@ -68,9 +78,17 @@ export const board = {
         select.replaceChildren(...range(trace.L, (l) => h("option", { value: String(l) }, String(l))));
     }
 
-    // At the selected token: tokens likely before or after, with both probabilities.
+    // At the selected token: [id, probability before, after] of tokens likely before or after; without a model to
+    // ask, those that the trace has.
     function bars() {
-      const { outcome } = ctx;
+      const { outcome, trace } = ctx;
+      if (!ctx.canIntervene()) {
+        const row = trace.arrays.lens_ids.shape[0] - 1;
+        const ranked = (name) => range(trace.K, (k) => trace.at(name, row, store.get("token"), k));
+        const chances = ranked("lens_logprob").map(Math.exp);
+        return ranked("lens_ids").map((id, k) => [id, chances[k], chances[k]]);
+      }
+      if (!outcome) return [];
       const token = Math.min(store.get("token"), outcome.kl.length - 1);
       const rows = new Map();
       for (const { id, before, after } of [...outcome.top_before[token], ...outcome.top_after[token]])
@@ -80,6 +98,8 @@ export const board = {
         .sort((a, b) => Math.max(b[1], b[2]) - Math.max(a[1], a[2]))
         .slice(0, 8);
     }
+
+    const wordOf = (id) => ctx.outcome?.vocabulary[id] ?? ctx.trace.string(id);
 
     // Which switches are on, for a picture without them: two lines, whose room is always there, so that nothing
     // moves below when an edge is cut. The bar lists the rest.
@@ -91,6 +111,8 @@ export const board = {
     return {
       update() {
         if (!ctx.trace) return;
+        layers.hidden = grid.hidden = !ctx.canIntervene();
+        if (!ctx.canIntervene()) return;
         if (built !== ctx.trace) build(ctx.trace);
         const [a, b] = ctx.layerRange();
         first.value = String(a);
@@ -106,13 +128,12 @@ export const board = {
               ? "no answer"
               : "…";
       },
-      height: () => 242,
+      height: () => (ctx.canIntervene() ? 242 : 30 + 18 * ctx.trace.K),
       render(pen, width, height, theme) {
         const { outcome, trace } = ctx;
         const token = store.get("token");
-        const isOn = ctx.isIntervening(); // else there is nothing to set the prediction against
-        const what = trace.manifest.puzzle ? "value of cell" : "next token after";
-        const head = `${what} ${token} “${short(trace.strings[token], 12)}”`;
+        const isOn = ctx.canIntervene() && ctx.isIntervening(); // else there is nothing to set it against
+        const head = `${trace.manifest.puzzle ? "value" : "next token"} ${trace.place(token)}`;
         const isKnown = ctx.base.has("target") && (token < trace.T - 1 || Boolean(trace.manifest.puzzle));
         const whole = isKnown ? `${head} (bold: the actual one)` : head;
         const fits = pen.measure(whole, theme.small) < width - 124;
@@ -124,7 +145,7 @@ export const board = {
           pen.text("after", width - 44, 12, theme.small);
         }
         said(width).forEach((line, i) => pen.text(line, 0, 226 + 13 * i, { color: theme.ink, size: 10 }));
-        if (!outcome) {
+        if (!outcome && ctx.canIntervene()) {
           const why = ctx.failed.has("outcome") ? "The model did not answer." : "asking the model …";
           pen.text(why, 0, 34, { color: theme.dim, size: 11 });
           return;
@@ -136,7 +157,7 @@ export const board = {
         const most = Math.max(...rows.flatMap((row) => [row[1], row[2]]), 1e-6);
         rows.forEach(([id, before, after], i) => {
           const y = 22 + i * 18;
-          pen.text(short(outcome.vocabulary[id], 10), left - 8, y + 11, {
+          pen.text(short(wordOf(id), 10), left - 8, y + 11, {
             color: theme.ink,
             size: 11,
             weight: id === right ? 700 : 400,
@@ -155,14 +176,10 @@ export const board = {
           });
         });
         if (isOn) strip(pen, width, theme);
-        else
-          wrapped(
-            "Press a number above to switch that stream off, and see what the prediction loses.",
-            width,
-            {
-              size: 10,
-            },
-          ).forEach((line, i) => pen.text(line, 0, 190 + 13 * i, theme.small));
+        else if (ctx.canIntervene())
+          wrapped("Press a number above to ablate that stream and see how the prediction changes.", width, {
+            size: 10,
+          }).forEach((line, i) => pen.text(line, 0, 190 + 13 * i, theme.small));
       },
       tip: (hit) =>
         hit.kind === "kl" && ctx.outcome
@@ -170,19 +187,21 @@ export const board = {
             `${number(ctx.outcome.kl[hit.column], 3)} bits`
           : null,
       click: (hit) => store.set({ token: hit.column, rangeEnd: null }),
-      table() {
-        if (!ctx.outcome) return { columns: ["token", "before", "after"], rows: [] };
-        return {
-          columns: ["token", "before", "after"],
-          rows: bars().map(([id, before, after]) => [ctx.outcome.vocabulary[id], before, after]),
-        };
-      },
+      table: () => ({
+        columns: ["token", "before", "after"],
+        rows: bars().map(([id, ...chances]) => [wordOf(id), ...chances]),
+      }),
       python: () =>
-        [
-          ctx.code.preamble(false),
-          ctx.code.intervention(),
-          `evaluate(model, baseline, intervention${ctx.code.dictionary()}).kl      # bits, [token]`,
-        ].join("\n"),
+        ctx.canIntervene()
+          ? [
+              ctx.code.preamble(false),
+              ctx.code.intervention(),
+              `evaluate(model, baseline, intervention${ctx.code.dictionary()}).kl      # bits, [token]`,
+            ].join("\n")
+          : ctx.code.of(
+              `[trace.string(i) for i in trace["lens_ids"][-1, ${store.get("token")}]]`,
+              `trace["lens_logprob"][-1, ${store.get("token")}]      # nats`,
+            ),
     };
 
     // KL at every token, a thin row of bars below.

@@ -1,7 +1,7 @@
 // The stream card: one stream in numbers.
 
 import { streamColor } from "../color.js";
-import { h, number, range, short, word } from "../dom.js";
+import { fine, h, number, range, short, word } from "../dom.js";
 import { argmax, driftClass, driftOf, hubScores, meanOverTokens, quantile, ranking } from "../measures.js";
 
 export const card = {
@@ -19,7 +19,7 @@ export const card = {
     "drift_cosine",
     "convergence_cosine",
   ],
-  shows: "One stream: in- and out-degree in the routing graph, ablation effect, logit lens and convergence.",
+  shows: "One stream: how much it is read and reads, what ablating it costs, its logit lens and convergence.",
   reading: "Below: the tokens at which it writes most to the output embedding, relative to its mean.",
   terms: ["stream", "hub and sink"],
   uses: ["stream", "threshold", "token"],
@@ -50,27 +50,25 @@ export const card = {
       const { stream: s, threshold } = store.state;
       const hubs = hubScores(trace, threshold);
       const isChange = Boolean(trace.pair);
-      const place = (values) => 1 + Array.from(values).filter((value) => value > values[s]).length;
+      const signed = (value, text) => `${isChange && value > 0 ? "+" : ""}${text}`;
       const list = ranking(trace);
       const rank = list.findIndex((entry) => entry.stream === s);
+      const share = (values) =>
+        `${signed(values[s], number(values[s] * 100, 1))} ${isChange ? "points" : "%"}`;
+      const of = (values) =>
+        `${ordinal(1 + values.filter((value) => value > values[s]).length)} of ${trace.S}`;
       return [
         [
-          "hub",
-          `${number(hubs.hub[s] * 100, 1)} %`,
-          isChange
-            ? "change of its edges to other streams"
-            : `of edges to other streams; ${ordinal(place(hubs.hub))} of ${trace.S}`,
+          "is read",
+          share(hubs.hub),
+          `of edges to others over ${number(threshold)}${isChange ? "" : `; ${of(hubs.hub)}`}`,
         ],
-        ["sink", number(hubs.sink[s] * 100, 1), "in-degree − out-degree, percentage points"],
-        [
-          "self",
-          `${number(hubs.self[s] * 100, 1)} %`,
-          `${isChange ? "change " : ""}of self-edges above the threshold`,
-        ],
+        ["reads", share(hubs.incoming), "of edges from others"],
+        ["itself", share(hubs.self), "of edges to itself"],
         [
           "ablation",
-          `${number(list[rank].kl, 3)}`,
-          isChange ? "change, bits" : `bits, ${ordinal(rank + 1)} of ${trace.S}`,
+          signed(list[rank].kl, fine(list[rank].kl, 3)),
+          isChange ? "bits" : `bits, ${ordinal(rank + 1)} of ${trace.S}`,
         ],
         [
           "drift",
@@ -87,13 +85,13 @@ export const card = {
       ];
     }
 
-    // The tokens at which the stream writes most to the output, less its mean; and the selected one, wherever
-    // it stands.
+    // The tokens at which the stream writes most to the output, less its mean (of a difference, at which that
+    // changes most); and the selected one, wherever it stands.
     function writes() {
       const { trace } = ctx;
       const s = store.get("stream");
       return range(trace.T, (t) => [t, trace.at("write_norm", trace.L - 1, t, s)])
-        .sort((a, b) => b[1] - a[1])
+        .sort((a, b) => Math.abs(b[1]) - Math.abs(a[1]))
         .filter(([t], i) => i < 5 || t === store.get("token"));
     }
 
@@ -110,11 +108,16 @@ export const card = {
         facts().forEach(([name, value, about], i) => {
           const y = 44 + i * 17;
           pen.text(name, 0, y, { color: theme.dim, size: 11 });
-          pen.text(value, 64, y, { color: theme.ink, size: 12, weight: 600 });
-          if (about) pen.text(about, 118, y, theme.small);
+          const style = { color: theme.ink, size: 12, weight: 600 };
+          pen.text(value, 64, y, style);
+          pen.text(about, Math.max(122, 72 + pen.measure(value, style)), y, theme.small);
         });
         curve(pen, width, theme);
-        pen.text("largest writes to the output at", 0, 196, { color: theme.dim, size: 11 });
+        const head = trace.pair
+          ? "largest changes of its writes to the output"
+          : "largest writes to the output";
+        pen.text(head, 0, 196, { color: theme.dim, size: 11 });
+        pen.text(trace.pair ? "Δ norm" : "norm", width, 196, { ...theme.small, align: "right" });
         writes().forEach(([t, value], i) => context(pen, t, value, 214 + i * 18, width, theme));
       },
       tip: (hit) =>
@@ -138,9 +141,8 @@ export const card = {
           "",
           `stream = ${store.get("stream")}`,
           `frequency = (trace.weights > ${store.get("threshold")}).mean((0, 1, 2))       # [target, source]`,
-          "self, others = frequency[stream, stream], max(1, len(frequency) - 1)",
-          "hub, reads = ((edges.sum() - self) / others for edges in (frequency[:, stream], frequency[stream]))",
-          "sink = reads - hub",
+          "itself, others = frequency[stream, stream], max(1, len(frequency) - 1)",
+          "is_read, reads = ((edges.sum() - itself) / others for edges in (frequency[:, stream], frequency[stream]))",
           'ablation = trace["ablation_kl"][:, stream].astype(float).mean()        # bits',
           ...(ctx.trace.L > 1
             ? [
@@ -176,7 +178,7 @@ export const card = {
       pen.text("lens", 0, top + 8, { color: theme.dim, size: 11 });
       pen.text(number(high), width, top + 4, { ...theme.small, align: "right" });
       pen.text(number(low), width, top + tall, { ...theme.small, align: "right" });
-      pen.text(label, width - 46, top - 4, { ...theme.small, align: "right" });
+      pen.text(trace.pair ? `Δ ${label}` : label, width - 46, top - 4, { ...theme.small, align: "right" });
     }
 
     function context(pen, t, value, y, width, theme) {

@@ -14,7 +14,7 @@ export const drift = {
   shows:
     "How much each step function's contribution changes between consecutive layers, one line per stream.",
   reading:
-    "Bold: median; band: quartiles; dashed: median convergence; upright: transition into the selected layer. In " +
+    "Bold: median over streams; band: quartiles; dashed: median convergence; upright: transition into the selected layer. In " +
     "brackets, when the selected stream converges: early, midway or late.",
   terms: ["drift", "step"],
   uses: ["drift", "stream", "layer"],
@@ -74,8 +74,10 @@ export const drift = {
         xTitle: "transition",
         xName: "transition",
         title:
-          `${trace.manifest.letters[group]}: ${name} ` +
-          `(${trace.streamName(chosen)} ${driftClass(converged[chosen], transitions)})`,
+          `${trace.manifest.letters[group]}: ${name}` +
+          (Number.isFinite(converged[chosen])
+            ? ` (${trace.streamName(chosen)} ${driftClass(converged[chosen], transitions)})`
+            : ""),
         band: { low: at(0.25), high: at(0.75), color: theme.band, solid: theme.dim },
         series: [
           ...moved(lines).map((s) => ({
@@ -111,6 +113,7 @@ export const drift = {
       update() {
         if (!ctx.trace) return;
         kind.show(store.get("drift"));
+        panel.note.textContent = "dashed: converged · line: this layer";
       },
       height: (width) => (rowsIn(width) > 1 ? 180 * rowsIn(width) : 210),
       stretched: () => host,

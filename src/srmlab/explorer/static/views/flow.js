@@ -133,10 +133,8 @@ export const flow = {
           pen.text(name, at + 18, height - 9, theme.small);
           at += 28 + pen.measure(name, { size: 10 });
         }
-        const arcs = list.length
-          ? `${list.length} arcs, widest ${number(list.at(-1)[4], ctx.trace.pair ? 3 : 2)}`
-          : "no arcs";
-        const said = `${ctx.trace.pair ? "|Δ weight|" : "weight"} > ${number(least(), 3)}, ${arcs}`;
+        const arcs = list.length ? `${list.length} arcs, widest ${number(list.at(-1)[4])}` : "no arcs";
+        const said = `${ctx.trace.pair ? "|Δ|" : "weight"} > ${Number(least().toFixed(3))}, ${arcs}`;
         const rest = "; self-edges not drawn";
         const fits = pen.measure(said + rest, { size: 10 }) < width - at - 4;
         pen.text(fits ? said + rest : said, at + 4, height - 9, theme.small);

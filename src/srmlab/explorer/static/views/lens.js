@@ -37,8 +37,8 @@ export const lens = {
       mean(trace.data("lens_target").subarray(((l + 1) * steps - 1) * T, (l + 1) * steps * T));
     return (
       `The top token is final from layer ${quantile(settled, 0.5).toFixed(0)} on at half of the tokens; the mean ` +
-      `log-probability of the target goes from ${target(0).toFixed(2)} nats after layer 0 to ` +
-      `${target(L - 1).toFixed(2)} after layer ${L - 1}.`
+      `log-probability of the target goes from ${number(target(0))} nats after layer 0 to ` +
+      `${number(target(L - 1))} after layer ${L - 1}.`
     );
   },
 
@@ -141,9 +141,7 @@ export const lens = {
         kind.show(mode(), (one) => one === "tokens" || ctx.trace.has("stream_lens_id"));
         panel.note.textContent = {
           tokens: "state after each layer, decoded",
-          streams:
-            `each stream alone, after ${store.get("token")} ` +
-            `“${short(ctx.trace.strings[store.get("token")], 10)}”`,
+          streams: `each stream alone, ${ctx.trace.place(store.get("token"))}`,
           curves: "target token, mean over the prompt, nats",
         }[mode()];
       },

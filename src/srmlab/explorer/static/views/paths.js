@@ -31,13 +31,19 @@ export const paths = {
 
   mount(panel, ctx) {
     const { store } = ctx;
+    const isText = ctx.info?.generates ?? true; // else a board's cells
     const predicted = choice(store, "predicted", "Prediction", {
-      top: ["top token", "the model's first choice, without intervention"],
-      target: ["next token", "the one that comes next in the prompt"],
+      top: ["first choice", "the model's, without intervention"],
+      target: isText
+        ? ["next token", "the one that comes next in the prompt"]
+        : ["right value", "the solution's"],
     });
     const reach = choice(store, "reach", "Edges at", {
-      here: "at this token",
-      earlier: ["at earlier tokens", "which reach this one by attention over tokens"],
+      here: isText ? "at this token" : "at this cell",
+      earlier: [
+        isText ? "at earlier tokens" : "at other cells",
+        "which reach this one by attention over tokens",
+      ],
     });
     const slider = h("input", {
       type: "range",
@@ -60,6 +66,8 @@ export const paths = {
         ? base.at("lens_ids", last, token, 0)
         : base.at("target", token);
     }
+
+    const word = () => `“${short(ctx.base.string(target()), 12)}”`;
 
     const asked = new Asked(ctx, "paths", {
       question: () => ctx.question({ token: store.get("token"), target: target() }),
@@ -111,6 +119,7 @@ export const paths = {
 
     function listEdges() {
       list.replaceChildren(
+        h("span", {}, asked.now ? "strongest, logits" : ""),
         ...(asked.now ? strongest(Math.min(LISTED, store.get("edges"))) : []).map((edge) =>
           h(
             "button",
@@ -151,9 +160,8 @@ export const paths = {
       const share = size(drawn.map((edge) => edge.value)) / (size(all) || 1);
       return (
         `${ctx.version() === "difference" ? "Δ " : ""}logit ${number(asked.now.logit)} above the vocabulary's ` +
-        `mean · ` +
-        `the ${drawn.length} edges drawn hold ${number(share * 100, 0)} % of what the ${all.length} edges move; ` +
-        `${number((100 * here) / (here + earlier || 1), 0)} % of all is moved at this token`
+        `mean, the sum of the bars · the ${drawn.length} edges drawn make ${number(share * 100, 0)} % of what all ` +
+        `${all.length} contribute · ${number((100 * here) / (here + earlier || 1), 0)} % of that ${isText ? "at this token" : "at this cell"}`
       );
     }
 
@@ -218,9 +226,7 @@ export const paths = {
         reach.show(store.get("reach"));
         slider.value = String(store.get("edges"));
         count.textContent = String(store.get("edges"));
-        const { token } = store.state;
-        const after = short(ctx.base.strings[token], 12);
-        panel.note.textContent = `“${short(ctx.base.string(target()), 12)}” after ${token} “${after}”`;
+        panel.note.textContent = `${word()} ${ctx.base.place(store.get("token"))}`;
         listEdges();
       },
       height: (width) => Math.max(200, Math.min(420, ctx.base.S * 30 + 44)) + (width < NARROW ? 48 : 0),
@@ -229,8 +235,10 @@ export const paths = {
         const place = layout(width, height);
         drawLanes(pen, ctx.base, { ...place, opacity: 0.5 }, store.state, theme);
         const end = place.x(ctx.base.L) + 10;
-        const word = short(ctx.base.string(target()), 12);
-        pen.text(end + 100 < width ? `“${word}”, written` : `“${word}”`, end, 12, theme.label(true));
+        const head = [`logits added to ${word()}`, `${word()}, logits`, word()].find(
+          (one) => end + pen.measure(one, theme.label(true)) < width,
+        );
+        pen.text(head ?? "", end, 12, theme.label(true));
         arcs(pen, place, theme);
         states(pen, place, theme);
         const lines = wrapped(sentence(), width - 36, { size: 10 });

@@ -3,9 +3,10 @@
 // members. "by layer" sweeps every stream × layer as a job.
 
 import { scale, streamColor } from "../color.js";
-import { choice, h, number, range } from "../dom.js";
+import { choice, fine, h, number, range } from "../dom.js";
 import { colorbar, heatmap } from "../heatmap.js";
 import { toggleAblation } from "../intervention.js";
+import { axis } from "../lines.js";
 import { mean, ranking } from "../measures.js";
 
 export const ranked = {
@@ -23,7 +24,7 @@ export const ranked = {
   statistic(trace) {
     const list = ranking(trace);
     const times = list[0].kl / Math.max(list.at(-1).kl, 1e-9);
-    return `largest ${list[0].kl.toFixed(3)} bits, ${times.toFixed(1)} × the smallest`;
+    return `largest ${fine(list[0].kl, 3)} bits, ${times.toFixed(1)} × the smallest`;
   },
 
   caption(trace) {
@@ -31,8 +32,8 @@ export const ranked = {
     const [first, last] = [list[0], list.at(-1)];
     const half = list.findIndex(({ share }) => share >= 0.5) + 1;
     return (
-      `Ablating S${first.stream} has the largest effect, ${first.kl.toFixed(3)} bits per token, S${last.stream} ` +
-      `the smallest, ${last.kl.toFixed(3)} (a factor of ${(first.kl / Math.max(last.kl, 1e-9)).toFixed(1)}); ` +
+      `Ablating S${first.stream} has the largest effect, ${fine(first.kl, 3)} bits per token, S${last.stream} ` +
+      `the smallest, ${fine(last.kl, 3)} (a factor of ${(first.kl / Math.max(last.kl, 1e-9)).toFixed(1)}); ` +
       `${half} of ${trace.S} streams account for half of the summed effect.`
     );
   },
@@ -79,29 +80,30 @@ export const ranked = {
     function bars(pen, width, height, theme) {
       const list = ranking(ctx.trace);
       const { S } = ctx.trace;
-      const left = 38,
+      const { pair } = ctx.trace;
+      const small = { color: theme.dim, size: 9 };
+      const kls = list.map(({ kl }) => kl);
+      const { low, high, values, texts } = axis(Math.min(0, ...kls), Math.max(1e-9, ...kls));
+      const left = Math.max(38, ...texts.map((text) => pen.measure(text, small) + 6)),
         right = 34,
         top = 26,
         bottom = 30,
         w = width - left - right,
         room = height - top - bottom;
-      const { pair } = ctx.trace;
-      const most = Math.max(...list.map(({ kl }) => Math.abs(kl)), 1e-9),
-        bar = w / S;
-      const zero = pair ? top + room / 2 : top + room; // of a difference, bars go both ways
-      for (let i = 0; i <= 2; i++) {
-        const y = top + room - (room * i) / 2;
-        pen.path(`M${left} ${y}h${w}`, { stroke: theme.faint });
-        const value = pair ? most * (i - 1) : (most * i) / 2;
-        pen.text(number(value, 3), left - 4, y + 3.5, { color: theme.dim, size: 9, align: "right" });
-        if (!pair) pen.text(`${50 * i}%`, left + w + 4, y + 3.5, { color: theme.dim, size: 9 });
-      }
+      const bar = w / S;
+      const at = (kl) => top + (room * (high - kl)) / (high - low);
+      values.forEach((value, i) => {
+        pen.path(`M${left} ${at(value)}h${w}`, { stroke: theme.faint });
+        pen.text(texts[i], left - 4, at(value) + 3.5, { ...small, align: "right" });
+      });
+      for (const share of pair ? [] : [0, 50, 100])
+        pen.text(`${share}%`, left + w + 4, top + room * (1 - share / 100) + 3.5, small);
       const on = new Set(store.get("ablated").map((code) => Math.floor(code / 3)));
       list.forEach(({ stream, kl }, i) => {
         const x = left + i * bar,
-          height = ((Math.abs(kl) / most) * room) / (pair ? 2 : 1);
+          [above, below] = [at(Math.max(0, kl)), at(Math.min(0, kl))];
         if (isBrushed(i)) pen.rect(x, top, bar, room, { fill: theme.faint });
-        pen.rect(x + bar * 0.14, kl < 0 ? zero : zero - height, bar * 0.72, Math.max(1, height), {
+        pen.rect(x + bar * 0.14, above, bar * 0.72, Math.max(1, below - above), {
           fill: streamColor(stream, S),
           stroke: stream === store.get("stream") ? theme.mark : undefined,
           width: 1.5,
@@ -127,11 +129,13 @@ export const ranked = {
       const line = pair
         ? "change of each stream's KL by the intervention"
         : settled
-          ? `${group().length} together ${number(effect.joint, 3)} bits, sum of each ${number(effect.summed, 3)}: ` +
+          ? `${group().length} together ${fine(effect.joint, 3)} bits, sum of each ${fine(effect.summed, 3)}: ` +
             (effect.joint > effect.summed ? "super-additive" : "sub-additive")
-          : `${half} of ${S} streams make half of the sum; ` +
-            (ctx.client ? "drag over bars to select a group" : `range ${number(ratio, 1)}×`);
-      pen.text(line, left, 12, { color: settled ? theme.ink : theme.dim, size: 10, max: width - left });
+          : `${half} of ${S} streams make half of the sum` +
+            (ctx.client ? "; drag over bars to select a group" : `; range ${number(ratio, 1)}×`);
+      const style = { color: settled ? theme.ink : theme.dim, size: 10 };
+      const fits = settled || pen.measure(line, style) < width - left;
+      pen.text(fits ? line : line.split("; ")[0], left, 12, { ...style, max: width - left });
       pen.text(
         pair ? "Δ bits per token" : "bars: bits per token; line: cumulative share",
         left,
@@ -199,7 +203,7 @@ export const ranked = {
           );
         const { stream, kl, share } = ranking(ctx.trace)[hit.column];
         return (
-          `S${stream}   ${number(kl, 4)} bits` +
+          `S${stream}   ${fine(kl, 4)} bits` +
           (ctx.trace.pair
             ? " more or less"
             : `   rank ${hit.column + 1}   cumulative ${number(share * 100, 0)} %`)

@@ -186,7 +186,7 @@ export const stepper = {
         if (!ctx.trace) return;
         const { token, stream, layer, step } = store.state;
         panel.note.textContent =
-          `after ${token} “${short(ctx.trace.strings[token], 12)}” · layer ${layer}, step ` +
+          `${ctx.trace.place(token)} · layer ${layer}, step ` +
           `${step} (${ctx.trace.letter(ctx.tick())}) · S${stream}`;
       },
       tip(hit) {

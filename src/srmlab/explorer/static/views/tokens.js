@@ -1,7 +1,7 @@
 // The token strip: the prompt, coloured by surprisal, ablation KL or routing entropy.
 
 import { scaleFor } from "../color.js";
-import { choice, h, number, short, visible, word } from "../dom.js";
+import { choice, fine, h, number, short, visible, word } from "../dom.js";
 import { colorbar } from "../heatmap.js";
 import { argmax, mean, quantile, tokenSpan, tokenValues } from "../measures.js";
 import { drawStrip, placesOf } from "../strip.js";
@@ -107,7 +107,7 @@ export const tokens = {
           );
         });
         strip.setAttribute("aria-activedescendant", `token-${state.token}`);
-        const range = `${number(colors.low)} – ${number(colors.high)}`;
+        const range = `${fine(colors.low)} – ${fine(colors.high)}`;
         panel.note.textContent = `${trace.T} tokens · ${trace.pair ? "Δ " : ""}${NAMES[kind()]}, ${range}`;
       },
       height: (width) => placesOf(ctx.trace.strings, width).at(-1).y + 34,
