@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from srmlab.models.attention import Rotary, causal_attention
-from srmlab.models.config import ModelConfig
+from srmlab.models.config import ModelConfig, Sizes
 from srmlab.models.contract import Config
 from srmlab.models.fields import require
 from srmlab.models.forward import Pass
@@ -58,6 +58,11 @@ class BlockShape:
         mlp = (3 if self.gated else 2) * self.dim * self.mlp_dim
         projected = 2 * self.dim * (self.inner + self.keys_width)
         return projected + mlp + 2 * self.inner * self.attended(context)
+
+    def block_sizes(self, layers: int, depth: object, order: object) -> Sizes:
+        """Of a model made of such blocks."""
+        sizes = {"width": self.dim, "heads": self.heads, "mlp": self.mlp_dim}
+        return Sizes(**sizes, layers=layers, order=str(order), depth=str(depth))
 
     @property
     def block_lines(self) -> list[str]:
@@ -116,11 +121,15 @@ class Block(nn.Module):
 
     def from_attention(self, h: Tensor, here: Pass) -> Tensor:
         """What attention adds to the stream [B, T, D]."""
-        qkv = self.qkv(self.norm(h))
+        added = self.attn_out(self.attended(self.norm(h), here))
+        return self.norm(added) if self.norms == "around" else added
+
+    def attended(self, h: Tensor, here: Pass) -> Tensor:
+        """The outputs of all heads [B, T, H·K], from the stream as attention reads it."""
+        qkv = self.qkv(h)
         if self.widths[1] < self.widths[0]:
             qkv = self.repeated(qkv)
-        added = self.attn_out(causal_attention(qkv, self.heads, here))
-        return self.norm(added) if self.norms == "around" else added
+        return causal_attention(qkv, self.heads, here)
 
     def repeated(self, qkv: Tensor) -> Tensor:
         """Every head of keys and values as often as heads of queries read it: [B, T, 3·H·K]."""

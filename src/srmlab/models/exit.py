@@ -68,6 +68,14 @@ class Exit:
         return (change < self.tolerance * torch.linalg.vector_norm(after, dim=over)).reshape(-1)
 
 
+def moved(by: str, was: Tensor, now: Tensor) -> Tensor:
+    """[…] How far the next token's distribution has moved, from log-probabilities […, V]: "kl" is
+    KL(now ‖ was) in nats, "entropy" the change of its entropy."""
+    if by == "kl":
+        return (now.exp() * (now - was)).sum(-1)
+    return ((now.exp() * now).sum(-1) - (was.exp() * was).sum(-1)).abs()
+
+
 def recurse(
     level: Level, state: State, x: Tensor, depth: int, here: Pass, settled: Settles | None = None
 ) -> State:

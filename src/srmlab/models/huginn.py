@@ -31,7 +31,7 @@ from srmlab.models.block import Block, BlockConfig, BlockModel, Norms
 from srmlab.models.cache import Borrowed, slots
 from srmlab.models.config import NANO, Sizes
 from srmlab.models.contract import Call, Flops, Point
-from srmlab.models.exit import State, recurse
+from srmlab.models.exit import State, moved, recurse
 from srmlab.models.fields import require
 from srmlab.models.forward import Pass, gradient
 from srmlab.models.registry import register
@@ -69,14 +69,11 @@ class HuginnConfig(BlockConfig):
 
     @property
     def sizes(self) -> Sizes:
-        return Sizes(
-            width=self.dim,
-            heads=self.heads,
-            layers=self.prelude + self.steps * self.core + self.coda,
-            mlp=self.mlp_dim,
-            order=f"{self.prelude}+{self.core}+{self.coda}",
-            depth=f"{self.steps}/{self.gradient_depth}",
+        layers, order = (
+            self.prelude + self.steps * self.core + self.coda,
+            (self.prelude, self.core, self.coda),
         )
+        return self.block_sizes(layers, f"{self.steps}/{self.gradient_depth}", "+".join(map(str, order)))
 
     @property
     def shape(self) -> str:
@@ -205,12 +202,8 @@ class Huginn(BlockModel[HuginnConfig]):
 
         def settled(before: State, after: State, together: bool) -> Tensor:
             assert exit is not None
-            was, now = before[1], after[1]  # [B, T, V], log-probabilities
-            if exit.by == "kl":
-                moved = (now.exp() * (now - was)).sum(-1)
-            else:
-                moved = ((now.exp() * now).sum(-1) - (was.exp() * was).sum(-1)).abs()
-            return moved.max().reshape(1) < exit.tolerance if together else moved.amax(1) < exit.tolerance
+            far = moved(exit.by or "", before[1], after[1])  # [B, T]
+            return far.max().reshape(1) < exit.tolerance if together else far.amax(1) < exit.tolerance
 
         state: State = (self.first_state(e),)
         if reads:

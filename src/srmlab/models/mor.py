@@ -33,7 +33,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from srmlab.models.attention import SITES, token_pattern
+from srmlab.models.attention import SITES, attend
 from srmlab.models.block import Block, BlockConfig, BlockModel
 from srmlab.models.cache import Kept, Past, SomeRows
 from srmlab.models.config import NANO, Sizes
@@ -85,14 +85,7 @@ class MoRConfig(BlockConfig):
 
     @property
     def sizes(self) -> Sizes:
-        return Sizes(
-            width=self.dim,
-            heads=self.heads,
-            layers=2 + self.recursions * self.core,
-            mlp=self.mlp_dim,
-            order=f"1+{self.core}+1",
-            depth=str(self.recursions),
-        )
+        return self.block_sizes(2 + self.recursions * self.core, self.recursions, f"1+{self.core}+1")
 
     @property
     def shape(self) -> str:
@@ -140,25 +133,18 @@ def mor_token_nano() -> MoRConfig:
 class RecursionBlock(Block):
     """A block that can look at keys and values made before."""
 
-    def from_attention(self, h: Tensor, here: Pass) -> Tensor:
+    def attended(self, h: Tensor, here: Pass) -> Tensor:
         if here.lent is None:
-            return super().from_attention(h, here)
-        q = self.queries(self.norm(h)).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            return super().attended(h, here)
+        q = self.queries(h).unflatten(-1, (self.heads, -1)).transpose(1, 2)
         assert here.rotary is not None
-        q, (k, v) = rotate(q, *here.rotary), here.lent
-        watched, mask = here.wants(*SITES), here.mask
-        if watched:
+        q, (k, v), mask = rotate(q, *here.rotary), here.lent, here.mask
+        if here.wants(*SITES):
             q, k, v = (here.heads(f"attention.{name}", x) for name, x in zip("qkv", (q, k, v), strict=True))
         if mask is None:
             T, total = q.shape[2], k.shape[2]
             mask = torch.ones(T, total, dtype=torch.bool, device=q.device).tril(total - T)
-        if watched:
-            out = here.pattern("attention.weights", token_pattern(q, k, mask)) @ v
-            out = here.heads("attention.z", out)
-        else:
-            out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-        added = self.attn_out(out.transpose(1, 2).flatten(2))
-        return self.norm(added) if self.norms == "around" else added
+        return attend(q, k, v, mask, here)
 
     def queries(self, h: Tensor) -> Tensor:
         """Those rows of `qkv` alone; what another tool has put in its place (an adapter) is called whole."""

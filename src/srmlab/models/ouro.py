@@ -71,14 +71,7 @@ class OuroConfig(BlockConfig):
 
     @property
     def sizes(self) -> Sizes:
-        return Sizes(
-            width=self.dim,
-            heads=self.heads,
-            layers=self.loops * self.blocks,
-            mlp=self.mlp_dim,
-            order=f"{self.blocks}",
-            depth=f"{self.loops}",
-        )
+        return self.block_sizes(self.loops * self.blocks, self.loops, self.blocks)
 
     @property
     def shape(self) -> str:
