@@ -81,8 +81,7 @@ class CircuitCheck:
 
     predicted: np.ndarray  # [node] features of the graph with the largest effects, cut one by one
     actual: np.ndarray
-    random_predicted: np.ndarray  # [node] of features drawn from all active ones
-    random_actual: np.ndarray
+    random_actual: np.ndarray  # [node] of features drawn from all active ones
     whole: float  # all features of the graph cut at once
     random_whole: np.ndarray  # [draw] as many others
 
@@ -99,11 +98,6 @@ class CircuitCheck:
         found = [correlation(self.predicted[pick], self.actual[pick]) for pick in picks]
         low, high = np.nanquantile(found, (0.025, 0.975)) if count > 2 else (np.nan, np.nan)
         return float(low), float(high)
-
-    @property
-    def larger(self) -> float:
-        """How many times larger the mean change is than that of features at random."""
-        return float(np.abs(self.actual).mean() / max(np.abs(self.random_actual).mean(), 1e-30))
 
     def summary(self) -> str:
         low, high = self.interval
@@ -141,9 +135,8 @@ def check_circuit(
     cuts = [*(np.array([n]) for n in (*top, *some)), features, *sets]
     changes = cut(linear, model, graph, cuts)
     one, two = len(top), len(top) + len(some)
-    return CircuitCheck(
-        -effect[top], changes[:one], -effect[some], changes[one:two], float(changes[two]), changes[two + 1 :]
-    )
+    whole, random_whole = float(changes[two]), changes[two + 1 :]
+    return CircuitCheck(-effect[top], changes[:one], changes[one:two], whole, random_whole)
 
 
 def cut_each(model: LanguageModel, transcoders: Transcoders, graph: Graph, kept: Pruned) -> dict[int, float]:
