@@ -86,8 +86,8 @@ class Command(RunsModel):
         write_file(self.out, json.dumps(written, ensure_ascii=False) + "\n")
         if self.view is not None:
             write_circuit_view(written, self.view)
-        told = summary(graph, kept, written, checked, self.out)
-        return {"out": str(self.out), "transcoders": str(folder), **found, "summary": told}
+        words = summary(graph, kept, written, checked, self.out)
+        return {"out": str(self.out), "transcoders": str(folder), **found, "summary": words}
 
     def lines(self, result: dict[str, Any]) -> list[str]:
         return [result["summary"]]
