@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Collection
 
 
 class UserError(ValueError):
@@ -13,6 +14,24 @@ class UserError(ValueError):
 
 class Notice(UserWarning):
     """Something a user should know although the work goes on. The command line prints it as one line."""
+
+
+def check_choice(name: str, value: object, choices: Collection[str]) -> None:
+    """Refuse an argument that is not one of these words."""
+    if value not in choices:
+        raise UserError(f"{name} = {value!r}: must be one of {', '.join(choices)}")
+
+
+def unknown(kind: str, name: str, known: Collection[str], listed: str = "") -> UserError:
+    """The error about a name that nothing of this kind has: the nearest one, or where all are listed."""
+    every = listed or f"there are {', '.join(known)}"
+    return UserError(f"no {kind} is called {name!r}{nearest(name, list(known)) or f'; {every}'}")
+
+
+def reason(error: BaseException) -> str:
+    """What an error says, in one line."""
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return text.splitlines()[0]
 
 
 def nearest(name: str, known: list[str]) -> str:

@@ -16,7 +16,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from srmlab.errors import UserError
+from srmlab.errors import UserError, reason
 
 SUMS = "SHA256SUMS"
 LINE = re.compile(r"([0-9a-f]{64})  ([\w.+/-]+)")
@@ -130,8 +130,8 @@ def writing(out: Path | None, choose: str = "--out") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        where, reason = error.filename or out, error.strerror or error
-        raise UserError(f"cannot write {where} ({reason}): choose another {choose}") from None
+        where = error.filename or out
+        raise UserError(f"cannot write {where} ({reason(error)}): choose another {choose}") from None
 
 
 # --- checking -----------------------------------------------------------------------------------------------

@@ -135,7 +135,7 @@ def test_a_result_is_saved_summed_up_and_drawn(found, tmp_path):
     ("options", "message"),
     [
         ({"margin": 0.0}, "margin = 0.0: give nats above 0"),
-        ({"by": "noise"}, 'must be "zero" or "mean"'),
+        ({"by": "noise"}, "must be one of zero, mean"),
         ({"draws": 0}, "draws = 0"),
     ],
 )

@@ -210,7 +210,7 @@ def test_results_are_saved_and_loaded(tmp_path):
         (lambda m: srmlab.patch_grid(m, CLEAN, CORRUPT[:, :3], METRIC), "need equally many tokens"),
         (lambda m: srmlab.patch_grid(m, CLEAN, CORRUPT, METRIC, ("layer", "head")), "name some of layer"),
         (lambda m: srmlab.patch_grid(m, CLEAN, CORRUPT, lambda l: l.mean()), "a number for each pair"),
-        (lambda m: srmlab.patch_grid(m, CLEAN, CORRUPT, METRIC, into="both"), '"corrupt" or "clean"'),
+        (lambda m: srmlab.patch_grid(m, CLEAN, CORRUPT, METRIC, into="both"), "one of corrupt, clean"),
         (lambda m: srmlab.patch_grid(m, "a", "b", METRIC), r"or tokenizer\(texts\), not str"),
         (lambda m: srmlab.patch_grid(m, CLEAN, CORRUPT, METRIC, labels=["a"]), "1 labels for 4 positions"),
         (lambda _: path_grid(small(ONE_OF_EACH["gpt2"]), CLEAN, CORRUPT, METRIC), "gpt2 has none"),

@@ -3,17 +3,8 @@
 import numpy as np
 import pytest
 
-from srmlab.experiments.evidence import (
-    Claim,
-    Difference,
-    alike,
-    below,
-    every,
-    not_above,
-    paired,
-    some,
-    student,
-)
+from srmlab.analysis.student import student
+from srmlab.experiments.evidence import Claim, Difference, alike, below, every, not_above, paired, some
 from srmlab.experiments.rates import MOST, Search
 
 

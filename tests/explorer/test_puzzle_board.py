@@ -88,7 +88,7 @@ def test_a_board_is_read_in_one_line_or_drawn():
     board = Board(find_kind("sudoku:4x4"), 2, log_stablemax)
     drawn = "1 . | . 4\n. . | 2 .\n----+----\n. 3 | . .\n4 . | . 0"
     assert board.decode(board.encode(drawn)) == "1..4..2..3..4..."
-    for text, says in (("12", "2 cells"), ("x" * 16, "is no value"), ("5" * 16, "is no value")):
+    for text, says in (("12", "2 cells"), ("x" * 16, "is not a value"), ("5" * 16, "is not a value")):
         with pytest.raises(UserError, match=says):
             board.encode(text)
     with pytest.raises(UserError, match="no solution"):

@@ -328,7 +328,7 @@ def test_top_k_and_top_p_together_keep_what_both_keep():
         ({"top_p": 0.0}, r"top_p = 0.0: must be in \(0, 1\]"),
         ({"top_p": 1.5}, r"top_p = 1.5: must be in \(0, 1\]"),
         ({"max_new_tokens": -1}, "max_new_tokens = -1: must be 0 or more"),
-        ({"overflow": "wrap"}, 'overflow = \'wrap\': must be "refuse" or "slide"'),
+        ({"overflow": "wrap"}, "overflow = 'wrap': must be one of refuse, slide"),
         ({"tokens": torch.zeros(3, dtype=torch.long)}, r"tokens of shape \(3,\): need \[batch, token\]"),
         ({"tokens": torch.zeros(1, 0, dtype=torch.long)}, "with at least one token"),
         ({"tokens": torch.zeros(0, 3, dtype=torch.long)}, "with at least one token"),

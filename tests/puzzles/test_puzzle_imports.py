@@ -69,7 +69,7 @@ def test_mazes_come_from_a_table_with_blanks(tmp_path):
     ("content", "says"),
     [
         ("12345\n", "line 1: it has 5 characters; a sudoku has 16, 36 or 81"),
-        (f"{LINES[1]}\n\n1{LINES[1][1:-1]}x\n", "line 3: 'x' is no value of a sudoku:4x4"),
+        (f"{LINES[1]}\n\n1{LINES[1][1:-1]}x\n", "line 3: 'x' is not a value of a sudoku:4x4"),
         (f"{LINES[1]}\n{'.' * 36}\n", "line 2: a sudoku:6x6 among sudoku:4x4"),
         (f"{LINES[1]}\n11{'.' * 14}\n", "line 2: it has no solution"),
         (f"{'.' * 16}\n", "line 1: it has more than one solution"),
@@ -92,7 +92,7 @@ def test_a_bad_line_is_named_with_its_number_and_the_reason(content, says, tmp_p
         (f"{LINES[1]},{SOLVED[:-1]},3", "line 2: the answer has 15 characters, the question 16"),
         (f"{LINES[1]},{SOLVED[::-1]},3", "line 2: its answer changes a given"),
         (f"{LINES[1]},2114342143121243,3", "line 2: its answer breaks the rules"),
-        (f"{LINES[1]},{SOLVED},hard", "line 2: the rating 'hard' is no whole number"),
+        (f"{LINES[1]},{SOLVED},hard", "line 2: the rating 'hard' is not a whole number"),
     ],
 )
 def test_a_bad_row_of_a_table_likewise(row, says, tmp_path, capsys):
@@ -280,7 +280,7 @@ def test_arc_written_out_has_an_identifier_for_every_variant(tmp_path):
             {"train": [{"input": [[1, 2]], "output": [[1, 11]]}], "test": []},
             "a colour is a number from 0 to 9",
         ),
-        ({"train": [{"input": [[1], [1, 2]], "output": [[1]]}], "test": []}, "is no ARC task"),
+        ({"train": [{"input": [[1], [1, 2]], "output": [[1]]}], "test": []}, "is not an ARC task"),
         ({"train": [{"input": [[0] * 31], "output": [[1]]}], "test": []}, "1 to 30 rows"),
     ],
 )

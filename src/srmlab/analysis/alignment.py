@@ -38,6 +38,7 @@ from srmlab.errors import UserError
 from srmlab.models import LanguageModel
 
 State = Literal["output", "incoming"]
+STEPS = "layer step stream"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -46,12 +47,8 @@ class Alignment(Result):
 
     token_independent: tuple[int, ...]  # layers whose connection output cannot depend on the token
     connection: Annotated[Array, Measured("layer stream", "cosine of c and x, mean over tokens")]
-    output: Annotated[
-        Array, Measured("layer step stream", "cosine of update and step output, mean over tokens")
-    ]
-    incoming: Annotated[
-        Array, Measured("layer step stream", "cosine of update and incoming state, mean over tokens")
-    ]
+    output: Annotated[Array, Measured(STEPS, "cosine of update and step output, mean over tokens")]
+    incoming: Annotated[Array, Measured(STEPS, "cosine of update and incoming state, mean over tokens")]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -162,9 +159,7 @@ class AlignmentSums(Accumulator):
             self.roles[exchange.message] = ("c", l, -1)
             self.roles[exchange.update] = ("y", l, -1)
             self.roles |= {call.site: ("z", l, i) for i, call in enumerate(calls)}
-        self.first = model.calls[
-            0
-        ].before  # the state before the first call: a site (x itself), or a constant
+        self.first = model.calls[0].before  # a site (x itself), or a constant
         L, S = len(model.exchanges), len(model.streams)
         n = max(i for _, _, i in self.roles.values()) + 1
         self.sites = list(self.roles)

@@ -24,10 +24,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture, need_targets
+from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture
 from srmlab.analysis.readout import Readout
 from srmlab.analysis.registry import Analysis, has_streams, register, streams_of
-from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require
+from srmlab.analysis.result import Array, Measured, Result, derived, require
 from srmlab.analysis.states import points_of, stream_major
 from srmlab.models import LanguageModel
 
@@ -84,6 +84,7 @@ class Attribution(Result):
 
 class AttributionSums(Accumulator):
     makes = Attribution
+    needed = "logit"
 
     def __init__(self, model: LanguageModel) -> None:
         S = len(model.streams)
@@ -97,19 +98,14 @@ class AttributionSums(Accumulator):
         self.parts = self.readout.parts(stream_major(value))  # [S, B, T, E]
 
     def end(self, batch: Placed, embedding: Tensor) -> None:  # noqa: ARG002
-        direction = (
-            self.readout.unembedding[batch.targets.clamp(min=0)] * batch.counted[..., None]
-        )  # [B, T, E]
+        wanted = self.readout.unembedding[batch.targets.clamp(min=0)]  # [B, T, E]
+        direction = wanted * batch.counted[..., None]
         logits = torch.linalg.vecdot(self.parts.sum(0), direction)  # the embedding in fp32
         contribution = torch.linalg.vecdot(self.parts, direction)  # [S, B, T]
         centred = contribution - (self.parts @ self.average) * batch.counted
         self.means["logit"].add(batch, logits.sum(-1))
         self.means["contribution"].add(batch, contribution.sum(-1).T)
         self.means["centred"].add(batch, centred.sum(-1).T)
-
-    def result(self, evidence: Evidence) -> Attribution:
-        need_targets(self.means["logit"])
-        return super().result(evidence)
 
 
 def attribution(model: LanguageModel, batches: Batches) -> Attribution:

@@ -59,7 +59,6 @@ from srmlab.models import LanguageModel
 from srmlab.storage.identity import model_fingerprint
 
 FOLDS = 32  # parts of the text whose sums are kept apart
-SINGLE_PASS = "batches that can be read only once: pass a list, or a function that returns an iterator"
 
 Batches = Iterable[Any] | Callable[[], Iterable[Any]]
 Done = Callable[..., None]  # (how many more are done, by default one)
@@ -134,6 +133,7 @@ class Accumulator:
     """One analysis at work: sites to listen at, sums to keep."""
 
     makes: ClassVar[type[Result]]  # what it comes to
+    needed: ClassVar[str] = ""  # the mean that there must be targets for
     sites: Sequence[str] = ()
     means: dict[str, Mean]
     settings: Mapping[str, Any] = MappingProxyType({})  # what its sums depend on besides model and text
@@ -155,6 +155,8 @@ class Accumulator:
             self.means[name].add(batch, sums, self.tokens)
 
     def result(self, evidence: Evidence) -> Any:
+        if self.needed and self.means[self.needed].total == 0:
+            raise UserError("no position has a next token: give windows of at least two tokens, or targets")
         return self.makes(evidence=evidence, **self.known, **self.numbers())
 
     def numbers(self) -> dict[str, Any]:
@@ -287,7 +289,7 @@ def merge(into: Accumulator, other: Accumulator) -> None:
 def read_twice(batches: Batches) -> Batches:
     """The batches, once it is certain that they can be read a second time."""
     if not callable(batches) and iter(batches) is batches:
-        raise UserError(SINGLE_PASS)
+        raise UserError("batches can be read only once: pass a list, or a function that returns an iterator")
     return batches
 
 
@@ -300,7 +302,7 @@ def place(given: Any, device: torch.device, index: int = 0, first: int = 0) -> P
 def placed(batches: Batches, device: torch.device) -> Iterator[Placed]:
     """The batches in their order, each with its place."""
     first = 0
-    if isinstance(batches, Tensor):  # one batch; its rows are none
+    if isinstance(batches, Tensor):  # one batch: not to be read row by row
         batches = [batches]
     for index, given in enumerate(batches() if callable(batches) else batches):
         batch = place(given, device, index, first)
@@ -313,12 +315,6 @@ def observe(model: LanguageModel, batch: Batch) -> tuple[Tensor, Tensor | None]:
     tap = model.tap()
     embedding = model.output_embedding(batch.tokens, documents=batch.documents, tap=tap)
     return embedding, tap("logits", embedding @ model.unembedding.T) if tap.wants("logits") else None
-
-
-def need_targets(mean: Mean) -> None:
-    """Refuse a mean over targets of a text without any."""
-    if mean.total == 0:
-        raise UserError("no position has a next token: give windows of at least two tokens, or targets")
 
 
 def counting(progress: Callable[..., None] | None, total: int, *name: str) -> Done:
@@ -352,7 +348,7 @@ def _pass(model: LanguageModel, batch: Placed, all_sums: Sequence[Accumulator]) 
 
 def _listener(accumulator: Accumulator, before: int):
     def listen(value: Tensor, hook) -> None:
-        accumulator.see(hook.name, value[:, before:])  # the tokens; a puzzle's own positions are no cells
+        accumulator.see(hook.name, value[:, before:])  # positions before a board are not cells
 
     return listen
 
@@ -401,8 +397,7 @@ def _resume(path: Path, identity: str, batches: Batches, all_sums: Sequence[Accu
     if str(arrays.pop("identity", "")) != identity:
         return 0
     done = int(arrays.pop("done"))
-    if not callable(batches) and iter(batches) is batches:
-        raise UserError(SINGLE_PASS)
+    read_twice(batches)
     rank, world = _process()
     text = EvidenceSums()
     for batch in placed(batches, torch.device("cpu")):
@@ -410,9 +405,8 @@ def _resume(path: Path, identity: str, batches: Batches, all_sums: Sequence[Accu
             break
         if batch.index % world == rank:
             text.begin(batch)
-    if not all(
-        np.array_equal(sums.numpy(), arrays.get(f"0.{name}", ())) for name, sums in text.state().items()
-    ):
+    now = {f"0.{name}": sums.numpy() for name, sums in text.state().items()}
+    if not all(np.array_equal(sums, arrays.get(name, ())) for name, sums in now.items()):
         return 0
     for i, accumulator in enumerate(all_sums):
         for name, sums in accumulator.state().items():

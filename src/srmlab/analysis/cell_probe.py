@@ -29,7 +29,7 @@ from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture
 from srmlab.analysis.cells import puzzles_of, reads_puzzles, segment_of
 from srmlab.analysis.registry import Analysis, register
 from srmlab.analysis.result import Array, Evidence, Measured, Result, derived
-from srmlab.analysis.states import stream_major
+from srmlab.analysis.states import PointReader, stream_major
 from srmlab.models import LanguageModel
 
 PARTS = 8
@@ -106,9 +106,8 @@ def unexplained(weights: Tensor, xx: Tensor, xy: Tensor, yy: Tensor) -> Tensor:
 class ProbeSums(Accumulator):
     def __init__(self, model: LanguageModel, segment_depth: int) -> None:
         points = model.points[: model.depth][segment_depth - 1 :: segment_depth]
-        self.model, self.points = model, {point.sites[-1]: k for k, point in enumerate(points)}
-        self.by_site = {point.sites[-1]: point for point in points}
-        self.sites = [site for point in points for site in point.sites]
+        self.model, self.reader = model, PointReader(model, points)
+        self.sites = self.reader.sites
         self.settings = {"segment_depth": segment_depth}
         self.means: dict[str, Mean] = {}
         self.width = (len(model.streams), model.stream_dim + 1)
@@ -119,7 +118,6 @@ class ProbeSums(Accumulator):
         places = model.config.context - model.config.puzzle_positions
         places = places if places <= MOST_PLACES else 0  # else it would take too much memory
         self.cells = Sums.empty(S, places, features=D, values=self.values)  # after the last segment
-        self.seen: dict[str, Tensor] = {}
 
     def begin(self, batch: Placed) -> None:
         self.batch = batch
@@ -135,19 +133,16 @@ class ProbeSums(Accumulator):
         self.exchanged, self.counted = exchanged, counted
 
     def see(self, name: str, value: Tensor) -> None:
-        self.seen[name] = value
-        if name not in self.points:
+        if (found := self.reader.see(name, value)) is None:
             return
-        z = stream_major(self.model.state_at(self.by_site[name], self.seen)).cpu().double()  # [S, B, T, D]
-        self.seen.clear()
+        k, z = found[0], stream_major(found[1]).cpu().double()  # [S, B, T, D]
         x = torch.cat((z, torch.ones_like(z[..., :1])), -1) * self.counted[..., None]
-        k = self.points[name]
         xx = x.mT @ x  # [S, B, D, D]
         self.all.xx[:, k].index_add_(0, self.part, xx.transpose(0, 1))
         self.all.xy[:, k].index_add_(0, self.part, (x.mT @ self.right).transpose(0, 1))
         self.null[:, k].index_add_(0, self.part, (x.mT @ self.exchanged).transpose(0, 1))
         self.all.yy[:, k].index_add_(0, self.part, self.right.sum(1)[:, None].expand(-1, len(z), -1))
-        if k == len(self.points) - 1 and self.cells.yy.shape[2]:
+        if k == len(self.reader) - 1 and self.cells.yy.shape[2]:
             T = x.shape[2]
             each = x.permute(1, 0, 2, 3)  # [B, S, T, D]
             right = self.right[:, None]  # [B, 1, T, V]

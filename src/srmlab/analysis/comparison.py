@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from srmlab.analysis.inside import Inside, inside
-from srmlab.analysis.null import SMALL, TWINS
+from srmlab.analysis.null import usual_count
 from srmlab.analysis.student import Interval, interval
 from srmlab.data import Batch
 from srmlab.models import LanguageModel
@@ -67,7 +67,6 @@ def compare(
     first, rows = next(iter(losses)), []
     for name, model in models.items():
         context = batches[0].tokens.shape[1]
-        null = twins if twins is not None else TWINS if model.num_parameters() <= SMALL else 0
         rows.append(
             Compared(
                 name=name,
@@ -80,7 +79,7 @@ def compare(
                 streams=len(model.streams),
                 loss=interval(losses[name]),
                 difference=None if name == first else interval(losses[name] - losses[first]),
-                inside=inside(model, batches[:LOOK], null),
+                inside=inside(model, batches[:LOOK], usual_count(model, twins)),
             )
         )
         progress()

@@ -27,10 +27,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srmlab.analysis.capture import Batches, Mean, Placed, capture, need_targets
+from srmlab.analysis.capture import Batches, Mean, Placed, capture
 from srmlab.analysis.readout import chunks
 from srmlab.analysis.registry import Analysis, register
-from srmlab.analysis.result import Array, Coordinate, Evidence, Measured, Result, derived, require
+from srmlab.analysis.result import Array, Coordinate, Measured, Result, derived, require
 from srmlab.analysis.states import LevelReader, settling
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
@@ -100,6 +100,7 @@ def at_depth(model: LanguageModel, depth: int, gradient_depth: int | None = None
 
 class DepthSums(LevelReader):
     makes = Depth
+    needed = "loss"
 
     def __init__(self, model: LanguageModel, trained: int) -> None:
         super().__init__(model)
@@ -134,10 +135,6 @@ class DepthSums(LevelReader):
         rows = {"loss": torch.stack(self.losses), "agreement": same.float(), "settled": settled}
         for name, values in rows.items():
             self.means[name].add(batch, (values.view(-1, *batch.tokens.shape) * batch.counted).sum(-1).T)
-
-    def result(self, evidence: Evidence) -> Depth:
-        need_targets(self.means["loss"])
-        return super().result(evidence)
 
 
 def depth(model: LanguageModel, batches: Batches, max_depth: int | None = None) -> Depth:

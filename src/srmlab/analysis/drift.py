@@ -43,7 +43,7 @@ from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture
 from srmlab.analysis.registry import Analysis, has_contributions, register
 from srmlab.analysis.result import Array, Measured, Result, derived, require
 from srmlab.analysis.states import stream_major
-from srmlab.errors import UserError
+from srmlab.errors import UserError, check_choice
 from srmlab.models import LanguageModel
 
 Metric = Literal["cosine", "kl"]
@@ -64,10 +64,10 @@ def settled(curves: Array, still: float = STILL) -> Array:
     >>> settled(curve[:, None]), convergence(curve)
     (array([1.]), 3)
     """
+    if not len(curves):
+        return np.full(curves.shape[1], np.nan)
     quiet = np.logical_and.accumulate((curves < still)[::-1], axis=0)[::-1]  # from here on; NaN is not
-    return (
-        np.where(quiet.any(0), quiet.argmax(0), np.nan) if len(curves) else np.full(curves.shape[1], np.nan)
-    )
+    return np.where(quiet.any(0), quiet.argmax(0), np.nan)
 
 
 def convergence(curve: Array) -> float:
@@ -140,22 +140,16 @@ class Drift(Result):
 
     groups: tuple[str, ...]
     streams: tuple[str, ...]
-    boundary: (
-        int | None
-    )  # the first layer that was trained with gradient, if the model truncates backpropagation
+    boundary: int | None  # the first layer trained with gradient, if the model truncates backpropagation
     cosine: Annotated[Array, Measured("group transition stream", "cosine distance, mean over tokens")]
     kl: Annotated[Array, Measured("group transition stream", "nats, mean over tokens")]
     direction: Direction = "forward"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            self.cosine.shape[0] == len(self.groups), f"{len(self.groups)} groups named, not as many measured"
-        )
-        require(
-            self.cosine.shape[2] == len(self.streams),
-            f"{len(self.streams)} streams named, not as many measured",
-        )
+        for what, named, measured in (("groups", self.groups, 0), ("streams", self.streams, 2)):
+            as_many = self.cosine.shape[measured] == len(named)
+            require(as_many, f"{len(named)} {what} named, not as many measured")
         for name in ("cosine", "kl"):
             values = getattr(self, name)
             require(not (values[np.isfinite(values)] < 0).any(), f"{name}: a distance is not negative")
@@ -321,8 +315,7 @@ class DriftSums(Accumulator):
     makes = Drift
 
     def __init__(self, contributions: Contributions, direction: Direction = "forward") -> None:
-        if direction not in get_args(Direction):
-            raise UserError(f'direction = {direction!r}: must be "forward" or "backward"')
+        check_choice("direction", direction, get_args(Direction))
         self.reader = contributions
         self.direction: Direction = direction
         self.settings = {"direction": direction}
@@ -345,15 +338,13 @@ class DriftSums(Accumulator):
             self.before[group] = now
 
     def _compare(self, group: int, transition: int, before: Softened | None, now: Softened | None) -> None:
-        for name in self.means:
-            if before is None or now is None:
-                self.sums[name][:, group, transition] = torch.nan
-            else:
-                if name == "cosine":
-                    distance = before.cosine_distance(now)
-                else:
-                    distance = before.kl(now) if self.direction == "forward" else now.kl(before)
-                self.sums[name][:, group, transition] = distance.sum(-1).T
+        if before is None or now is None:
+            for sums in self.sums.values():
+                sums[:, group, transition] = torch.nan
+            return
+        kl = before.kl(now) if self.direction == "forward" else now.kl(before)
+        self.sums["cosine"][:, group, transition] = before.cosine_distance(now).sum(-1).T
+        self.sums["kl"][:, group, transition] = kl.sum(-1).T
 
     def end(self, batch: Placed, embedding: Tensor) -> None:
         super().end(batch, embedding)

@@ -35,6 +35,8 @@ from srmlab.analysis.routing import RoutingSums
 from srmlab.analysis.states import StateSums, points_of
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
+from srmlab.storage import load
+from srmlab.storage.weights import checkpoint_steps
 
 SOURCES = {  # field → the analysis, and its number
     "outgoing": ("routing", "outgoing"),
@@ -191,9 +193,6 @@ def _analyses(model: LanguageModel, batches: Batches, threshold: float) -> tuple
 
 def checkpoints_of(run: str | Path) -> Iterator[tuple[int, LanguageModel]]:
     """The (step, model) pairs of a run's whole checkpoints, one model at a time."""
-    from srmlab.storage import load
-    from srmlab.training.checkpoint import checkpoint_steps
-
     folder = Path(run) / "checkpoints"
     for step in sorted(checkpoint_steps(folder)) if folder.is_dir() else []:
         yield step, load(folder / f"step-{step}")

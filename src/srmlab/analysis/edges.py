@@ -53,7 +53,8 @@ from srmlab.analysis.interventions import Hook
 from srmlab.analysis.readout import sequence_losses
 from srmlab.analysis.registry import pattern_sites
 from srmlab.analysis.result import Array, Coordinate, Evidence, Measured, Result, derived
-from srmlab.errors import UserError
+from srmlab.analysis.routing import EDGES as AXES
+from srmlab.errors import UserError, check_choice
 from srmlab.models import HookPoint, LanguageModel
 
 Level = Literal["zero", "mean"]
@@ -61,7 +62,6 @@ MARGIN = 0.05  # nats
 NODES = 8  # gates' values at which the integrated gradient is taken
 TOGETHER = 4096  # tokens of a pass in which edges are closed one by one
 CLOSED = 0.25  # of the edges, from one size of a circuit to the next
-AXES = "layer head target source"
 Say = Callable[[str, int], Done]  # what, and how much of it
 
 
@@ -265,9 +265,7 @@ class Circuits:
         done = say(f"circuits in {len(orders)} orders", len(sizes))
         full, rows = self.loss(self.open), []
         for size in sizes:
-            distinct = (
-                orders if 0 < size < self.open.numel() else orders[:1]
-            )  # all edges, or none, are one set
+            distinct = orders if 0 < size < self.open.numel() else orders[:1]  # all, or none, are one set
             costs = [self.loss(first(order, size, self.open)) - full for order in distinct]
             rows.append(torch.stack(costs, 1).expand(-1, len(orders)))
             done()
@@ -360,8 +358,7 @@ def edges(
 def check(margin: float, by: str, draws: int) -> None:
     if not 0 < margin < float("inf"):
         raise UserError(f"margin = {margin}: give nats above 0")
-    if by not in get_args(Level):
-        raise UserError(f'by = {by!r}: must be "zero" or "mean"')
+    check_choice("by", by, get_args(Level))
     if draws < 1:
         raise UserError(f"draws = {draws}: give 1 or more")
 

@@ -23,6 +23,7 @@ from torch import Tensor
 from srmlab.analysis.capture import Accumulator, Batches, Mean, capture
 from srmlab.analysis.registry import Analysis, has_patterns, pattern_sites, register, streams_of
 from srmlab.analysis.result import Array, Measured, Result, derived
+from srmlab.analysis.routing import EDGES
 from srmlab.models import LanguageModel
 
 
@@ -31,10 +32,8 @@ class EffectiveSources(Result):
     kind: ClassVar[str] = "effective_sources"
 
     number: Annotated[Array, Measured("layer head target", "streams, mean over tokens")]
-    weight: Annotated[Array, Measured("layer head target source", "mean attention weight")]
-    above_twice_uniform: Annotated[
-        Array, Measured("layer head target source", "share of tokens with weight > 2/S")
-    ]
+    weight: Annotated[Array, Measured(EDGES, "mean attention weight")]
+    above_twice_uniform: Annotated[Array, Measured(EDGES, "share of tokens with weight > 2/S")]
 
     @derived("layer head target", "streams")
     def of_mean_pattern(self) -> Array:

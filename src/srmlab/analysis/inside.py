@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srmlab.analysis.bootstrap import ranks
+from srmlab.analysis.bootstrap import correlation, ranks
 from srmlab.analysis.capture import capture
 from srmlab.analysis.depth import deepened
 from srmlab.analysis.drift import Drift
@@ -175,7 +175,4 @@ def rank_correlation(x: Tensor, y: Tensor) -> float:
     >>> round(rank_correlation(torch.tensor([1.0, 2.0, 30.0]), torch.tensor([0.1, 0.5, 0.4])), 6)
     0.5
     """
-    both = torch.stack([ranks(x), ranks(y)])
-    both = both - both.mean(1, keepdim=True)
-    lengths = both.norm(dim=1)
-    return float(both[0] @ both[1] / lengths.prod()) if lengths.min() > 0 else 0.0
+    return float(np.nan_to_num(correlation(ranks(x).numpy(), ranks(y).numpy())))

@@ -298,7 +298,7 @@ class Intervention:
         self, model: LanguageModel, means: StateMeans, dictionary: Dictionary | None = None
     ) -> list[Hook]:
         """The intervention as (site, function) pairs for `model.hooks`."""
-        before = model.config.puzzle_positions  # which are no cells
+        before = model.config.puzzle_positions  # positions that are not cells
         places = [None if c.token is None else c.token + before for c in self.cuts]
         edges = [(c.layer, c.head, c.target, c.source, at) for c, at in zip(self.cuts, places, strict=True)]
         hooks = cut_edges(model, edges, renormalise=False)

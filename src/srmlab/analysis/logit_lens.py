@@ -35,16 +35,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srmlab.analysis.capture import (
-    Accumulator,
-    Batches,
-    Mean,
-    Placed,
-    capture,
-    need_targets,
-    placed,
-    read_twice,
-)
+from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture, placed, read_twice
 from srmlab.analysis.readout import Readout, log_probabilities
 from srmlab.analysis.registry import LENS_TOKENS, Analysis, Request, has_streams, register
 from srmlab.analysis.result import Array, Evidence, Measured, Result, derived, require, require_named
@@ -119,7 +110,7 @@ class StreamDecoder:
 
     def __init__(self, model: LanguageModel, means: StateMeans, through_post: bool = False) -> None:
         self.finished = Finished(model) if through_post else None
-        self.points = points_of(model) if self.finished is None else self.finished.points
+        self.points = points_of(model) if self.finished is None else self.finished.names
         means.check(model, self.points)
         self.sites: Sequence[str] = self.points if self.finished is None else self.finished.sites
         self.streams = model.streams
@@ -130,13 +121,12 @@ class StreamDecoder:
 
     def decode(self, name: str, value: Tensor, chosen: Tensor, documents: Tensor | None) -> Asked:
         if self.finished is None:
-            z = stream_major(value)
+            p = self.points.index(name)
         elif found := self.finished.see(name, value, documents):
-            name, z = found[0], stream_major(found[1])
+            p, value = found
         else:
             return []
-        p = self.points.index(name)
-        parts = self.readout.parts(z.flatten(1, 2)[:, chosen])  # [S, n, E]
+        parts = self.readout.parts(stream_major(value).flatten(1, 2)[:, chosen])  # [S, n, E]
         others = self.mean_parts[:, p].sum(0) - self.mean_parts[:, p]  # [S, E]
         asked = [(("full", p, -1), parts.sum(0))]
         for s in range(len(self.streams)):
@@ -171,6 +161,7 @@ class PlainDecoder:
 
 class LensSums(Accumulator):
     makes = LogitLens
+    needed = "full"
 
     def __init__(
         self,
@@ -210,7 +201,6 @@ class LensSums(Accumulator):
             place.copy_(sums)
 
     def result(self, evidence: Evidence) -> LogitLens:
-        need_targets(self.means["full"])
         self.known = {
             "points": self.decoder.points,
             "streams": self.decoder.streams,

@@ -32,6 +32,11 @@ SMALL = 5_000_000  # parameters up to which `srmlab analyze` makes twins by defa
 TWINS = 3
 
 
+def usual_count(model: LanguageModel, asked: int | None = None) -> int:
+    """How many twins to measure: as many as are asked for, or three, and none of a large model."""
+    return asked if asked is not None else TWINS if model.num_parameters() <= SMALL else 0
+
+
 def twins(model: LanguageModel, count: int) -> Iterator[tuple[int, LanguageModel]]:
     """Untrained models of the same config, and the seeds of their weights."""
     first = model.config.init_seed + 1

@@ -42,14 +42,7 @@ from torch import Tensor
 from srmlab.analysis.bootstrap import correlation
 from srmlab.analysis.capture import Done, counting
 from srmlab.analysis.interventions import Hook, put_in
-from srmlab.analysis.prompt_pairs import (
-    Metric,
-    Pairs,
-    Patched,
-    Prompts,
-    Side,
-    measure,
-)
+from srmlab.analysis.prompt_pairs import Metric, Pairs, Patched, Prompts, Side, measure
 from srmlab.analysis.result import Array, Measured, Result, derived
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel

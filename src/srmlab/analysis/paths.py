@@ -40,6 +40,8 @@ from srmlab.analysis.result import Array, Measured, Result, derived
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel, Point
 
+PATHS = "layer target source"
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PathGrid(Patched, Result):
@@ -50,17 +52,15 @@ class PathGrid(Patched, Result):
     into: Side  # which of the two prompts is changed
     before: Annotated[Array, Measured("", "metric of the prompt that is changed")]
     goal: Annotated[Array, Measured("", "metric of the other prompt")]
-    change: Annotated[Array, Measured("layer target source", "metric, patched − before")]
-    mismatched: Annotated[
-        Array, Measured("layer target source", "metric, by another such prompt's state; NaN: one pair")
-    ]
+    change: Annotated[Array, Measured(PATHS, "metric, patched − before")]
+    mismatched: Annotated[Array, Measured(PATHS, "metric, by another such prompt's state; NaN: one pair")]
 
-    @derived("layer target source", "share of the difference")
+    @derived(PATHS, "share of the difference")
     def share(self) -> Array:
         """The change over the difference of the two prompts: 1 is all of it."""
         return self.change / (self.goal - self.before)
 
-    @derived("layer target source", "share of the difference")
+    @derived(PATHS, "share of the difference")
     def null(self) -> Array:
         """The same with the state of another prompt of the kind that is changed."""
         return self.mismatched / (self.goal - self.before)
@@ -106,10 +106,7 @@ def path_grid(
 
 def _entry(model: LanguageModel, layer: int) -> Point:
     """Where the state that a layer's connection reads is found; before the first, the token input."""
-    if layer:
-        return model.points[layer - 1]
-    first = model.site_names[0]
-    return Point(first, (first,))
+    return model.points[layer - 1] if layer else Point(model.site_names[0])
 
 
 def _measured(pairs: Pairs, before: list[Tensor], done: Done) -> Tensor:
@@ -118,7 +115,7 @@ def _measured(pairs: Pairs, before: list[Tensor], done: Done) -> Tensor:
     found = torch.empty(len(model.exchanges), S, S, pairs.count, dtype=torch.float64)
     for layer, exchange in enumerate(model.exchanges):
         messages = _messages(pairs, layer, before[layer])
-        site = Point(exchange.message, (exchange.message,))
+        site = Point(exchange.message)
         for paths in pairs.batched(list(product(range(S), range(S)))):
             targets, sources = zip(*paths, strict=True)
             given = torch.cat([messages[source] for source in sources])

@@ -24,7 +24,7 @@ from srmlab.analysis.interventions import Hook
 from srmlab.analysis.readout import kl_divergence
 from srmlab.analysis.result import Array, Derived, Evidence, Result
 from srmlab.data.tokenizers import Padded
-from srmlab.errors import UserError
+from srmlab.errors import UserError, check_choice
 from srmlab.models import LanguageModel, Point
 
 Side = Literal["corrupt", "clean"]
@@ -119,8 +119,7 @@ class Pairs:
 
     @staticmethod
     def of(model: LanguageModel, clean: Prompts, corrupt: Prompts, into: Side, metric: Metric) -> Pairs:
-        if into not in get_args(Side):
-            raise UserError(f'into = {into!r}: must be "corrupt" or "clean"')
+        check_choice("into", into, get_args(Side))
         (tokens, real), (others, real_too) = (_with_mask(given, model.device) for given in (clean, corrupt))
         if tokens.shape != others.shape or not real.equal(real_too):
             raise UserError(

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from numbers import Integral
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from srmlab.analysis.states import StateMeans, points_of
-from srmlab.errors import UserError
+from srmlab.errors import UserError, check_choice
 from srmlab.models import HookPoint, LanguageModel
 
 By = Literal["mean", "zero", "resample"]
@@ -87,5 +87,4 @@ def other_tokens(count: int, seed: int = 0) -> Tensor:
 
 
 def check_by(by: str) -> None:
-    if by not in ("mean", "zero", "resample"):
-        raise UserError(f'by = {by!r}: must be "mean", "zero" or "resample"')
+    check_choice("by", by, get_args(By))

@@ -274,7 +274,8 @@ class Result:
             name: {"axes": list(note), "unit": note.unit, "shape": list(arrays[name].shape)}
             for name, note in axes.items()
         }
-        digest = write_npz(stem.with_name(stem.name + ".npz"), arrays)
+        about, data = _files(stem)
+        digest = write_npz(data, arrays)
         document = {
             "kind": self.kind,
             "format": FORMAT,
@@ -283,7 +284,7 @@ class Result:
             "settings": settings,
             "arrays": described,
         }
-        write_file(stem.with_name(stem.name + ".json"), json.dumps(document, indent=2) + "\n")
+        write_file(about, json.dumps(document, indent=2) + "\n")
         return stem
 
     @classmethod
@@ -296,14 +297,12 @@ class Result:
 
     @classmethod
     def exists(cls, path: str | Path) -> bool:
-        stem = _stem(path)
-        return all(stem.with_name(stem.name + suffix).exists() for suffix in (".npz", ".json"))
+        return all(file.exists() for file in _files(path))
 
 
 def load(path: str | Path) -> Any:
     """The result saved at PATH.npz + PATH.json, as an object of its own class."""
-    stem = _stem(path)
-    files = [stem.with_name(stem.name + suffix) for suffix in (".json", ".npz")]
+    files = _files(path)
     for file in files:
         require(file.exists(), f"no file {file}; `srmlab analyze RUN` writes it")
     try:
@@ -383,6 +382,12 @@ def _digest(content: bytes | memoryview) -> str:
 def _stem(path: str | Path) -> Path:
     path = Path(path)
     return path.with_suffix("") if path.suffix in (".npz", ".json") else path
+
+
+def _files(path: str | Path) -> list[Path]:
+    """PATH.json and PATH.npz."""
+    stem = _stem(path)
+    return [stem.with_name(stem.name + suffix) for suffix in (".json", ".npz")]
 
 
 def _frozen(value: Any) -> Any:

@@ -29,11 +29,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from srmlab.analysis.bootstrap import correlation
 from srmlab.analysis.capture import Accumulator, Batches, Mean, capture
 from srmlab.analysis.registry import Analysis, has_patterns, pattern_sites, register, streams_of
 from srmlab.analysis.result import Array, Measured, Result, derived, require
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
+
+EDGES = "layer head target source"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -42,10 +45,8 @@ class Routing(Result):
 
     threshold: float
     token_independent: tuple[int, ...]  # layers whose pattern cannot depend on the token
-    frequency: Annotated[
-        Array, Measured("layer head target source", "share of tokens with weight > threshold")
-    ]
-    weight: Annotated[Array, Measured("layer head target source", "mean attention weight")]
+    frequency: Annotated[Array, Measured(EDGES, "share of tokens with weight > threshold")]
+    weight: Annotated[Array, Measured(EDGES, "mean attention weight")]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -213,11 +214,9 @@ def _off_diagonal_mean(matrix: Array, axis: int) -> Array:
 
 
 def _correlation(a: Array, b: Array) -> float:
-    a, b = a - a.mean(), b - b.mean()
-    scale = np.sqrt((a @ a) * (b @ b))
-    if scale == 0:  # a map without contrast: the same as another such, unlike any other
-        return float(np.array_equal(a, b))
-    return float(a @ b / scale)
+    """Of a map without contrast: 1 with another such, 0 with any other."""
+    found = correlation(a, b)
+    return found if np.isfinite(found) else float(np.ptp(a) == np.ptp(b))
 
 
 register(Analysis(Routing, lambda request: RoutingSums(request.model, request.threshold), has_patterns))

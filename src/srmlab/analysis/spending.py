@@ -25,6 +25,7 @@ from torch import Tensor
 from srmlab.data import Batch
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
+from srmlab.models.exit import moved
 from srmlab.models.loss import token_losses
 
 THRESHOLDS = {
@@ -116,7 +117,7 @@ def levels_of(model: LanguageModel, batch: Batch, rules: tuple[str, ...]) -> dic
     rows: dict[str, list[Tensor]] = {name: [] for name in ("loss", *rules)}
     going = torch.ones(batch.tokens.shape, device=model.device)
     state_before: Tensor | None = None
-    log_p_before: Tensor | None = None
+    log_p: Tensor | None = None
     for level, point in enumerate(points):
         finished = model.finish(point, cache, batch.documents) if rules else model.state_at(point, cache)
         embedding = model.read_out(finished)
@@ -130,20 +131,10 @@ def levels_of(model: LanguageModel, batch: Batch, rules: tuple[str, ...]) -> dic
         if gates:
             going = going * (1 - cache[gates[level]].squeeze(-1))
             rows["gate"].append(1 - going)
-        if "kl" in rules or "entropy" in rules:
-            log_p = (embedding @ model.unembedding.T).float().log_softmax(-1)
-            rows_of_change(rows, log_p, log_p_before)
-            log_p_before = log_p
+        if by_prediction := [rule for rule in rules if rule in ("kl", "entropy")]:
+            was, log_p = log_p, (embedding @ model.unembedding.T).float().log_softmax(-1)
+            for rule in by_prediction:
+                far = torch.full_like(going, torch.inf) if was is None else moved(rule, was, log_p)
+                rows[rule].append(far)
         state_before = state
     return {name: torch.stack(values) for name, values in rows.items()}
-
-
-def rows_of_change(rows: dict[str, list[Tensor]], now: Tensor, before: Tensor | None) -> None:
-    """How far the next token's distribution [B, T, V] has moved since the level before."""
-    moved = torch.full(now.shape[:2], torch.inf, device=now.device)
-    p = now.exp()
-    kl = moved if before is None else (p * (now - before)).sum(-1)
-    entropy = moved if before is None else ((p * now).sum(-1) - (before.exp() * before).sum(-1)).abs()
-    for name, value in (("kl", kl), ("entropy", entropy)):
-        if name in rows:
-            rows[name].append(value)

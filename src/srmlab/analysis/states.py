@@ -2,8 +2,8 @@
 stream's place.
 
 Points are the places where a state can be read: after every layer, and after every post-step. The last one is
-what the output function reads. `Finished` reads the state after every layer as if that layer were the last,
-which takes it through the post-steps.
+what the output function reads. `PointReader` puts the states at points together as a pass goes by; `Finished`
+reads the state after every layer as if that layer were the last, which takes it through the post-steps.
 
     >>> import srmlab, srmlab.analysis, torch
     >>> model = srmlab.build(srmlab.preset("srm-nano"))
@@ -26,7 +26,7 @@ from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture
 from srmlab.analysis.registry import Analysis, Request, has_streams, register, streams_of
 from srmlab.analysis.result import Array, Measured, Result, derived, require_named
 from srmlab.errors import UserError
-from srmlab.models import LanguageModel
+from srmlab.models import LanguageModel, Point
 from srmlab.storage.identity import model_mark
 
 
@@ -41,34 +41,47 @@ def points_of(model: LanguageModel) -> tuple[str, ...]:
     return tuple(point.sites[0] for point in model.points)
 
 
-class Finished:
-    """The states after every layer, each taken through the post-steps as if its layer were the last.
+class PointReader:
+    """The states at some points in depth, whether a point is one site of all streams or a site for each."""
+
+    def __init__(self, model: LanguageModel, points: Sequence[Point] | None = None) -> None:
+        self.model, self.points = model, model.points if points is None else tuple(points)
+        self.names = tuple(point.name for point in self.points)
+        self.sites = [site for point in self.points for site in point.sites]
+        self.ends = {point.sites[-1]: place for place, point in enumerate(self.points)}
+        self.values: dict[str, Tensor] = {}
+
+    def see(self, name: str, value: Tensor, documents: Tensor | None = None) -> tuple[int, Tensor] | None:
+        """At the last of a point's sites its place among the points, and the state [B, T, S, D] there."""
+        self.values[name] = value
+        if name not in self.ends:
+            return None
+        place = self.ends[name]
+        state = self.state(self.points[place], documents)
+        self.values.clear()
+        return place, state
+
+    def state(self, point: Point, documents: Tensor | None) -> Tensor:  # noqa: ARG002
+        return self.model.state_at(point, self.values)
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+
+class Finished(PointReader):
+    """The states after every layer, or every `every`-th, each taken through the post-steps as if its layer
+    were the last; they attend within documents, if there are any.
 
     A step keeps to its stream, so to keep one stream and run the post-steps is to run them and keep it.
     """
 
     def __init__(self, model: LanguageModel, every: int = 1) -> None:
-        """Of every `every`-th layer."""
-        self.model = model
-        levels = model.points[: model.depth][every - 1 :: every]
-        self.levels = {point.sites[-1]: point for point in levels}
-        self.points = tuple(f"{point.name}+post" for point in levels)
-        self.sites = [site for point in self.levels.values() for site in (*point.needs, *point.sites)]
-        self.values: dict[str, Tensor] = {}
+        super().__init__(model, model.points[: model.depth][every - 1 :: every])
+        self.names = tuple(f"{name}+post" for name in self.names)
+        self.sites = [site for point in self.points for site in (*point.needs, *point.sites)]
 
-    def see(self, name: str, value: Tensor, documents: Tensor | None) -> tuple[str, Tensor] | None:
-        """The point and its state [B, T, S, D]; None at an update, which the post-steps after it read. They
-        attend within `documents` [B, T], if there are any."""
-        self.values[name] = value
-        if name not in self.levels:
-            return None
-        point = self.levels[name]
-        state = self.model.finish(point, self.values, documents)
-        self.values.clear()
-        return f"{point.name}+post", state
-
-    def __len__(self) -> int:
-        return len(self.levels)
+    def state(self, point: Point, documents: Tensor | None) -> Tensor:
+        return self.model.finish(point, self.values, documents)
 
 
 class LevelReader(Accumulator):
@@ -163,7 +176,7 @@ class StateSums(Accumulator):
         self.points = points_of(model) if points is None else tuple(points)
         self.sites = self.points
         if self.finished is not None:
-            self.points, self.sites = self.finished.points, self.finished.sites
+            self.points, self.sites = self.finished.names, self.finished.sites
         self.settings = {"points": self.points}
         self.means = {"mean": Mean(len(self.points), len(model.streams), model.stream_dim)}
         self.known = {"points": self.points, "model": model_mark(model)}
@@ -173,14 +186,13 @@ class StateSums(Accumulator):
         self.documents = batch.documents
 
     def see(self, name: str, value: Tensor) -> None:
-        if self.finished is not None:
+        if self.finished is None:
+            found = self.points.index(name), value
+        else:
             found = self.finished.see(name, value, self.documents)
-            if found is None:
-                return
-            name, value = found
-        self.sums["mean"][:, self.points.index(name)] = (
-            stream_major(value).sum(2).transpose(0, 1)
-        )  # [B, S, D]
+        if found is not None:
+            place, state = found
+            self.sums["mean"][:, place] = stream_major(state).sum(2).transpose(0, 1)  # [B, S, D]
 
 
 def means_in(request: Request) -> StateMeans:

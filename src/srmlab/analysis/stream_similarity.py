@@ -21,9 +21,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture
+from srmlab.analysis.capture import Accumulator, Batches, Mean, capture
 from srmlab.analysis.registry import Analysis, register
 from srmlab.analysis.result import Array, Measured, Result, derived
+from srmlab.analysis.states import PointReader
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
 
@@ -39,9 +40,7 @@ class StreamSimilarity(Result):
 
     points: tuple[str, ...]
     streams: tuple[str, ...]
-    cosine: Annotated[
-        Array, Measured("point stream other", "cosine of two streams' states, mean over tokens")
-    ]
+    cosine: Annotated[Array, Measured("point stream other", "cosine of two states, mean over tokens")]
 
     @derived("point", "cosine")
     def by_depth(self) -> Array:
@@ -78,23 +77,15 @@ class StreamPairs(Accumulator):
     def __init__(self, model: LanguageModel) -> None:
         if not has_several_streams(model):
             raise UserError(f"stream_similarity compares streams; a {type(model).__name__} has one")
-        self.known = {"points": tuple(point.name for point in model.points), "streams": model.streams}
-        self.last_sites = [point.sites[-1] for point in model.points]
-        self.sites = [site for point in model.points for site in point.sites]
+        self.reader = PointReader(model)
+        self.known, self.sites = {"points": self.reader.names, "streams": model.streams}, self.reader.sites
         S = len(model.streams)
-        self.means = {"cosine": Mean(len(model.points), S, S)}
-
-    def begin(self, batch: Placed) -> None:
-        super().begin(batch)
-        self.parts: list[Tensor] = []
+        self.means = {"cosine": Mean(len(self.reader), S, S)}
 
     def see(self, name: str, value: Tensor) -> None:
-        self.parts.append(value if value.ndim == 4 else value[:, :, None])  # [B, T, S or 1, D]
-        if name in self.last_sites:
-            unit = F.normalize(torch.cat(self.parts, 2).float(), dim=-1)
-            point = self.last_sites.index(name)
-            self.sums["cosine"][:, point] = torch.einsum("btsd,btrd->bsr", unit, unit)
-            self.parts = []
+        if found := self.reader.see(name, value):
+            unit = F.normalize(found[1].float(), dim=-1)  # [B, T, S, D]
+            self.sums["cosine"][:, found[0]] = torch.einsum("btsd,btrd->bsr", unit, unit)
 
 
 def has_several_streams(model: LanguageModel) -> bool:

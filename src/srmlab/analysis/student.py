@@ -14,16 +14,24 @@ LEVEL = 0.95
 @dataclass(frozen=True)
 class Interval:
     mean: float
-    half: float  # half the width of the 95 % interval; NaN for one value
+    half: float  # half the width of the interval; NaN for one value
+
+    @property
+    def low(self) -> float:
+        return self.mean - self.half
+
+    @property
+    def high(self) -> float:
+        return self.mean + self.half
 
     def __str__(self) -> str:
         return f"{self.mean:.4f} ± {self.half:.4f}"
 
 
-def interval(values: np.ndarray) -> Interval:
+def interval(values: np.ndarray, level: float = LEVEL) -> Interval:
     """The mean and its interval."""
     n = len(values)
-    half = student(n - 1) * float(values.std(ddof=1)) / math.sqrt(n) if n > 1 else math.nan
+    half = student(n - 1, level) * float(values.std(ddof=1)) / math.sqrt(n) if n > 1 else math.nan
     return Interval(float(values.mean()), half)
 
 

@@ -21,7 +21,7 @@ from srmlab.analysis.capture import Batches, capture, read_twice
 from srmlab.analysis.depth import deepened
 from srmlab.analysis.registry import ANALYSES, LENS_TOKENS, PASSES, Request
 from srmlab.analysis.result import Result
-from srmlab.errors import UserError, nearest
+from srmlab.errors import UserError, unknown
 from srmlab.models import LanguageModel
 
 Progress = Callable[[str, int], None]  # the name of the pass, and how many batches of it are done
@@ -40,8 +40,7 @@ def chosen(model: LanguageModel, only: Iterable[str] | None) -> tuple[str, ...]:
     wanted = tuple(only)
     for name in wanted:
         if name not in ANALYSES:
-            hint = nearest(name, list(ANALYSES)) or f"; there are {', '.join(ANALYSES)}"
-            raise UserError(f"no analysis is called {name!r}{hint}")
+            raise unknown("analysis", name, ANALYSES)
         if name not in known:
             lacks = ANALYSES[name].defined_on.__name__.replace("_", " ")
             raise UserError(

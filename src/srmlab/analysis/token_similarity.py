@@ -24,6 +24,7 @@ from torch import Tensor
 from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture
 from srmlab.analysis.registry import Analysis, register
 from srmlab.analysis.result import Array, Measured, Result, derived
+from srmlab.analysis.states import PointReader
 from srmlab.models import LanguageModel
 
 
@@ -60,9 +61,9 @@ class TokenPairs(Accumulator):
     makes = TokenSimilarity
 
     def __init__(self, model: LanguageModel) -> None:
-        self.known = {"points": tuple(point.name for point in model.points), "streams": model.streams}
-        self.sites = [site for point in model.points for site in point.sites]
-        self.means = {"cosine": Mean(len(model.points), len(model.streams))}
+        self.reader = PointReader(model)
+        self.known, self.sites = {"points": self.reader.names, "streams": model.streams}, self.reader.sites
+        self.means = {"cosine": Mean(len(self.reader), len(model.streams))}
 
     def begin(self, batch: Placed) -> None:
         super().begin(batch)
@@ -72,15 +73,15 @@ class TokenPairs(Accumulator):
         self.tokens = torch.where(sizes > 1, sizes, 0).sum(0)  # one token has no other
 
     def see(self, name: str, value: Tensor) -> None:
-        states = value if value.ndim == 4 else value[:, :, None]  # [B, T, S, D]
-        unit = F.normalize(states.float(), dim=-1)
+        if (found := self.reader.see(name, value)) is None:
+            return
+        unit = F.normalize(found[1].float(), dim=-1)  # [B, T, S, D]
         total = unit.new_zeros(unit.shape[0], unit.shape[2])
         for document in self.documents:  # tokens of different documents have nothing to do with each other
             mine = unit * document
             cosines = mine.sum(1).square().sum(-1) - mine.square().sum((1, 3))  # [B, S], of all i ≠ j
             total += cosines / (document.sum(1)[..., 0] - 1).clamp(min=1)  # a mean over pairs, times tokens
-        first = self.sites.index(name) * total.shape[1]  # a site has all streams of a point, or one
-        self.sums["cosine"].flatten(1)[:, first : first + total.shape[1]] = total
+        self.sums["cosine"][:, found[0]] = total
 
 
 def token_similarity(model: LanguageModel, batches: Batches) -> TokenSimilarity:

@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from srmlab.cli.shared import OfText, at_least, readable
+from srmlab.cli.shared import OfText, at_least, readable, refuse
 from srmlab.errors import UserError
 from srmlab.files import writing
 
@@ -158,14 +158,9 @@ class Command(OfText):
 
         self.segment_depth: int | None = None
         if not reads_puzzles(path):
-            if self.segments is not None:
-                raise UserError("--segments is for a puzzle model; leave it out")
+            refuse(self, "segments", why="is for a puzzle model")
             return self.open_text(text=self.text, longest=self.tokens, device=device)
-        for name in ("text", "document_mask", "answers_only"):
-            if getattr(self, name):
-                raise UserError(
-                    f"--{name.replace('_', '-')} is for text, and {path} reads puzzles; leave it out"
-                )
+        refuse(self, "text", "document_mask", "answers_only", why=f"is for text, and {path} reads puzzles")
         for kind in EXTRA:
             if kind in self.only:
                 raise UserError(f"--only {kind} is measured on text, and {path} reads puzzles; leave it out")
@@ -224,9 +219,9 @@ class Command(OfText):
         return folder
 
     def null_count(self, model: LanguageModel) -> int:
-        from srmlab.analysis.null import SMALL, TWINS
+        from srmlab.analysis.null import usual_count
 
-        return self.null if self.null is not None else TWINS if model.num_parameters() <= SMALL else 0
+        return usual_count(model, self.null)
 
     def twins(self, own: Measuring, kinds: list[str]) -> dict[str, list[Result]]:
         """The same analyses of untrained twins, by name."""

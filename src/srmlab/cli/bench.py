@@ -14,7 +14,7 @@ import tyro
 
 import srmlab
 from srmlab.cli.shared import Answers, at_least, folded
-from srmlab.errors import UserError
+from srmlab.errors import UserError, unknown
 
 FOLDER = Path(__file__).parents[3] / "benchmarks"
 BENCHES = ("training_step", "attention", "decoding", "sites", "analyses", "explorer", "exit", "scaling")
@@ -41,7 +41,6 @@ class Command(Answers):
     def result(self) -> dict[str, Any]:
         import torch
 
-        from srmlab.errors import nearest
         from srmlab.training.memory import keep_buffers
 
         if not FOLDER.is_dir():
@@ -50,8 +49,7 @@ class Command(Answers):
             )
         for bench in self.benches:
             if bench not in BENCHES:
-                hint = nearest(bench, list(BENCHES)) or f"; there are {', '.join(BENCHES)}"
-                raise UserError(f"no bench is called {bench!r}{hint}")
+                raise unknown("bench", bench, BENCHES)
         at_least(self, rounds=1)
         torch.set_num_threads(self.threads)
         keep_buffers()

@@ -87,8 +87,8 @@ class Command(RunsModel):
             from srmlab.explorer.circuit_view import write_circuit_view  # imports matplotlib
 
             write_circuit_view(written, self.view)
-        told = summary(graph, kept, written, checked, self.out)
-        return {"out": str(self.out), "transcoders": str(folder), **found, "summary": told}
+        words = summary(graph, kept, written, checked, self.out)
+        return {"out": str(self.out), "transcoders": str(folder), **found, "summary": words}
 
     def lines(self, result: dict[str, Any]) -> list[str]:
         return [result["summary"]]

@@ -104,20 +104,16 @@ class Command(Answers):
 
 def named_runs(given: str) -> dict[str, str]:
     """A run by its own name; those of a sweep by cell and seed."""
-    from srmlab.experiments import Cell, SweepResult
-    from srmlab.models import config_from_dict
-    from srmlab.training import TrainConfig
+    from srmlab.experiments import SweepResult
 
     folder = Path(given)
     if not (folder / "result.json").is_file():
         return {given: given}
     result, runs = SweepResult.load(folder), {}
     for cell in result.cells:
-        model, training = config_from_dict(cell.model), TrainConfig.from_dict(cell.training)
-        trained = Cell(name=cell.name, model=model, training=training)
         for run in cell.runs:
             name = cell.name if len(cell.runs) == 1 else f"{cell.name}, seed {run.seed}"
-            path = trained.run_folder(folder.parent, run.seed)
+            path = cell.cell.run_folder(folder.parent, run.seed)
             if not path.is_dir():
                 raise UserError(f"{given} is not next to its runs (no {path}): name the runs themselves")
             runs[name] = str(path)

@@ -268,5 +268,5 @@ def _sites_section(answer: dict[str, Any]) -> str:
     scheme = answer["sites"]["scheme"]
     lines = [f"  {pattern:<52}{count:>5}" for pattern, count in scheme.items()]
     return "\n".join(
-        [f"sites: {answer['sites']['count']}, numbered from 0; `model.site_names` lists them", *lines]
+        [f"sites: {answer['sites']['count']}, counted from 0; `model.site_names` lists them", *lines]
     )

@@ -129,7 +129,7 @@ def _name(argument: Any) -> str:
 
 
 def _plain(message: str) -> str:
-    """Python's words for a number that is none, in plain ones; the rest as it is."""
+    """Python's messages about what is not a number, in plain words; others as they are."""
     if found := re.match(r"invalid literal for int\(\) with base 10: (.*)", message):
         return f"{found[1]}: must be a whole number"
     if found := re.match(r"could not convert string to float: (.*)", message):

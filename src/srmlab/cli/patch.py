@@ -97,8 +97,8 @@ class Command(RunsModel):
         else:
             labels = position_labels(tokenizer, clean.tokens, corrupt.tokens)
             found = patch_grid(model, clean, corrupt, metric, self.over, labels=labels, **options)
-        told = {name: tokenizer.token_strings(ids.tolist()) for name, ids in answers.items()}
-        return found, {"model": str(path), "metric": self.metric, "pairs": len(rows)} | told | cells(found)
+        shown = {name: tokenizer.token_strings(ids.tolist()) for name, ids in answers.items()}
+        return found, {"model": str(path), "metric": self.metric, "pairs": len(rows)} | shown | cells(found)
 
     def rows(self) -> list[dict[str, str]]:
         """The pairs, each with its prompts and, where given, its answers."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from srmlab.cli.shared import Answers
+from srmlab.cli.shared import Answers, refuse
 from srmlab.data import Manifest, PrepareConfig, Progress, prepare
 from srmlab.data.corpora import TEXT_COLUMN
 from srmlab.errors import UserError
@@ -81,9 +81,8 @@ class Command(Answers):
             puzzles = self.puzzles(*self.source)
             self.summary = puzzle_summary(puzzles)
             return asdict(puzzles.manifest)
-        for name in ("count", "seed", "empty", "rating", "variants", "copies"):
-            if getattr(self, name) is not None:
-                raise UserError(f"--{name} is for puzzles, not for text: leave it out")
+        puzzles_only = ("count", "seed", "empty", "rating", "variants", "copies")
+        refuse(self, *puzzles_only, why="is for puzzles, not for text")
         source = self.source[0] if len(self.source) == 1 else self.source
         config = PrepareConfig(
             source,

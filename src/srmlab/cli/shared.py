@@ -128,6 +128,13 @@ def at_least(command: Any, **least: int) -> None:
                 raise UserError(f"--{name.replace('_', '-')} {value}: must be at least {number}")
 
 
+def refuse(command: Any, *options: str, why: str) -> None:
+    """Refuse options that were given although they mean nothing here."""
+    for name in options:
+        if getattr(command, name) != type(command).__dataclass_fields__[name].default:
+            raise UserError(f"--{name.replace('_', '-')} {why}; leave it out")
+
+
 def aligned(lines: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> str:
     """Cells in columns, numbers flush right; the columns `left` flush left."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]

@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from srmlab.cli.shared import RunsModel, aligned, at_least
+from srmlab.cli.shared import RunsModel, aligned, at_least, refuse
 from srmlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -70,16 +70,11 @@ class Command(RunsModel):
         if not model_of(path).causal:
             from srmlab.cli.solve_puzzles import measure
 
-            self.refuse("task", "difficulty", "document_mask", why=f"is for text, and {path} solves puzzles")
+            refuse(self, "task", "difficulty", "document_mask", why=f"is for text, and {path} solves puzzles")
             return measure(path, self)
         why = f"is for puzzles, and {path} was trained on text"
-        self.refuse("segments", "votes", "file", "show", why=why)
+        refuse(self, "segments", "votes", "file", "show", why=why)
         return self.solve(path)
-
-    def refuse(self, *options: str, why: str) -> None:
-        for name in options:
-            if getattr(self, name) != Command.__dataclass_fields__[name].default:
-                raise UserError(f"--{name.replace('_', '-')}: {why}")
 
     def lines(self, result: dict[str, Any]) -> Iterable[str]:
         if "task" in result:

@@ -14,7 +14,7 @@ from srmlab.models import LanguageModel
 from srmlab.models.loss import IGNORE
 from srmlab.puzzles import Kind, Puzzles, evaluation_puzzles, find_kind
 from srmlab.storage import load
-from srmlab.tasks.accuracy import Z95, Accuracy
+from srmlab.tasks.accuracy import Z95, Accuracy, percent
 from srmlab.training.config import TrainConfig
 from srmlab.training.distributed import device_of
 from srmlab.training.plan import check_board
@@ -193,7 +193,7 @@ def lines(answer: dict[str, Any]) -> Iterator[str]:
 
 
 def shown(row: dict[str, float]) -> str:
-    return f"{100 * row['share']:.1f} % [{100 * row['low']:.1f}, {100 * row['high']:.1f}]"
+    return percent(row["share"], row["low"], row["high"])
 
 
 def play(kind: Kind, found: Solving, board: int) -> Iterator[str]:

@@ -83,16 +83,13 @@ class Command(Learning):
             curve.save(folder / "sparsity")
             save_all(curve, folder / "figures")
             (folder / "summary.txt").write_text(curve.summary() + "\n", encoding="utf-8")
+        numbers = ("active", "explained", "recovered", "dead", "shuffled")
         return {
             "model": str(text.path),
             "out": str(out),
             "activations": list(curve.activations),
             "k": list(curve.ks),
-            "active": curve.active.tolist(),
-            "explained": curve.explained.tolist(),
-            "recovered": curve.recovered.tolist(),
-            "dead": curve.dead.tolist(),
-            "shuffled": curve.shuffled.tolist(),
+            **{name: getattr(curve, name).tolist() for name in numbers},
             "untrained": curve.untrained.tolist() if self.twin else None,
             "summary": curve.summary(),
         }

@@ -36,6 +36,7 @@ from typing import Any, Protocol, TextIO
 
 from srmlab.data.errors import DataError
 from srmlab.data.tokenizers import package_data, valid_unicode
+from srmlab.errors import reason
 
 SECTION_CHARS = 16384  # about 4,000 GPT-2 tokens
 TEXT_COLUMN = "text"
@@ -231,7 +232,7 @@ class TextFiles:
                 raise DataError(f"{path} cannot be read ({error}): repair it or leave it out") from None
 
     def _read(self, path: Path) -> Iterator[Document]:
-        kind = path.with_suffix("").suffix if path.suffix in _PACKINGS else path.suffix
+        kind = _kind(path)
         if kind == ".parquet":
             yield from _parquet(path, self.column)
         elif kind == ".jsonl":
@@ -265,14 +266,15 @@ def _matches(spec: str) -> list[Path]:
     if path.is_file():
         return [path]
     if path.is_dir():
-        inside = (p for p in path.rglob("*") if p.is_file() and _is_text(p))
+        inside = (p for p in path.rglob("*") if p.is_file() and _kind(p) in _KINDS)
         visible = (p for p in inside if not any(part.startswith(".") for part in p.relative_to(path).parts))
         return sorted(visible, key=Path.as_posix)
     return sorted((Path(p) for p in glob.glob(spec, recursive=True) if os.path.isfile(p)), key=Path.as_posix)
 
 
-def _is_text(path: Path) -> bool:
-    return (path.with_suffix("").suffix if path.suffix in _PACKINGS else path.suffix) in _KINDS
+def _kind(path: Path) -> str:
+    """The suffix of a file, without that of its packing."""
+    return path.with_suffix("").suffix if path.suffix in _PACKINGS else path.suffix
 
 
 def _check_readable(path: Path) -> None:
@@ -339,8 +341,7 @@ def _parquet(path: Path, column: str) -> Iterator[Document]:
                     if text is not None:
                         yield Document(f"{path.as_posix()}#{number}", str(text))
     except pyarrow.ArrowException as error:
-        first = str(error).splitlines()[0]
-        raise DataError(f"{path} cannot be read ({first}): repair it or leave it out") from None
+        raise DataError(f"{path} cannot be read ({reason(error)}): repair it or leave it out") from None
 
 
 # --- Hugging Face datasets ----------------------------------------------------------------------------------
@@ -386,9 +387,8 @@ class HuggingFace(Source):
                     f"{self.name} cannot be reached (no connection to the Hugging Face hub): "
                     f"try again online, or use {OFFLINE_SOURCES}"
                 ) from None
-            first = (str(error).splitlines() or [repr(error)])[0]
             raise DataError(
-                f"{self.name} cannot be read ({first}): check the name, @CONFIG and :SPLIT"
+                f"{self.name} cannot be read ({reason(error)}): check the name, @CONFIG and :SPLIT"
             ) from None
 
     def _reach(self) -> None:
@@ -449,8 +449,7 @@ class SavedDataset(Source):
         try:
             rows: Any = datasets.load_from_disk(str(self.folder))
         except Exception as error:  # of arrow, of json, of the package itself
-            first = (str(error).splitlines() or [repr(error)])[0]
-            raise DataError(f"{self.name} cannot be read ({first}): save the dataset again") from None
+            raise DataError(f"{self.name} cannot be read ({reason(error)}): save the dataset again") from None
         if self.column not in rows.column_names:
             raise DataError(_no_column(self.name, self.column, rows.column_names))
         for number, row in enumerate(rows.select_columns([self.column])):

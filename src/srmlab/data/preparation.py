@@ -44,6 +44,7 @@ from srmlab.data.nanogpt import NanoGPT
 from srmlab.data.shards import FORMAT, SPLITS, Manifest, manifest_bytes, read_manifest
 from srmlab.data.tokenizers import Tokenizer, check_tokenizer_spec, load_tokenizer, make_tokenizer
 from srmlab.data.writing import Position, Seen, ShardWriter, refuse_existing, write_all
+from srmlab.errors import reason
 from srmlab.files import sha256, sync, write_file
 
 VAL_FRACTION = 0.05
@@ -127,10 +128,9 @@ def prepare(
             partial.rename(out)
             sync(out.parent)
     except OSError as error:
-        reason = error.strerror or str(error)
         raise DataError(
-            f"cannot write {error.filename or partial} ({reason}): make room or choose another folder, "
-            "then run the same command again; it continues where it stopped"
+            f"cannot write {error.filename or partial} ({reason(error)}): make room or choose another "
+            "folder, then run the same command again; it continues where it stopped"
         ) from None
     return read_manifest(out)
 

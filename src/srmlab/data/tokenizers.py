@@ -234,7 +234,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     trainable.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size - 1,
-        min_frequency=2,  # a pair seen once is no regularity
+        min_frequency=2,  # a pair seen once is no pattern
         initial_alphabet=list(_CHARACTER_BYTES),
         show_progress=False,
     )

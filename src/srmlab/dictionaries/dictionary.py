@@ -40,7 +40,7 @@ from torch import Tensor, nn
 
 from srmlab.analysis.registry import streams_of
 from srmlab.analysis.states import points_of
-from srmlab.errors import UserError
+from srmlab.errors import UserError, check_choice
 from srmlab.files import write_file
 from srmlab.models import LanguageModel
 from srmlab.storage.identity import model_mark
@@ -62,9 +62,7 @@ class DictionaryConfig:
     activation: Activation = "topk"
 
     def __post_init__(self) -> None:
-        if self.activation not in get_args(Activation):
-            kinds = ", ".join(get_args(Activation))
-            raise UserError(f"activation = {self.activation!r}: must be one of {kinds}")
+        check_choice("activation", self.activation, get_args(Activation))
         if self.features < 1:
             raise UserError(f"features = {self.features}: give 1 or more")
         if not 1 <= self.k <= self.features:
@@ -165,7 +163,7 @@ class Dictionary(nn.Module):
         self.centre.copy_(states.mean(1))
 
     def forget(self, stream: int, features: Tensor) -> None:
-        """What else there is of features that begin anew."""
+        """Reset what else belongs to features that are re-initialised."""
 
     @torch.no_grad()
     def normalise(self) -> None:

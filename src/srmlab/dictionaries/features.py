@@ -36,10 +36,10 @@ from srmlab.models import LanguageModel
 
 BEFORE, AFTER = 16, 4  # tokens shown around the strongest
 CHOICES = 8  # tokens raised and lowered most
+CHOICE = "stream feature choice"
+EXAMPLES = 8  # of every feature
 
 Decode = Callable[[int], str]
-
-EXAMPLES = 8  # of every feature
 Progress = Callable[[int], None] | None  # gets how many batches are read
 
 
@@ -54,14 +54,10 @@ class Features(Result):
     strength: Annotated[Array, Axes("stream feature example", "activation at its peak; 0: no such example")]
     context: Annotated[Array, Axes("stream feature example place", "token ids; −1 beyond the sequence")]
     activation: Annotated[Array, Axes("stream feature example place", "activation at each token")]
-    raised: Annotated[Array, Axes("stream feature choice", "token ids, the most raised logit first")]
-    raised_by: Annotated[
-        Array, Axes("stream feature choice", "logits above the mean, for an activation of 1")
-    ]
-    lowered: Annotated[Array, Axes("stream feature choice", "token ids, the most lowered logit first")]
-    lowered_by: Annotated[
-        Array, Axes("stream feature choice", "logits above the mean, for an activation of 1")
-    ]
+    raised: Annotated[Array, Axes(CHOICE, "token ids, the most raised logit first")]
+    raised_by: Annotated[Array, Axes(CHOICE, "logits above the mean, for an activation of 1")]
+    lowered: Annotated[Array, Axes(CHOICE, "token ids, the most lowered logit first")]
+    lowered_by: Annotated[Array, Axes(CHOICE, "logits above the mean, for an activation of 1")]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -95,10 +91,8 @@ class Features(Result):
 
     def quote(self, stream: int, feature: int, example: int, decode: Decode) -> str:
         """An example as text, its strongest token in brackets."""
-        tokens, peak = (
-            self.context[stream, feature, example],
-            self.activation[stream, feature, example].argmax(),
-        )
+        at = stream, feature, example
+        tokens, peak = self.context[at], self.activation[at].argmax()
         words = (
             f"[{decode(int(token))}]" if i == peak else decode(int(token))
             for i, token in enumerate(tokens)
@@ -144,9 +138,7 @@ class Search(Accumulator):
         self.strength = torch.zeros(shape, device=device)
         self.context = torch.full((*shape, BEFORE + 1 + AFTER), -1, device=device)
         self.activation = torch.zeros(*shape, BEFORE + 1 + AFTER, device=device)
-        self.seen = torch.zeros(
-            model.config.vocab_size, dtype=torch.bool, device=device
-        )  # tokens of the text
+        self.seen = torch.zeros(model.config.vocab_size, dtype=torch.bool, device=device)  # in the text
         self.fired = torch.zeros(S, F, dtype=torch.int64, device=device)
 
     def begin(self, batch: Placed) -> None:  # noqa: ARG002

@@ -35,7 +35,7 @@ from srmlab.analysis.states import stream_major
 from srmlab.data import Batch, as_batch
 from srmlab.dictionaries.dictionary import Activation, Dictionary, DictionaryConfig, largest
 from srmlab.dictionaries.sparsity import chosen, first_threshold
-from srmlab.errors import UserError
+from srmlab.errors import UserError, check_choice
 from srmlab.models import HookPoint, LanguageModel
 from srmlab.storage.identity import model_mark
 
@@ -121,8 +121,7 @@ class Learner:
             raise UserError(f"steps = {steps}: give 1 or more")
         if not 0 < lr < float("inf"):
             raise UserError(f"lr = {lr}: must be positive")
-        if dead not in get_args(Dead):
-            raise UserError(f"dead = {dead!r}: must be one of {', '.join(get_args(Dead))}")
+        check_choice("dead", dead, get_args(Dead))
         self.dictionary, self.steps, self.lr, self.patience, self.dead = dictionary, steps, lr, patience, dead
         self.optimizer = torch.optim.Adam(dictionary.parameters(), lr=lr)
         self.silent = torch.zeros_like(dictionary.bias)  # [S, F] states since it last fired

@@ -95,12 +95,12 @@ class EdgeLogit:
         """[F + 2, F + 2] The sum over tokens of weights [N] times pairs; without ever holding all pairs."""
         target, source = terms
         weighted = target.codes * weights[:, None]
-        told = target.error @ self.query @ (self._directions(self.source) @ self.key).T  # [N, F + 1]
-        heard = source.error @ self.key @ (self._directions(self.target) @ self.query).T
+        target_error = target.error @ self.query @ (self._directions(self.source) @ self.key).T  # [N, F + 1]
+        source_error = source.error @ self.key @ (self._directions(self.target) @ self.query).T
         found = torch.empty(*(size + 1 for size in self.table.shape), device=weights.device)
         found[:-1, :-1] = (weighted.T @ source.codes) * self.table
-        found[-1, :-1] = (told * source.codes * weights[:, None]).sum(0)
-        found[:-1, -1] = (heard * weighted).sum(0)
+        found[-1, :-1] = (target_error * source.codes * weights[:, None]).sum(0)
+        found[:-1, -1] = (source_error * weighted).sum(0)
         both = ((target.error @ self.query) * (source.error @ self.key)).sum(1)
         found[-1, -1] = (both * weights).sum()
         return found

@@ -29,10 +29,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture, need_targets, read_twice
+from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture, read_twice
 from srmlab.analysis.readout import Readout, sequence_losses
 from srmlab.analysis.replacement import replacer, replacing
-from srmlab.analysis.result import Array, Derived, Evidence, Measured, Result, derived, require, require_named
+from srmlab.analysis.result import Array, Derived, Measured, Result, derived, require, require_named
 from srmlab.analysis.states import StateMeans, StateSums, points_of, stream_major
 from srmlab.dictionaries.dictionary import Dictionary, DictionaryConfig, check
 from srmlab.models import LanguageModel
@@ -157,6 +157,7 @@ class ReplacedSums(Accumulator):
     learned, or "ablated", by their means; all at once, and each alone.
     """
 
+    needed = "loss"
     beside: ReplacedSums | None = None  # one of the same values, read before it, which has the losses without
 
     def __init__(
@@ -220,10 +221,6 @@ class ReplacedSums(Accumulator):
         """[B] The losses of another pass."""
         with self.model.hooks(hooks):
             return self.loss(batch, self.model.output_embedding(batch.tokens, documents=batch.documents))
-
-    def result(self, evidence: Evidence) -> Any:
-        need_targets(self.means["loss"])
-        return super().result(evidence)
 
 
 class QualitySums(ReplacedSums):

@@ -40,7 +40,7 @@ import numpy as np
 import torch
 
 from srmlab.analysis.capture import Batches, evidence_of, placed
-from srmlab.analysis.edges import named
+from srmlab.analysis.edges import AXES, named
 from srmlab.analysis.null import twins as untrained
 from srmlab.analysis.registry import has_patterns
 from srmlab.analysis.result import Array, Axes, Coordinate, Result
@@ -61,7 +61,6 @@ from srmlab.errors import UserError
 from srmlab.models import LanguageModel
 
 DRAWS = 200  # of windows
-AXES = "layer head target source"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -80,9 +79,7 @@ class Switches(Result):
     examples: tuple[tuple[Example, ...], ...]  # where each is widest open, on other text
     predictors: tuple[str, ...]
     held: tuple[str, ...]
-    intervals: tuple[
-        tuple[float, float], ...
-    ]  # of how many switches each predicts better, 95 %, over windows
+    intervals: tuple[tuple[float, float], ...]  # of how many each predicts better, 95 %, over windows
     weight: Annotated[Array, Axes(AXES, "mean over tokens")]
     deviation: Annotated[Array, Axes(AXES, "standard deviation over tokens")]
     twin_deviation: Annotated[Array, Axes("twin " + AXES, "standard deviation over tokens")]
@@ -95,9 +92,7 @@ class Switches(Result):
     gain_low: Annotated[Array, Axes("switch predictor", "lower end of its 95 % interval over windows")]
     sizes: Annotated[Array, Coordinate("size", "pairs of features")]
     by_pairs: Annotated[Array, Axes("switch size", "area under the ROC curve, on other text")]
-    flipped: Annotated[
-        Array, Axes("switch held", "share of tokens at which holding a feature flips the edge")
-    ]
+    flipped: Annotated[Array, Axes("switch held", "share of tokens at which holding it flips the edge")]
 
     def better(self, predictor: str, surely: bool = False) -> int:
         """How many switches it predicts better than the token alone; surely: beyond the interval."""

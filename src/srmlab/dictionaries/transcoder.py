@@ -22,15 +22,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from srmlab.dictionaries.dictionary import (
-    Dictionary,
-    DictionaryConfig,
-    Null,
-    largest,
-    reading,
-    write_learned,
-)
-from srmlab.errors import UserError
+from srmlab.dictionaries.dictionary import Dictionary, DictionaryConfig, Null, largest, reading, write_learned
+from srmlab.errors import UserError, unknown
 
 CONFIG = "transcoders.json"
 PARTS = ("mlp", "attention", "step")
@@ -183,8 +176,7 @@ class Transcoders:
         for member in self.members:
             if member.config.name == name:
                 return member
-        names = ", ".join(member.config.name for member in self.members)
-        raise UserError(f"no transcoder is called {name!r}: there are {names}")
+        raise unknown("transcoder", name, [member.config.name for member in self.members])
 
     @property
     def config(self) -> TranscoderConfig:

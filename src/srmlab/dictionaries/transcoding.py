@@ -26,7 +26,7 @@ from srmlab.analysis.registry import streams_of
 from srmlab.dictionaries.dictionary import Activation
 from srmlab.dictionaries.learning import PATIENCE, Batches, Dead, Progress, learn_all, usual_settings
 from srmlab.dictionaries.transcoder import PARTS, Calls, Transcoder, TranscoderConfig, Transcoders
-from srmlab.errors import UserError
+from srmlab.errors import UserError, check_choice
 from srmlab.models import Call, HookPoint, LanguageModel
 
 
@@ -74,8 +74,7 @@ def new_transcoders(
 
 def places(model: LanguageModel, of: str, per_depth: bool) -> list[dict]:
     """For every transcoder its name, the sites it reads and writes, and their levels."""
-    if of not in PARTS:
-        raise UserError(f"of = {of!r}: must be one of {', '.join(PARTS)}")
+    check_choice("of", of, PARTS)
     calls = [(call, written) for call in model.calls if call.given and (written := call.written(of))]
     if not calls:
         raise UserError(f"{type(model).__name__} does not say what its steps' {of} reads and writes")

@@ -200,10 +200,7 @@ def measured_lifts(
     draw = torch.Generator().manual_seed(seed)
     F = dictionary.config.features
     other = (after + torch.randint(1, F, after.shape, generator=draw)) % F
-    counts = torch.zeros(
-        4, len(pairs), dtype=torch.float64
-    )  # before, before & after, after, all; and the other
-    others = torch.zeros_like(counts)
+    counts, others = torch.zeros(2, 4, len(pairs), dtype=torch.float64)  # before, both, after, all
     for batch in batches:
         sites = sorted({site for pair in layers for site in pair if isinstance(site, str)})
         with torch.inference_mode(), model.evaluating():
@@ -214,9 +211,8 @@ def measured_lifts(
             was = fired[read][:, source, before]
             for sums, feature in ((counts, after), (others, other)):
                 now = fired[written][:, target, feature]
-                sums += torch.stack(
-                    (was.sum(0), (was & now).sum(0), now.sum(0), torch.full_like(after, len(was)))
-                )
+                every = torch.full_like(after, len(was))
+                sums += torch.stack((was.sum(0), (was & now).sum(0), now.sum(0), every))
     return lift(counts), lift(others)
 
 

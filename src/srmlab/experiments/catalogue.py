@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from srmlab.errors import UserError, nearest
+from srmlab.errors import unknown
 from srmlab.experiments import miniatures, reasoning, training_depth
 from srmlab.experiments.cells import Findings, cells_of, changed, sweep_model, sweep_training
 from srmlab.experiments.evidence import MARGIN, Claim, alike, below, every, not_above, paired, some
@@ -405,6 +405,5 @@ EXPERIMENTS = {
 
 def experiment(name: str) -> Experiment:
     if name not in EXPERIMENTS:
-        hint = nearest(name, list(EXPERIMENTS)) or "; `srmlab sweep list` lists them"
-        raise UserError(f"no experiment is called {name!r}{hint}")
+        raise unknown("experiment", name, EXPERIMENTS, "`srmlab sweep list` lists them")
     return EXPERIMENTS[name]

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from srmlab.errors import UserError
+from srmlab.errors import UserError, reason
 from srmlab.experiments.jobs import Job, read_plan, run_job
 from srmlab.training.signals import StopRequest
 
@@ -109,7 +109,7 @@ def on_a_cluster(plan: Path, cluster: str, options: dict[str, Any], wait: bool) 
         executor.update_parameters(name=f"srmlab-{plan.stem}", **options)
         submitted = executor.map_array(run_job, [str(plan.absolute())] * len(waiting), waiting)
     except (RuntimeError, ValueError, NameError, TypeError) as error:
-        raise UserError(f"{cluster}: {str(error).splitlines()[0]}") from None
+        raise UserError(f"{cluster}: {reason(error)}") from None
     if wait:
         for job in submitted:
             if job.result() != 0:

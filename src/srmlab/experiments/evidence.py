@@ -16,34 +16,23 @@ A verdict is one of three. "Undecided" is what an interval says that reaches bot
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from srmlab.analysis.student import LEVEL, student
+from srmlab.analysis.student import LEVEL, Interval, interval
 
 Verdict = Literal["holds", "does not hold", "undecided"]
 MARGIN = 0.02  # nats: 2 % of perplexity, "no noticeable effect" in the paper's table of orders
 
 
 @dataclass(frozen=True)
-class Difference:
+class Difference(Interval):
     """A mean over pairs and its interval."""
 
-    mean: float
-    half: float  # half the interval's width
     pairs: int
-
-    @property
-    def low(self) -> float:
-        return self.mean - self.half
-
-    @property
-    def high(self) -> float:
-        return self.mean + self.half
 
     def __str__(self) -> str:
         return f"{self.mean:+.3f} [{self.low:+.3f}, {self.high:+.3f}] over {self.pairs} seeds"
@@ -65,9 +54,8 @@ def paired(a: Mapping[int, float], b: Mapping[int, float], level: float = LEVEL)
     seeds = sorted(a.keys() & b.keys())
     if len(seeds) < 2:
         return None
-    differences = np.array([a[seed] - b[seed] for seed in seeds])
-    error = float(differences.std(ddof=1)) / math.sqrt(len(seeds))
-    return Difference(float(differences.mean()), student(len(seeds) - 1, level) * error, len(seeds))
+    found = interval(np.array([a[seed] - b[seed] for seed in seeds]), level)
+    return Difference(found.mean, found.half, len(seeds))
 
 
 def below(difference: Difference | None, margin: float) -> Verdict:

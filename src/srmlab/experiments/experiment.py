@@ -12,10 +12,10 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from srmlab.experiments.evidence import MARGIN
-from srmlab.models import ModelConfig
+from srmlab.models import ModelConfig, config_from_dict
 from srmlab.training.config import TrainConfig, identity
 from srmlab.training.depth import TrainingDepth
 
@@ -38,6 +38,11 @@ class Cell:
     x: float | None = None  # its place on the figure's axis
     series: str = ""  # its line or colour in the figure
     tuned: bool = False  # its rate is where the search begins, rather than the one it is trained at
+
+    @classmethod
+    def of(cls, name: str, model: dict[str, Any], training: dict[str, Any]) -> Cell:
+        """What was saved of one."""
+        return cls(name=name, model=config_from_dict(model), training=TrainConfig.from_dict(training))
 
     def seeded(self, seed: int) -> Cell:
         """The same cell with other initial weights, other random orders and another order of the data."""

@@ -19,8 +19,6 @@ from srmlab.experiments.experiment import Cell, Experiment
 from srmlab.experiments.rates import FIRST_SEED
 from srmlab.experiments.runs import DEPTHS, EXITS, diverged, read_run, read_search
 from srmlab.files import write_file
-from srmlab.models import config_from_dict
-from srmlab.training.config import TrainConfig
 
 DEPTH_WINDOWS = 64  # of validation text, for the loss at other depths
 
@@ -35,8 +33,7 @@ class Job:
     test_depth: int
 
     def cell(self) -> Cell:
-        training = TrainConfig.from_dict(self.training)
-        return Cell(name=self.label, model=config_from_dict(self.model), training=training)
+        return Cell.of(self.label, self.model, self.training)
 
     @property
     def done(self) -> bool:

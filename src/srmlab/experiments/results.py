@@ -19,7 +19,7 @@ import numpy as np
 
 from srmlab.errors import UserError
 from srmlab.experiments.evidence import LEVEL, MARGIN, Claim, Difference, Verdict, paired
-from srmlab.experiments.experiment import Experiment, Scale
+from srmlab.experiments.experiment import Cell, Experiment, Scale
 from srmlab.experiments.rates import Search
 from srmlab.files import write_file
 from srmlab.models import config_from_dict, outline
@@ -54,6 +54,11 @@ class CellResult:
     training: dict[str, Any]
     runs: list[Run]
     rates: dict[float, float] = field(default_factory=dict)  # rate → the first seed's loss, if searched
+
+    @property
+    def cell(self) -> Cell:
+        """What was trained."""
+        return Cell.of(self.name, self.model, self.training)
 
     @property
     def losses(self) -> np.ndarray:

@@ -14,9 +14,8 @@ import srmlab
 from srmlab.experiments.experiment import Cell, Experiment, Scale
 from srmlab.experiments.rates import FIRST_SEED, Search
 from srmlab.experiments.results import CellResult, Run, SweepResult
-from srmlab.models import config_from_dict, outline
+from srmlab.models import outline
 from srmlab.storage.metrics_file import LAST_STEPS, is_step, iter_metrics
-from srmlab.training.config import TrainConfig
 
 CURVE_POINTS = 60
 DEPTHS, EXITS = "depths.json", "exits.json"  # beside a run's log: what was measured after training
@@ -49,16 +48,10 @@ def with_runs_elsewhere(result: SweepResult, earlier: SweepResult, cells: list[C
     found = []
     for cell in cells:
         here, there = (next((c for c in one.cells if c.name == cell.name), None) for one in (result, earlier))
-        if there and trained_as(there) == cell.at(there.training["lr"]).folder:
+        if there and there.cell.folder == cell.at(there.training["lr"]).folder:
             here = max(filter(None, (here, there)), key=lambda one: len(one.runs))
         found += [here] if here else []
     return replace(result, cells=found)
-
-
-def trained_as(cell: CellResult) -> str:
-    """The name of what was trained."""
-    training = TrainConfig.from_dict(cell.training)
-    return Cell(name=cell.name, model=config_from_dict(cell.model), training=training).folder
 
 
 def cell_result(cell: Cell, search: Search, runs: list[Run]) -> CellResult:

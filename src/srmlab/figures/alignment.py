@@ -9,26 +9,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from srmlab.analysis.alignment import Alignment
+from srmlab.figures import style
 from srmlab.figures.palette import BLUE, GREY, SIGNED_MAP
-from srmlab.figures.style import (
-    COLUMN,
-    PAGE,
-    color_bar,
-    curve,
-    figure_of,
-    footnote,
-    framed,
-    new_figure,
-    sparse_ticks,
-)
 
 
-@figure_of("alignment")
+@style.figure_of("alignment")
 def alignment_maps(result: Alignment) -> Figure:
     """Left: connection alignment, layer × stream. Right: update–state alignment, step × stream, layers ruled
     off."""
     layers, steps, streams = result.output.shape
-    figure = new_figure(PAGE, 2.4)
+    figure = style.new_figure(style.PAGE, 2.4)
     left, right = figure.subplots(1, 2, width_ratios=[1, 2])
     most = max(0.05, float(np.nanmax(np.abs(result.connection))))  # far from 1: on a scale of its own
     small = _cosines(left, result.connection.T, most)
@@ -41,25 +31,23 @@ def alignment_maps(result: Alignment) -> Figure:
     for l in range(1, layers):
         right.axvline(l * steps - 0.5, color=GREY, linewidth=0.5)
     right.set_title("update and step output")
-    color_bar(figure, small, [left], "", fraction=0.06, pad=0.03)
+    style.color_bar(figure, small, [left], "", fraction=0.06, pad=0.03)
     ticks = [-1, -0.5, 0, 0.5, 1]
-    color_bar(figure, image, [right], "cosine, mean over tokens", fraction=0.03, pad=0.015, ticks=ticks)
+    style.color_bar(figure, image, [right], "cosine, mean over tokens", fraction=0.03, pad=0.015, ticks=ticks)
     _footnote(figure, result)
     return figure
 
 
-@figure_of("alignment", name="connection_by_layer")
+@style.figure_of("alignment", name="connection_by_layer")
 def connection_by_layer(result: Alignment) -> Figure:
     """cos(c, x) against layers: the mean over streams in front of the single streams."""
-    figure = new_figure(COLUMN, 2.1)
-    axes = figure.subplots()
+    figure, axes = style.one_panel(style.COLUMN, 2.1)
     layers = range(len(result.connection))
     axes.axhline(0, color=GREY, linewidth=0.6)
     axes.plot(layers, result.connection, color=BLUE, alpha=0.25, linewidth=0.7)
-    curve(axes, layers, result, "layer_mean", BLUE, marker="o", label="mean over streams")
+    style.curve(axes, layers, result, "layer_mean", BLUE, marker="o", label="mean over streams")
     _layer_ticks(axes, result)
-    axes.set_xlabel("layer")
-    axes.set_ylabel(r"$\cos(c_t, x)$")
+    axes.set(xlabel="layer", ylabel=r"$\cos(c_t, x)$")
     axes.legend()
     _footnote(figure, result)
     return figure
@@ -72,12 +60,12 @@ def _layer_ticks(axes: Axes, result: Alignment) -> None:
 
 def _footnote(figure: Figure, result: Alignment) -> None:
     if result.token_independent:
-        footnote(figure, "* reads z₀: c is the same for every token")
+        style.footnote(figure, "* reads z₀: c is the same for every token")
 
 
 def _cosines(axes: Axes, values, most: float = 1.0):
     image = axes.imshow(values, cmap=SIGNED_MAP, vmin=-most, vmax=most, aspect="auto")
-    axes.set_yticks(sparse_ticks(values.shape[0]))
+    axes.set_yticks(style.sparse_ticks(values.shape[0]))
     axes.set_ylabel("stream")
-    framed(axes)
+    style.framed(axes)
     return image

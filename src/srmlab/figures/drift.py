@@ -8,20 +8,20 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from srmlab.analysis.drift import ONE_LAYER, Drift, Metric
+from srmlab.figures import style
 from srmlab.figures.palette import BLACK, GREY, LINES
-from srmlab.figures.style import PAGE, figure_of, footnote, grid_behind, new_figure, panels
 
 
-@figure_of("drift")
+@style.figure_of("drift")
 def drift_curves(result: Drift, metric: Metric = "cosine") -> Figure:
     curves, quartiles = getattr(result, metric), result.quartiles(metric)
     groups, transitions, streams = curves.shape
     if transitions == 0:
-        figure = new_figure(PAGE, 0.6)
-        footnote(figure, ONE_LAYER)
+        figure = style.new_figure(style.PAGE, 0.6)
+        style.footnote(figure, ONE_LAYER)
         return figure
-    figure = new_figure(PAGE, 1.75 * -(-groups // 3) + 0.35)
-    grid = panels(figure, groups, 3, sharex=True, sharey=True)
+    figure = style.new_figure(style.PAGE, 1.75 * -(-groups // 3) + 0.35)
+    grid = style.panels(figure, groups, 3, sharex=True, sharey=True)
     x = range(transitions)
     found = result.convergence(metric)
     for g, group in enumerate(result.groups):
@@ -41,21 +41,21 @@ def drift_curves(result: Drift, metric: Metric = "cosine") -> Figure:
             else f"{group}: convergence not measured"
         )
         axes.set_xticks(list(x), [f"{t}→{t + 1}" for t in x], fontsize=5.5 if transitions > 5 else 6.5)
-        grid_behind(axes)
+        style.grid_behind(axes)
     measured = curves[np.isfinite(curves)]
     if (measured > 0).all():  # drift falls by powers of ten
         grid[0, 0].set_yscale("log")
     else:
-        grid[0, 0].set_ylim(bottom=0)  # of all panels: they share the axis, and each has had its say
+        grid[0, 0].set_ylim(bottom=0)  # of all panels: they share the axis
     for axes in grid[:, 0]:
         axes.set_ylabel("cosine distance" if metric == "cosine" else "KL (nats)")
     for axes in grid[-1]:
         axes.set_xlabel("layers")
     note = "median, quartiles; dashed: median convergence; titles: its mean ± s.d., early/middle/late"
-    footnote(figure, note + ("; dotted: gradient begins" if result.boundary else ""))
+    style.footnote(figure, note + ("; dotted: gradient begins" if result.boundary else ""))
     return figure
 
 
-@figure_of("drift", name="drift_kl")
+@style.figure_of("drift", name="drift_kl")
 def drift_kl_curves(result: Drift) -> Figure:
     return drift_curves(result, metric="kl")

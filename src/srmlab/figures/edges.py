@@ -10,16 +10,16 @@ from matplotlib.figure import Figure
 
 from srmlab.analysis.edges import Edges
 from srmlab.analysis.result import Result
+from srmlab.figures import style
 from srmlab.figures.palette import BLACK, BLUE, GREEN, GREY, ORANGE, VERMILION
-from srmlab.figures.style import PAGE, curve, diagonal, figure_of, footnote, new_figure
 
 DRAWN = 200  # edges of a circuit, at most
 
 
-@figure_of("edges")
+@style.figure_of("edges")
 def edge_curves(result: Edges, twins: Sequence[Result] = ()) -> Figure:
     """Left, the loss over the edges kept; right, gradients beside the exact effect of every edge tried."""
-    figure = new_figure(PAGE, 2.6)
+    figure = style.new_figure(style.PAGE, 2.6)
     left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
     _losses(left, result, twins)
     for name, values, correlation, color in (
@@ -28,11 +28,10 @@ def edge_curves(result: Edges, twins: Sequence[Result] = ()) -> Figure:
     ):
         right.scatter(result.exact, values, s=5, color=color, alpha=0.5, linewidths=0,
                       label=f"{name}, r = {correlation:.2f}")  # fmt: skip
-    diagonal(right, result.exact)
-    right.set_xlabel("exact effect of closing an edge (nats)")
-    right.set_ylabel("by gradients (nats)")
+    style.diagonal(right, result.exact)
+    right.set(xlabel="exact effect of closing an edge (nats)", ylabel="by gradients (nats)")
     right.legend(loc="upper left")
-    footnote(figure, str(result.evidence))
+    style.footnote(figure, str(result.evidence))
     return figure
 
 
@@ -43,7 +42,7 @@ def _losses(axes: Axes, result: Edges, twins: Sequence[Result]) -> None:
         ("by_attribution", "by attribution", BLACK),
         ("by_weight", "by mean weight", ORANGE),
     ):
-        curve(axes, sizes, result, name, color, label=label)
+        style.curve(axes, sizes, result, name, color, label=label)
     low, high = result.random.min(0), result.random.max(0)
     axes.plot(sizes, result.random.mean(0), color=GREY, marker=".", markersize=3, label="at random")
     axes.fill_between(sizes, low, high, color=GREY, alpha=0.3, linewidth=0)
@@ -56,20 +55,21 @@ def _losses(axes: Axes, result: Edges, twins: Sequence[Result]) -> None:
     axes.annotate(note, (result.smallest, result.margin), xytext=(-2, -2), textcoords="offset points",
                   fontsize=6.5, color=VERMILION, ha="right", va="top")  # fmt: skip
     axes.set_xscale("symlog", linthresh=1)
-    axes.set_xlim(0, sizes.max() * 1.1)
-    axes.set_xlabel(f"edges kept, of {sizes.max():,}")
-    axes.set_ylabel("loss − loss of the whole model (nats)")
+    axes.set(
+        xlim=(0, sizes.max() * 1.1),
+        xlabel=f"edges kept, of {sizes.max():,}",
+        ylabel="loss − loss of the whole model (nats)",
+    )
     axes.legend(loc="lower left", bbox_to_anchor=(0, 0.12))
     axes.set_ylim(bottom=min(-0.06, 1.1 * float(result.by_integrated.min())))
 
 
-@figure_of("edges", name="edge_circuit")
+@style.figure_of("edges", name="edge_circuit")
 def edge_circuit(result: Edges) -> Figure:
     """The smallest circuit within the margin: streams as lanes, layers as columns, a line from source to
     target; wide where the integrated gradient is large, a colour for each head."""
     layers, heads, streams, _ = result.integrated.shape
-    figure = new_figure(PAGE, max(1.8, 0.28 * streams + 0.7))
-    axes = figure.subplots()
+    figure, axes = style.one_panel(style.PAGE, max(1.8, 0.28 * streams + 0.7))
     shown = sorted(result.circuit, key=lambda edge: -abs(result.integrated[edge]))[:DRAWN]
     most = max((abs(result.integrated[edge]) for edge in shown), default=1.0)
     colors = (BLACK, VERMILION, BLUE, GREEN, ORANGE)
@@ -91,5 +91,5 @@ def edge_circuit(result: Edges) -> Figure:
     axes.legend(ncols=heads, loc="lower right", bbox_to_anchor=(1, 1))
     part = "" if len(shown) == len(result.circuit) else f", the {len(shown)} strongest drawn"
     axes.set_title(f"{len(result.circuit)} of {result.integrated.size:,} edges{part}", loc="left")
-    footnote(figure, f"source on the left, target on the right of each layer · {result.evidence}")
+    style.footnote(figure, f"source on the left, target on the right of each layer · {result.evidence}")
     return figure

@@ -8,15 +8,14 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from srmlab.experiments.fit import Curve, Fit
+from srmlab.figures import style
 from srmlab.figures.palette import LINES
-from srmlab.figures.style import COLUMN, footnote, grid_behind, new_figure, styled
 
 
-@styled
+@style.styled
 def fit_figure(found: Sequence[tuple[Curve, Fit]], tokens: float) -> Figure:
     """Dots: what was measured; lines: the laws, with 95 % of the bootstrap's draws."""
-    figure = new_figure(COLUMN, 2.6)
-    axes = figure.subplots()
+    figure, axes = style.one_panel(style.COLUMN, 2.6)
     for number, (curve, fit) in enumerate(found):
         color = LINES[number % len(LINES)]
         places = np.geomspace(fit.first, max(tokens, fit.last), 100)
@@ -24,10 +23,10 @@ def fit_figure(found: Sequence[tuple[Curve, Fit]], tokens: float) -> Figure:
         axes.plot(curve.tokens, curve.loss, ".", color=color, markersize=3, label=curve.name)
         axes.plot(places, fit.law(places), color=color, linewidth=0.9)
         axes.fill_between(places, bands[:, 0], bands[:, 1], color=color, alpha=0.2, linewidth=0)
-    axes.set_xscale("log")
-    axes.set_xlabel("tokens")
-    axes.set_ylabel("training loss (nats)")
-    grid_behind(axes, "both")
+    axes.set(xscale="log", xlabel="tokens", ylabel="training loss (nats)")
+    style.grid_behind(axes, "both")
     axes.legend()
-    footnote(figure, "beyond the dots the law is extrapolated; the band is the fit's own uncertainty alone")
+    style.footnote(
+        figure, "beyond the dots the law is extrapolated; the band is the fit's own uncertainty alone"
+    )
     return figure

@@ -8,24 +8,13 @@ from matplotlib.figure import Figure
 
 from srmlab.analysis.patching import PatchGrid
 from srmlab.analysis.paths import PathGrid
+from srmlab.figures import style
 from srmlab.figures.palette import BLACK, BLUE, SIGNED_MAP
-from srmlab.figures.style import (
-    COLUMN,
-    PAGE,
-    bare,
-    color_bar,
-    diagonal,
-    figure_of,
-    footnote,
-    new_figure,
-    panels,
-    sparse_ticks,
-)
 
 LABELS = 24  # of positions, at most
 
 
-@figure_of("patch_grid")
+@style.figure_of("patch_grid")
 def patch_maps(result: PatchGrid) -> Figure:
     """Of three axes a panel a layer, stream down and position across; of two axes one panel."""
     maps = result.share  # [layer, stream, position]
@@ -35,17 +24,19 @@ def patch_maps(result: PatchGrid) -> Figure:
     columns = 2 if positions > 8 else 4
     rows = -(-len(shown) // columns)
     height = (0.11 * streams + 0.55) * rows + 0.6 if several else 0.16 * shown[0].shape[0] + 1.2
-    figure = new_figure(PAGE if several else COLUMN, height)
-    grid = panels(figure, len(shown), columns, sharex=True, sharey=True)
+    figure = style.new_figure(style.PAGE if several else style.COLUMN, height)
+    grid = style.panels(figure, len(shown), columns, sharex=True, sharey=True)
     top = float(np.nanmax(np.abs(maps))) or 1.0
     for axes, panel in zip(grid.ravel(), shown, strict=False):
         axes.imshow(panel, cmap=SIGNED_MAP, vmin=-top, vmax=top, aspect="auto")
         axes.set_facecolor("#dddddd")  # where there is nothing but padding
     _name_axes(result, grid, several)
     panels_of = grid.ravel().tolist()
-    color_bar(figure, grid[0, 0].images[0], panels_of, "share of the difference", fraction=0.05, pad=0.02)
+    style.color_bar(
+        figure, grid[0, 0].images[0], panels_of, "share of the difference", fraction=0.05, pad=0.02
+    )
     other = "clean" if result.into == "corrupt" else "corrupt"
-    footnote(figure, f"{other} state put into the {result.into} prompt; 1: as in the {other} one")
+    style.footnote(figure, f"{other} state put into the {result.into} prompt; 1: as in the {other} one")
     return figure
 
 
@@ -70,7 +61,7 @@ def _name_axes(result: PatchGrid, grid: np.ndarray, several: bool) -> None:
 
 
 def _ticks(axes: Axes, along: str, axis: str, names: tuple[str, ...]) -> None:
-    at = sparse_ticks(len(names), LABELS)
+    at = style.sparse_ticks(len(names), LABELS)
     # A token is shown between marks, so that a blank in it is seen; $ would begin a formula.
     labels = [names[i].replace("$", r"\$").replace("\n", "⏎") for i in at]
     if along == "x":
@@ -82,44 +73,42 @@ def _ticks(axes: Axes, along: str, axis: str, names: tuple[str, ...]) -> None:
     axes.tick_params(length=1.5, pad=1)
 
 
-@figure_of("patch_grid", name="patch_attribution")
+@style.figure_of("patch_grid", name="patch_attribution")
 def patch_attribution(result: PatchGrid) -> Figure:
     """Every cell: its effect by the gradient against the exact one."""
-    figure = new_figure(COLUMN, COLUMN)
-    axes = figure.subplots()
+    figure, axes = style.one_panel(style.COLUMN, style.COLUMN)
     scale = result.goal - result.before
     exact, approximate = result.share.ravel(), (result.approximate / scale).ravel()
     known = np.isfinite(exact) & np.isfinite(approximate)
     if known.any():
-        diagonal(axes, exact[known])
+        style.diagonal(axes, exact[known])
         axes.scatter(exact[known], approximate[known], s=5, color=BLUE, alpha=0.6, linewidths=0)
         axes.set_title(f"r = {result.text('correlation')}")
     else:
         axes.text(0.5, 0.5, "no attribution was asked for", ha="center", color=BLACK)
-    axes.set_xlabel("exact: share of the difference")
-    axes.set_ylabel("by the gradient")
+    axes.set(xlabel="exact: share of the difference", ylabel="by the gradient")
     axes.grid()
     return figure
 
 
-@figure_of("path_grid")
+@style.figure_of("path_grid")
 def path_maps(result: PathGrid) -> Figure:
     """A panel a layer: source stream across, target stream down."""
     layers, streams, _ = result.share.shape
-    panel = min(0.95, (PAGE - 1.15) / layers)
-    figure = new_figure(panel * layers + 1.15, panel + 0.7, "compressed")
+    panel = min(0.95, (style.PAGE - 1.15) / layers)
+    figure = style.new_figure(panel * layers + 1.15, panel + 0.7, "compressed")
     grid = figure.subplots(1, layers, squeeze=False)[0]
     top = float(np.nanmax(np.abs(result.share))) or 1.0
     for layer, axes in enumerate(grid):
         axes.imshow(result.share[layer], cmap=SIGNED_MAP, vmin=-top, vmax=top)
-        bare(axes)
+        style.bare(axes)
         axes.set_title(f"layer {layer}", pad=3)
         axes.set_xlabel("source", labelpad=1)
-    ticks = sparse_ticks(streams, at_most=4)
+    ticks = style.sparse_ticks(streams, at_most=4)
     for axis in (grid[0].xaxis, grid[0].yaxis):
         axis.set_ticks(ticks, labels=[result.streams[tick] for tick in ticks], fontsize=5.5)
     grid[0].set_ylabel("target")
     image = grid[0].images[0]
-    color_bar(figure, image, list(grid), "share of the\ndifference", fraction=0.04, pad=0.012)
-    footnote(figure, "one message from source to target replaced, all others held")
+    style.color_bar(figure, image, list(grid), "share of the\ndifference", fraction=0.04, pad=0.012)
+    style.footnote(figure, "one message from source to target replaced, all others held")
     return figure

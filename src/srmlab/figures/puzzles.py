@@ -12,101 +12,85 @@ from srmlab.analysis.cell_probe import CellProbe
 from srmlab.analysis.cells import Cells
 from srmlab.analysis.fixed_points import FixedPoints
 from srmlab.analysis.result import Result
+from srmlab.figures import style
 from srmlab.figures.palette import BLUE, GREEN, GREY, SHARE_MAP, STREAMS, VERMILION
-from srmlab.figures.style import (
-    COLUMN,
-    PAGE,
-    bare,
-    curve,
-    figure_of,
-    footnote,
-    grid_behind,
-    new_figure,
-    panels,
-    range_of_twins,
-    sparse_ticks,
-)
 
 
-@figure_of("cells")
+@style.figure_of("cells")
 def cells_curves(result: Cells, twins: Sequence[Result] = ()) -> Figure:
     """Above, what is right over segments × layers; below, where cells settle and where they are lost."""
-    figure = new_figure(COLUMN, 3.6)
+    figure = style.new_figure(style.COLUMN, 3.6)
     top, bottom = figure.subplots(2, 1, sharex=True)
     x = (np.arange(len(result.right)) + 1) / result.segment_depth
     for name, label, color in (("right", "cells right", BLUE), ("solved", "boards solved", GREEN)):
-        range_of_twins(top, x, twins, name)
-        curve(top, x, result, name, color, label=label)
-    top.set_ylim(0, 1.02)
-    top.set_ylabel("share")
+        style.range_of_twins(top, x, twins, name)
+        style.curve(top, x, result, name, color, label=label)
+    top.set(ylim=(0, 1.02), ylabel="share")
     top.legend(loc="lower right")
     width = 0.8 / result.segment_depth
     bottom.bar(x, result.settles, width=width, color=BLUE, label="settle right")
     bottom.bar(x, -result.lost, width=width, color=VERMILION, label="flip back")
     bottom.axhline(0, color=GREY, linewidth=0.6)
-    bottom.set_ylabel("share of cells")
-    bottom.set_xlabel("segments")
+    bottom.set(ylabel="share of cells", xlabel="segments")
     bottom.legend()
     for axes in (top, bottom):
-        axes.set_xticks([k + 1 for k in sparse_ticks(result.segments, at_most=9)])
-        grid_behind(axes, "x")
+        axes.set_xticks([k + 1 for k in style.sparse_ticks(result.segments, at_most=9)])
+        style.grid_behind(axes, "x")
     note = "; grey: range of untrained twins" if twins else ""
-    footnote(figure, f"{result.segment_depth} layers a segment, {result.evidence.sequences} boards{note}")
+    style.footnote(
+        figure, f"{result.segment_depth} layers a segment, {result.evidence.sequences} boards{note}"
+    )
     return figure
 
 
-@figure_of("fixed_points")
+@style.figure_of("fixed_points")
 def fixed_points_curves(result: FixedPoints) -> Figure:
     """What still changes, segment by segment, and what stays solved, to twice the trained number."""
-    figure = new_figure(COLUMN, 3.6)
+    figure = style.new_figure(style.COLUMN, 3.6)
     top, bottom = figure.subplots(2, 1, sharex=True)
     x = result.ends
     top.plot(x[1:], np.maximum(result.change[1:], 1e-6), color=BLUE, marker=".", label="state, relative")
     top.plot(x[1:], np.maximum(result.moved[1:], 1e-6), color=VERMILION, marker=".", label="cells, share")
-    top.set_yscale("log")
-    top.set_ylabel("change from the\nsegment before")
+    top.set(yscale="log", ylabel="change from the\nsegment before")
     top.legend()
     for name, label, color in (("solved", "solved", GREEN), ("stays", "of those solved as trained", BLUE)):
-        curve(bottom, x, result, name, color, label=label)
-    bottom.set_ylim(0, 1.02)
-    bottom.set_ylabel("share of boards")
-    bottom.set_xlabel("segments")
+        style.curve(bottom, x, result, name, color, label=label)
+    bottom.set(ylim=(0, 1.02), ylabel="share of boards", xlabel="segments")
     bottom.legend(loc="lower right")
     for axes in (top, bottom):
         axes.axvline(result.trained, color=GREY, linewidth=0.8, linestyle=":")
-        axes.set_xticks([k + 1 for k in sparse_ticks(len(x), at_most=9)])
-        grid_behind(axes)
+        axes.set_xticks([k + 1 for k in style.sparse_ticks(len(x), at_most=9)])
+        style.grid_behind(axes)
     ends = ", ".join(
         f"{name} {float(getattr(result, name)):.0%}" for name in ("stuck", "cycling", "escaping")
     )
-    footnote(figure, f"dotted: as trained; boards not solved there: {ends}")
+    style.footnote(figure, f"dotted: as trained; boards not solved there: {ends}")
     return figure
 
 
-@figure_of("cell_probe")
+@style.figure_of("cell_probe")
 def cell_probe_maps(result: CellProbe) -> Figure:
     """Left, R² of every stream over segments, the shuffled null dotted; right, the board of each stream."""
     streams = len(result.streams)
-    figure = new_figure(PAGE, max(2.2, 0.8 * -(-streams // 4) + 0.8))
+    figure = style.new_figure(style.PAGE, max(2.2, 0.8 * -(-streams // 4) + 0.8))
     parts: Any = figure.subfigures(1, 2, width_ratios=[1, 1.25])
     left, right = parts
     axes = left.subplots()
     x = np.arange(1, len(result.held) + 1)
     for s, name in enumerate(result.streams):
         color = STREAMS[s % len(STREAMS)]
-        curve(axes, x, result, "held", color, at=np.s_[:, s], label=name)
+        style.curve(axes, x, result, "held", color, at=np.s_[:, s], label=name)
         axes.plot(x, result.shuffled[:, s], color=color, linestyle=":", linewidth=0.7)
     axes.axhline(0, color=GREY, linewidth=0.6)
-    axes.set_xlabel("segments")
-    axes.set_ylabel("R² of a cell's value")
+    axes.set(xlabel="segments", ylabel="R² of a cell's value")
     axes.legend(ncols=2)
     side = round(result.cell.shape[1] ** 0.5)
-    grid = panels(right, streams, 4)
+    grid = style.panels(right, streams, 4)
     top = max(0.05, float(np.nanmax(result.cell)))
     for s, panel in enumerate(grid.ravel()[:streams]):
         panel.imshow(result.cell[s].reshape(side, -1), cmap=SHARE_MAP, vmin=0, vmax=top)
         panel.set_title(result.streams[s], pad=2, fontsize=7)
-        bare(panel)
+        style.bare(panel)
     image = grid[0, 0].images[0]
     right.colorbar(image, ax=grid, fraction=0.05, pad=0.02, label="R² by place at the end")
     return figure

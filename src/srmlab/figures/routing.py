@@ -8,11 +8,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from srmlab.analysis.routing import Routing
+from srmlab.figures import style
 from srmlab.figures.palette import SHARE_MAP
-from srmlab.figures.style import PAGE, bare, color_bar, figure_of, footnote, new_figure, sparse_ticks
 
 
-@figure_of("routing")
+@style.figure_of("routing")
 def routing_wall(
     result: Routing, show: Literal["frequency", "weight"] = "frequency", transpose: bool = False
 ) -> Figure:
@@ -24,15 +24,15 @@ def routing_wall(
     maps = maps.swapaxes(-1, -2) if transpose else maps
     layers, heads, streams, _ = maps.shape
     across, down = ("target", "source") if transpose else ("source", "target")
-    panel = min(0.95, (PAGE - 1.15) / layers)
-    figure = new_figure(panel * layers + 1.15, panel * heads + 0.55, "compressed")
+    panel = min(0.95, (style.PAGE - 1.15) / layers)
+    figure = style.new_figure(panel * layers + 1.15, panel * heads + 0.55, "compressed")
     grid = figure.subplots(heads, layers, squeeze=False)
     top = 1.0 if show == "frequency" else float(maps.max())
     for head in range(heads):
         for layer in range(layers):
             axes = grid[head, layer]
             axes.imshow(maps[layer, head], cmap=SHARE_MAP, vmin=0, vmax=top, aspect="equal")
-            bare(axes)
+            style.bare(axes)
             if head == 0:
                 axes.set_title(f"layer {layer}{'*' if layer in result.token_independent else ''}", pad=3)
             if layer == 0:
@@ -44,11 +44,11 @@ def routing_wall(
     figure.align_labels(grid)
     unit = f"share of tokens with\nweight > {result.threshold:g}" if show == "frequency" else "mean weight"
     every, image = grid.ravel().tolist(), grid[0, 0].images[0]
-    bar = color_bar(figure, image, every, unit, fraction=0.04, pad=0.012, aspect=18)
+    bar = style.color_bar(figure, image, every, unit, fraction=0.04, pad=0.012, aspect=18)
     if show == "weight":
         mark_on_bar(bar, result.uniform, f"1/S = {result.uniform:.3g}")
     if result.token_independent:
-        footnote(figure, "* reads z₀: the same for every token")
+        style.footnote(figure, "* reads z₀: the same for every token")
     return figure
 
 
@@ -64,7 +64,7 @@ def mark_on_bar(bar, value: float, label: str) -> None:
 
 
 def _stream_ticks(axes: Axes, streams: int) -> None:
-    ticks = sparse_ticks(streams, at_most=4)
+    ticks = style.sparse_ticks(streams, at_most=4)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_ticks(ticks, labels=[str(tick) for tick in ticks], fontsize=5.5)
     axes.tick_params(length=1.5, pad=1)

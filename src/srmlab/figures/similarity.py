@@ -14,24 +14,24 @@ from srmlab.analysis.effective_sources import EffectiveSources
 from srmlab.analysis.result import Result
 from srmlab.analysis.stream_similarity import StreamSimilarity
 from srmlab.analysis.token_similarity import TokenSimilarity
+from srmlab.figures import style
 from srmlab.figures.palette import BLUE, GREY
-from srmlab.figures.style import COLUMN, curve, figure_of, footnote, grid_behind, new_figure, range_of_twins
 
 
-@figure_of("token_similarity")
+@style.figure_of("token_similarity")
 def token_similarity_curve(result: TokenSimilarity, twins: Sequence[Result] = ()) -> Figure:
     figure, axes = by_depth(result, twins, "cosine between tokens", result.cosine)
     axes.axhline(1, color=GREY, linewidth=0.8, linestyle=":")
     return figure
 
 
-@figure_of("stream_similarity")
+@style.figure_of("stream_similarity")
 def stream_similarity_curve(result: StreamSimilarity, twins: Sequence[Result] = ()) -> Figure:
     pairs = np.triu_indices(len(result.streams), 1)
     return by_depth(result, twins, "cosine between streams", result.cosine[:, *pairs])[0]
 
 
-@figure_of("effective_sources")
+@style.figure_of("effective_sources")
 def effective_sources_curve(result: EffectiveSources, twins: Sequence[Result] = ()) -> Figure:
     figure, axes = by_depth(
         result, twins, "streams read at a token", result.number.reshape(len(result.number), -1)
@@ -42,16 +42,14 @@ def effective_sources_curve(result: EffectiveSources, twins: Sequence[Result] = 
 
 def by_depth(result: Result, twins: Sequence[Result], label: str, each: np.ndarray) -> tuple[Figure, Axes]:
     """The mean by depth with its standard error, every part of it faintly, and the twins' range."""
-    figure = new_figure(COLUMN, 2.2)
-    axes = figure.subplots()
+    figure, axes = style.one_panel(style.COLUMN, 2.2)
     places = np.arange(1, len(each) + 1)
     axes.plot(places, each, color=BLUE, alpha=0.2, linewidth=0.5)
-    curve(axes, places, result, "by_depth", BLUE, label="trained")  # all three have it
-    range_of_twins(axes, places, twins, "by_depth", label="untrained twins")
+    style.curve(axes, places, result, "by_depth", BLUE, label="trained")  # all three have it
+    style.range_of_twins(axes, places, twins, "by_depth", label="untrained twins")
     if twins:
         axes.legend()
-    axes.set_xlabel("depth")
-    axes.set_ylabel(label)
-    grid_behind(axes)
-    footnote(figure, str(result.evidence))
+    axes.set(xlabel="depth", ylabel=label)
+    style.grid_behind(axes)
+    style.footnote(figure, str(result.evidence))
     return figure, axes

@@ -5,7 +5,8 @@ Figures are made without pyplot, so drawing opens no windows and keeps no global
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -69,12 +70,18 @@ def styled(draw: Draw) -> Draw:
 
     @wraps(draw)
     def drawn(*arguments: Any, **options: Any) -> Figure:
-        with mpl.rc_context():
-            mpl.rcdefaults()
-            mpl.rcParams.update(STYLE)  # pyright: ignore[reportCallIssue, reportArgumentType]
+        with shared_style():
             return draw(*arguments, **options)
 
     return drawn  # pyright: ignore[reportReturnType]
+
+
+@contextmanager
+def shared_style() -> Iterator[None]:
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(STYLE)  # pyright: ignore[reportCallIssue, reportArgumentType]
+        yield
 
 
 def figure_of(*kinds: str, name: str = "") -> Callable[[Draw], Draw]:
@@ -99,6 +106,14 @@ def new_figure(
     return figure
 
 
+def one_panel(
+    width: float, height: float, layout: Literal["constrained", "compressed"] = "constrained"
+) -> tuple[Figure, Axes]:
+    """An empty figure of one panel, and the panel."""
+    figure = new_figure(width, height, layout)
+    return figure, figure.subplots()
+
+
 def save(figure: Figure, stem: str | Path, formats: Iterable[str] = FORMATS) -> list[Path]:
     """Write STEM.png, STEM.svg, STEM.pdf; without dates, so that the same figure gives the same bytes."""
     stem = Path(stem)
@@ -109,9 +124,7 @@ def save(figure: Figure, stem: str | Path, formats: Iterable[str] = FORMATS) -> 
         "svg": {"Date": None},
         "pdf": {"CreationDate": None, "Creator": None},
     }
-    with mpl.rc_context():
-        mpl.rcdefaults()
-        mpl.rcParams.update(STYLE)  # pyright: ignore[reportCallIssue, reportArgumentType]
+    with shared_style():
         if figure.get_layout_engine() is not None:  # lay out once, not once a format
             figure.draw_without_rendering()
             figure.set_layout_engine("none")
@@ -171,8 +184,7 @@ def curve(
     axes: Axes, x: Any, result: Result, name: str, color: str, at: Any = ..., scale: float = 1.0, **line: Any
 ) -> None:
     """A number of a result as a line, with its standard error on either side where that is known."""
-    values = np.asarray(getattr(result, name))[at] * scale
-    errors = np.nan_to_num(result.standard_error(name)[at] * scale)
+    values, errors = _with_errors(result, name, at, scale)
     axes.fill_between(x, values - errors, values + errors, color=color, alpha=0.25, linewidth=0)
     axes.plot(x, values, **{"color": color, "marker": ".", "markersize": 3} | line)
 
@@ -181,11 +193,14 @@ def bars(
     axes: Axes, x: Any, result: Result, name: str, color: Any, at: Any = ..., scale: float = 1.0, **bar: Any
 ) -> None:
     """A number of a result as bars, with its standard error."""
+    values, errors = _with_errors(result, name, at, scale)
+    usual = {"yerr": errors, "color": color, "width": 0.75, "error_kw": {"linewidth": 0.7}}
+    axes.bar(x, values, **usual | bar)
+
+
+def _with_errors(result: Result, name: str, at: Any, scale: float) -> tuple[np.ndarray, np.ndarray]:
     values = np.asarray(getattr(result, name))[at] * scale
-    errors = np.nan_to_num(result.standard_error(name)[at] * scale)
-    axes.bar(
-        x, values, **{"yerr": errors, "color": color, "width": 0.75, "error_kw": {"linewidth": 0.7}} | bar
-    )
+    return values, np.nan_to_num(result.standard_error(name)[at] * scale)
 
 
 def range_of_twins(axes: Axes, x: Any, twins: Sequence[Result], name: str, **band: Any) -> None:

@@ -11,11 +11,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from srmlab.experiments import CellResult, SweepResult
+from srmlab.figures import style
 from srmlab.figures.palette import BLUE, GREY, LINES
-from srmlab.figures.style import COLUMN, PAGE, grid_behind, new_figure, styled
 
 
-@styled
+@style.styled
 def sweep_figure(result: SweepResult, axis: str = "") -> Figure:
     if result.experiment == "test-depth":
         return depth_lines(result)
@@ -23,8 +23,7 @@ def sweep_figure(result: SweepResult, axis: str = "") -> Figure:
         return curves_and_ranks(result)
     if result.experiment == "family":
         return loss_over_flop(result)
-    figure = new_figure(COLUMN, 2.6 if axis else 0.7 + 0.26 * len(result.cells))
-    axes = figure.subplots()
+    figure, axes = style.one_panel(style.COLUMN, 2.6 if axis else 0.7 + 0.26 * len(result.cells))
     if result.experiment == "stream-size":
         grouped_bars(axes, result)
     elif axis:
@@ -32,8 +31,7 @@ def sweep_figure(result: SweepResult, axis: str = "") -> Figure:
     else:
         ranked(axes, result.cells)
     if axis:
-        axes.set_xlabel(axis)
-        axes.set_ylabel("validation loss (nats)")
+        axes.set(xlabel=axis, ylabel="validation loss (nats)")
     return figure
 
 
@@ -52,7 +50,7 @@ def lines(axes: Axes, result: SweepResult) -> None:
         axes.set_xscale("log")
     axes.set_xticks(places, [f"{x:g}" for x in places])
     axes.minorticks_off()
-    grid_behind(axes)
+    style.grid_behind(axes)
     if len(series) > 1:
         axes.legend(ncols=2)
 
@@ -85,23 +83,20 @@ def ranked(axes: Axes, cells: list[CellResult]) -> None:
         axes.plot(cell.losses, np.full(len(cell.runs), place), ".", color=BLUE, markersize=4, alpha=0.7)
         axes.plot([cell.mean], [place], "|", color="black", markersize=9, markeredgewidth=1.2)
     axes.set_yticks(range(len(cells)), [cell.name for cell in cells])
-    axes.set_ylim(len(cells) - 0.5, -0.5)
-    axes.set_xlabel("validation loss (nats)")
-    grid_behind(axes, "both")
+    axes.set(ylim=(len(cells) - 0.5, -0.5), xlabel="validation loss (nats)")
+    style.grid_behind(axes, "both")
 
 
 def curves_and_ranks(result: SweepResult) -> Figure:
     """The paper's training graph, and where each model ends."""
-    figure = new_figure(PAGE, 2.6)
+    figure = style.new_figure(style.PAGE, 2.6)
     left, right = figure.subplots(1, 2, width_ratios=[3, 2])
     for number, cell in enumerate(result.cells):
         steps, mean = mean_curve(cell)
         round_, color = divmod(number, len(LINES))  # dashed once the colours have all been used
         left.plot(steps, mean, color=LINES[color], ls=("-", "--", ":")[round_ % 3], label=cell.name)
-    left.set_xscale("log")
-    left.set_xlabel("step")
-    left.set_ylabel("training loss (nats)")
-    grid_behind(left, "both")
+    left.set(xscale="log", xlabel="step", ylabel="training loss (nats)")
+    style.grid_behind(left, "both")
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     ranked(right, result.cells)
     return figure
@@ -118,13 +113,13 @@ def loss_over_flop(result: SweepResult) -> Figure:
     """Left, training loss over training FLOP, a line a model. Right, validation loss over the FLOP of a
     forward pass: a dot for the whole model, a line for its own way of spending less.
     """
-    figure = new_figure(PAGE, 3.4)
+    figure = style.new_figure(style.PAGE, 3.4)
     left, right = figure.subplots(1, 2)
     for number, cell in enumerate(result.cells):
-        style = {"color": LINES[number % len(LINES)], "linestyle": "-" if number < len(LINES) else "--"}
+        look = {"color": LINES[number % len(LINES)], "linestyle": "-" if number < len(LINES) else "--"}
         steps, mean = mean_curve(cell)
         flops = np.array(steps) / steps[-1] * cell.flops
-        left.plot(flops, mean, label=cell.name, linewidth=1.0, **style)
+        left.plot(flops, mean, label=cell.name, linewidth=1.0, **look)
         exits = [run.exits for run in cell.runs if run.exits]
         if not exits:
             continue
@@ -133,14 +128,13 @@ def loss_over_flop(result: SweepResult) -> Figure:
             kind: np.mean([(run[i]["flops"], run[i]["loss"]) for run in exits], axis=0)
             for i, kind in enumerate(kinds)
         }
-        right.plot(*means["full", 0.0], "o", color=style["color"], markersize=4)
+        right.plot(*means["full", 0.0], "o", color=look["color"], markersize=4)
         own = next((rule for rule, _ in kinds if rule not in ("full", "fixed")), None)
         if own is not None:
-            right.plot(*np.array([means[kind] for kind in kinds if kind[0] == own]).T, linewidth=1.0, **style)
+            right.plot(*np.array([means[kind] for kind in kinds if kind[0] == own]).T, linewidth=1.0, **look)
     for axes, what in ((left, "training"), (right, "validation")):
-        axes.set_xscale("log")
-        axes.set_ylabel(f"{what} loss (nats)")
-        grid_behind(axes, "both")
+        axes.set(xscale="log", ylabel=f"{what} loss (nats)")
+        style.grid_behind(axes, "both")
     left.set_xlabel("training FLOP")
     right.set_xlabel("FLOP of a forward pass, per token")
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4)
@@ -149,8 +143,7 @@ def loss_over_flop(result: SweepResult) -> Figure:
 
 def depth_lines(result: SweepResult) -> Figure:
     """Loss against the layers run, one line for each l it was trained with."""
-    figure = new_figure(COLUMN, 2.6)
-    axes = figure.subplots()
+    figure, axes = style.one_panel(style.COLUMN, 2.6)
     shades = np.linspace(0.25, 1.0, max(1, len(result.cells)))
     for cell, shade in zip(result.cells, shades, strict=True):
         measured = [run.depths for run in cell.runs if run.depths]
@@ -161,8 +154,7 @@ def depth_lines(result: SweepResult) -> Figure:
         axes.plot(depths, mean, color=BLUE, alpha=float(shade), label=cell.name, marker=".", markersize=3)
     if result.cells:
         axes.axvline(int(result.cells[0].model["depth"]), color=GREY, linestyle=(0, (3, 2)), linewidth=0.8)
-    axes.set_xlabel("layers run")
-    axes.set_ylabel("validation loss (nats)")
-    grid_behind(axes)
+    axes.set(xlabel="layers run", ylabel="validation loss (nats)")
+    style.grid_behind(axes)
     axes.legend(ncols=2)
     return figure

@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from srmlab.dictionaries.switches import Switches
+from srmlab.figures import style
 from srmlab.figures.palette import BLACK, BLUE, GREEN, GREY, ORANGE, VERMILION
-from srmlab.figures.style import PAGE, diagonal, figure_of, footnote, new_figure
 
 COLORS = {
     "features": BLUE,
@@ -20,16 +20,16 @@ COLORS = {
 }
 
 
-@figure_of("switches")
+@style.figure_of("switches")
 def switch_panels(result: Switches) -> Figure:
-    figure = new_figure(PAGE, 4.2)
+    figure = style.new_figure(style.PAGE, 4.2)
     grid = figure.subplots(2, 2)
     _deviations(grid[0, 0], result)
     if result.edges:
         _curve(grid[0, 1], result)
         _scatter(grid[1, 0], result)
         _held(grid[1, 1], result)
-    footnote(figure, str(result.evidence))
+    style.footnote(figure, str(result.evidence))
     return figure
 
 
@@ -62,10 +62,12 @@ def _curve(axes: Axes, result: Switches) -> None:
         axes.axhline(value, color=color, linewidth=0.9, linestyle=(0, (4, 2)))
         axes.annotate(label, (float(result.sizes[-1]) * 1.6, value), fontsize=6, color=color, va="center",
                       annotation_clip=False)  # fmt: skip
-    axes.set_xscale("log")
-    axes.set_ylim(0.45, 1.0)
-    axes.set_xlabel("pairs of features (median and quartiles of switches)")
-    axes.set_ylabel("AUC on other text")
+    axes.set(
+        xscale="log",
+        ylim=(0.45, 1.0),
+        xlabel="pairs of features (median and quartiles of switches)",
+        ylabel="AUC on other text",
+    )
     axes.set_title("what tells when a switch is open", loc="left")
 
 
@@ -78,10 +80,8 @@ def _scatter(axes: Axes, result: Switches) -> None:
         axes.scatter(
             token, values, s=6, color=COLORS[name], alpha=0.6, linewidths=0, label=f"{label}: {count}"
         )
-    diagonal(axes, [0.5, 1])
-    axes.set_xlabel("AUC of the token alone")
-    axes.set_ylabel("AUC of features")
-    axes.set_ylim(0.48, 1.12)
+    style.diagonal(axes, [0.5, 1])
+    axes.set(xlabel="AUC of the token alone", ylabel="AUC of features", ylim=(0.48, 1.12))
     axes.legend(loc="upper left")
 
 

@@ -13,42 +13,39 @@ from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from srmlab.analysis.depth import Depth
 from srmlab.analysis.dynamics import Dynamics
 from srmlab.analysis.readout import BITS
+from srmlab.figures import style
 from srmlab.figures.palette import BLACK, BLUE, GREY, LINES, ORANGE, SHARE_MAP, VERMILION
-from srmlab.figures.style import COLUMN, PAGE, bars, curve, figure_of, grid_behind, new_figure, styled
-from srmlab.storage.metrics_file import iter_metrics
+from srmlab.storage.metrics_file import Losses
 
 Curve = tuple[np.ndarray, np.ndarray]  # steps, losses
 
 
-@figure_of("depth")
+@style.figure_of("depth")
 def depth_curve(result: Depth) -> Figure:
     """Above: loss against depth. Below: agreement with the trained depth, and where predictions settle."""
-    figure = new_figure(COLUMN, 2.9)
+    figure = style.new_figure(style.COLUMN, 2.9)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
     x = result.depths
-    curve(top, x, result, "loss", BLUE, marker="o", markersize=2.5)
+    style.curve(top, x, result, "loss", BLUE, marker="o", markersize=2.5)
     top.set_ylabel("loss (nats)")
     spread = np.where(result.settled > 0, np.nan_to_num(result.standard_error("settled")), np.nan)
-    bars(bottom, x, result, "settled", ORANGE, yerr=spread, width=0.7, label="settles here")
-    curve(bottom, x, result, "agreement", BLACK, label="agrees with trained depth")
-    bottom.set_ylabel("share of tokens")
-    bottom.set_ylim(0, 1.03)
-    bottom.set_xlabel(f"depth ({result.unit})")
+    style.bars(bottom, x, result, "settled", ORANGE, yerr=spread, width=0.7, label="settles here")
+    style.curve(bottom, x, result, "agreement", BLACK, label="agrees with trained depth")
+    bottom.set(ylabel="share of tokens", ylim=(0, 1.03), xlabel=f"depth ({result.unit})")
     bottom.legend(loc="lower left", bbox_to_anchor=(0, 0.98), ncols=2, borderpad=0.2)
     for axes in (top, bottom):
         axes.axvline(result.trained, color=GREY, linestyle=(0, (3, 2)), linewidth=0.8)
-        grid_behind(axes)
+        style.grid_behind(axes)
     place = {"xycoords": ("data", "axes fraction"), "xytext": (3, -2), "textcoords": "offset points"}
     top.annotate("trained", (result.trained, 1), **place, fontsize=6, color=GREY, va="top")
     return figure
 
 
-@styled
+@style.styled
 def training_curves(runs: Mapping[str, Curve]) -> Figure:
     """Training loss against steps on a log axis, smoothed by a rolling mean over 2 % of a run's steps (the
     paper's 200 of its 10,000); each step faintly behind."""
-    figure = new_figure(COLUMN, 2.5)
-    axes = figure.subplots()
+    figure, axes = style.one_panel(style.COLUMN, 2.5)
     for i, (name, (steps, losses)) in enumerate(runs.items()):
         color, width = LINES[i % len(LINES)], rolling_window(len(losses))
         axes.plot(np.maximum(steps, 1), losses, color=color, alpha=0.25, linewidth=0.5)
@@ -59,22 +56,21 @@ def training_curves(runs: Mapping[str, Curve]) -> Figure:
     axes.xaxis.set_minor_formatter(NullFormatter())
     if axes.get_xlim()[1] < 2000:
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.set_xlabel("step")
-    axes.set_ylabel("training loss (nats)")
-    grid_behind(axes, "both")
+    axes.set(xlabel="step", ylabel="training loss (nats)")
+    style.grid_behind(axes, "both")
     axes.legend(ncols=min(2, max(1, len(runs))), loc="lower center", bbox_to_anchor=(0.5, 1.0))
     return figure
 
 
-@figure_of("dynamics")
+@style.figure_of("dynamics")
 def dynamics_curves(result: Dynamics) -> Figure:
     """Over training steps: loss, outgoing frequency and impact by stream, and the drift's profile over
     layers."""
-    figure = new_figure(PAGE, 3.6)
+    figure = style.new_figure(style.PAGE, 3.6)
     grid = figure.subplots(2, 2)
     steps = result.steps
     loss, hubs, impact, drift = grid.ravel()
-    curve(loss, steps, result, "loss", BLUE)
+    style.curve(loss, steps, result, "loss", BLUE)
     loss.set_ylabel("loss (nats)")
     for axes, name, scale, title in (
         (hubs, "outgoing", 1.0, "outgoing frequency"),
@@ -88,7 +84,7 @@ def dynamics_curves(result: Dynamics) -> Figure:
         strongest = int(values[-1].argmax())
         axes.plot(steps, values, color=GREY, linewidth=0.7, alpha=0.7)
         label = f"S{strongest}, strongest at the end"
-        curve(axes, steps, result, name, VERMILION, at=np.s_[:, strongest], scale=scale, label=label)
+        style.curve(axes, steps, result, name, VERMILION, at=np.s_[:, strongest], scale=scale, label=label)
         axes.legend(loc="lower right", bbox_to_anchor=(1, 0.97), borderpad=0)
     profile = result.profile
     image = drift.imshow(profile.T, aspect="auto", origin="lower", cmap=SHARE_MAP, vmin=0)
@@ -117,11 +113,7 @@ def rolling_mean(values: np.ndarray, window: int) -> np.ndarray:
 
 
 def read_losses(metrics: str | Path) -> Curve:
-    """Steps and training losses from a metrics.jsonl (lines without a training loss, such as evaluations, are
-    passed over)."""
-    steps, losses = [], []
-    for row in iter_metrics(Path(metrics)):
-        if isinstance(row.get("loss"), int | float) and isinstance(row.get("step"), int):
-            steps.append(row["step"])
-            losses.append(float(row["loss"]))
-    return np.array(steps, dtype=int), np.array(losses)
+    """Steps and training losses from a metrics.jsonl; evaluations, and steps that were not taken, are passed
+    over."""
+    found = Losses.read(Path(metrics))
+    return np.array(found.steps, dtype=int), np.array(found.training, dtype=float)

@@ -91,14 +91,17 @@ def causal_attention(qkv: Tensor, heads: int, here: Pass, dropout: float = 0.0) 
         if mask is None and here.causal and T > 1 and k.shape[2] > T:
             total = k.shape[2]
             mask = torch.ones(T, total, dtype=torch.bool, device=q.device).tril(total - T)
-    if watched and here.wants("attention.weights"):
-        out = (
-            F.dropout(here.pattern("attention.weights", token_pattern(q, k, mask, here.causal)), dropout) @ v
-        )
+    return attend(q, k, v, mask, here, dropout)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, here: Pass, dropout: float = 0.0) -> Tensor:
+    """q [N, H, T, K], k and v [N, H, keys, K] → [N, T, H·K]. Without a mask a causal pass looks back only."""
+    if here.wants("attention.weights"):
+        pattern = here.pattern("attention.weights", token_pattern(q, k, mask, here.causal))
+        out = F.dropout(pattern, dropout) @ v
     else:
-        out = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=mask is None and here.causal and T > 1
-        )
-    if watched:
+        causal = mask is None and here.causal and q.shape[2] > 1
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal)
+    if here.wants("attention.z"):
         out = here.heads("attention.z", out)
-    return out.transpose(1, 2).reshape(N, T, -1)
+    return out.transpose(1, 2).flatten(2)

@@ -1,5 +1,5 @@
-"""The block of today's transformers, which the looped models apply again and again: attention, then a gated
-MLP, each added to a residual stream and each reading it through an RMSNorm without weights.
+"""The block of today's transformers, which the looped models apply again and again: attention, then an MLP,
+gated or plain, each added to a residual stream and each reading it through an RMSNorm without weights.
 
     h = h + Attention(RMSNorm(h));  h = h + MLP(RMSNorm(h))
 
@@ -12,6 +12,7 @@ Sites: attn|mlp|out, and inside attention.q|k|v|weights|z   neurons.pre|post
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -20,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from srmlab.models.attention import Rotary, causal_attention
-from srmlab.models.config import ModelConfig
+from srmlab.models.config import ModelConfig, Sizes
 from srmlab.models.contract import Config
 from srmlab.models.fields import require
 from srmlab.models.forward import Pass
@@ -30,8 +31,56 @@ from srmlab.models.streams import RMSNorm, init_linear_
 Norms = Literal["before", "around", "sum"]
 
 
+class BlockShape:
+    """What follows from the sizes of a block, for a config that has them."""
+
+    dim: int
+    heads: int
+    head_dim: int
+    mlp_dim: int
+    kv_heads: int
+    gated: bool
+    norms: Norms
+    norm_eps: float
+    attended: Callable[[float], float]  # of any config
+
+    @property
+    def keys_width(self) -> int:
+        """Of the keys of a token, and of its values."""
+        return (self.kv_heads or self.heads) * self.head_dim
+
+    @property
+    def inner(self) -> int:
+        return self.heads * self.head_dim
+
+    def block_cost(self, context: float) -> float:
+        """Multiply-adds of one block for one token."""
+        mlp = (3 if self.gated else 2) * self.dim * self.mlp_dim
+        projected = 2 * self.dim * (self.inner + self.keys_width)
+        return projected + mlp + 2 * self.inner * self.attended(context)
+
+    def block_sizes(self, layers: int, depth: object, order: object) -> Sizes:
+        """Of a model made of such blocks."""
+        sizes = {"width": self.dim, "heads": self.heads, "mlp": self.mlp_dim}
+        return Sizes(**sizes, layers=layers, order=str(order), depth=str(depth))
+
+    @property
+    def block_lines(self) -> list[str]:
+        """A block, for a drawing."""
+
+        def line(what: str, sizes: str) -> str:
+            added = f"RMSNorm({what}(RMSNorm(h)))" if self.norms == "around" else f"{what}(RMSNorm(h))"
+            new = f"RMSNorm(h + {added})" if self.norms == "sum" else f"h + {added}"
+            return f"     {f'h = {new}':<42}{sizes}"
+
+        return [
+            line("attention", f"{self.heads} heads of {self.head_dim}, rotary"),
+            line("MLP", f"{self.mlp_dim}, {'SwiGLU' if self.gated else 'GELU'}"),
+        ]
+
+
 @dataclass(frozen=True, kw_only=True)
-class BlockConfig(ModelConfig):
+class BlockConfig(BlockShape, ModelConfig):
     """The sizes of a block."""
 
     dim: int = 768
@@ -49,44 +98,11 @@ class BlockConfig(ModelConfig):
         self.require_positive("dim", "heads", "head_dim", "mlp_dim")
         self.require_attention(self.head_dim, self.rope_theta, self.norm_eps)
         even = self.kv_heads == 0 or (self.kv_heads > 0 and self.heads % self.kv_heads == 0)
-        require(even, "kv_heads", self.kv_heads, f"must divide heads = {self.heads}, or be 0 for as many")
-
-    @property
-    def keys_width(self) -> int:
-        """Of the keys of a token, and of its values."""
-        return (self.kv_heads or self.heads) * self.head_dim
-
-    @property
-    def inner(self) -> int:
-        return self.heads * self.head_dim
-
-    def block_cost(self, context: float) -> float:
-        """Multiply-adds of one block for one token."""
-        mlp = (3 if self.gated else 2) * self.dim * self.mlp_dim
-        projected = 2 * self.dim * (self.inner + self.keys_width)
-        return projected + mlp + 2 * self.inner * (context + 1) / 2
-
-    @property
-    def block_lines(self) -> list[str]:
-        """A block, for a drawing."""
-
-        def line(what: str, sizes: str) -> str:
-            added = f"RMSNorm({what}(RMSNorm(h)))" if self.norms == "around" else f"{what}(RMSNorm(h))"
-            new = f"RMSNorm(h + {added})" if self.norms == "sum" else f"h + {added}"
-            return f"     {f'h = {new}':<42}{sizes}"
-
-        return [
-            line("attention", f"{self.heads} heads of {self.head_dim}, rotary"),
-            line("MLP", f"{self.mlp_dim}, {'SwiGLU' if self.gated else 'GELU'}"),
-        ]
-
-    @property
-    def output_line(self) -> str:
-        return f"logits {self.vocab_size}" + (" (tied)" if self.tied else "")
+        require(self, "kv_heads", even, f"must divide heads = {self.heads}, or be 0 for as many")
 
 
 class Block(nn.Module):
-    def __init__(self, config: BlockConfig) -> None:
+    def __init__(self, config: BlockShape) -> None:
         super().__init__()
         self.heads, self.gated, self.norms = config.heads, config.gated, config.norms
         self.norm = RMSNorm(config.norm_eps)
@@ -97,19 +113,23 @@ class Block(nn.Module):
         self.mlp_down = nn.Linear(config.mlp_dim, config.dim, bias=False)
 
     def forward(self, h: Tensor, here: Pass) -> Tensor:
-        h = self.together(h + here("attn", self.attention(h, here)))
-        return here("out", self.together(h + here("mlp", self.mlp(h, here))))
+        h = self.together(h + here("attn", self.from_attention(h, here)))
+        return here("out", self.together(h + here("mlp", self.from_mlp(h, here))))
 
     def together(self, h: Tensor) -> Tensor:
         return self.norm(h) if self.norms == "sum" else h
 
-    def attention(self, h: Tensor, here: Pass) -> Tensor:
+    def from_attention(self, h: Tensor, here: Pass) -> Tensor:
         """What attention adds to the stream [B, T, D]."""
-        qkv = self.qkv(self.norm(h))
+        added = self.attn_out(self.attended(self.norm(h), here))
+        return self.norm(added) if self.norms == "around" else added
+
+    def attended(self, h: Tensor, here: Pass) -> Tensor:
+        """The outputs of all heads [B, T, H·K], from the stream as attention reads it."""
+        qkv = self.qkv(h)
         if self.widths[1] < self.widths[0]:
             qkv = self.repeated(qkv)
-        added = self.attn_out(causal_attention(qkv, self.heads, here))
-        return self.norm(added) if self.norms == "around" else added
+        return causal_attention(qkv, self.heads, here)
 
     def repeated(self, qkv: Tensor) -> Tensor:
         """Every head of keys and values as often as heads of queries read it: [B, T, 3·H·K]."""
@@ -120,7 +140,7 @@ class Block(nn.Module):
             (q, *(x.unflatten(-1, (-1, K)).repeat_interleave(times, -2).flatten(-2) for x in kv)), -1
         )
 
-    def mlp(self, h: Tensor, here: Pass) -> Tensor:
+    def from_mlp(self, h: Tensor, here: Pass) -> Tensor:
         """What the MLP adds to the stream [B, T, D]."""
         up = self.mlp_up(self.norm(h))
         if self.gated:
@@ -135,8 +155,8 @@ class Block(nn.Module):
 class BlockModel(LanguageModel[Config]):
     """What models made of these blocks have in common: embedding, positions, unembedding, first weights."""
 
-    head: nn.Linear | None  # None: tied
     norm: RMSNorm
+    rotary: Rotary
     parts: ClassVar = {"head": "unembedding"}
 
     def make_ends(self, config: BlockConfig) -> None:
@@ -146,14 +166,14 @@ class BlockModel(LanguageModel[Config]):
         self.rotary = Rotary(config.head_dim, config.context, config.rope_theta)
 
     def embed(self, tokens: Tensor, here: Pass) -> Tensor:
-        """The tokens' embeddings [B, T, D], with unit variance at the start; and their positions."""
-        h = here("input.embedding", self.embedding(tokens) * math.sqrt(self.embedding.embedding_dim))
-        here.rotary = self.rotary(here.start, tokens.shape[1], like=h)
+        """The input's embeddings [B, T, D], with unit variance at the start; and their positions."""
+        embedded = here.embed(self.embedding, tokens)
+        h = here("input.embedding", embedded * math.sqrt(self.embedding.embedding_dim))
+        here.rotary = self.rotary(here.start, h.shape[1], like=h)
         return h
 
-    @property
-    def unembedding(self) -> Tensor:
-        return self.embedding.weight if self.head is None else self.head.weight
+    def read_stream(self, state: Tensor, stream: int) -> Tensor:  # noqa: ARG002
+        return self.norm(state)
 
     @property
     def additions(self) -> int:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 from srmlab.errors import UserError
-from srmlab.models.fields import LATER, check_fields, known_fields, require, said
+from srmlab.models.fields import LATER, check_fields, known_fields, require, saved_fields
 
 NANO: dict[str, Any] = {"vocab_size": 512, "context": 256}  # of presets for a CPU: a small BPE, short windows
 SUDOKU: dict[str, Any] = {  # of presets for puzzles: 9 × 9 cells, after a position for which puzzle it is
@@ -67,23 +67,24 @@ class ModelConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         self.require_positive("vocab_size", "context", "puzzle_ids")
-        positions = self.puzzle_positions
+        fits = 0 <= self.puzzle_positions < (1 if self.causal else self.context)
         fix = f"must be less than context = {self.context}, and 0 in a causal model"
-        fits = 0 <= positions < self.context and not (self.causal and positions)
-        require(fits, "puzzle_positions", positions, fix)
-        learned = self.learned_positions
-        require(
-            not (self.causal and learned), "learned_positions", learned, "is for puzzles; set causal = False"
-        )
+        require(self, "puzzle_positions", fits, fix)
+        fits = not (self.causal and self.learned_positions)
+        require(self, "learned_positions", fits, "is for puzzles; set causal = False")
 
     def require_positive(self, *names: str) -> None:
         for name in names:
-            require(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
+            require(self, name, getattr(self, name) >= 1, "must be at least 1")
+
+    def require_not_negative(self, *names: str) -> None:
+        for name in names:
+            require(self, name, getattr(self, name) >= 0, "must be 0 or more")
 
     def require_attention(self, head_dim: int, rope_theta: float, norm_eps: float) -> None:
-        require(head_dim % 2 == 0, "head_dim", head_dim, f"must be even for RoPE; use {head_dim + 1}")
-        require(rope_theta > 1, "rope_theta", rope_theta, "must be greater than 1")
-        require(norm_eps > 0, "norm_eps", norm_eps, "must be positive")
+        require(self, "head_dim", head_dim % 2 == 0, f"must be even for RoPE; use {head_dim + 1}")
+        require(self, "rope_theta", rope_theta > 1, "must be greater than 1")
+        require(self, "norm_eps", norm_eps > 0, "must be positive")
 
     @property
     def sizes(self) -> Sizes:
@@ -99,6 +100,11 @@ class ModelConfig:
         """The computation in a few lines of text, at most 80 columns wide."""
         return self.shape
 
+    @property
+    def output_line(self) -> str:
+        """The end of a drawing."""
+        return f"logits {self.vocab_size}" + (" (tied)" if self.tied else "")
+
     def at_depth(self, depth: int, gradient_depth: int | None = None) -> Self:  # noqa: ARG002
         """The same weights run for another number of levels."""
         raise UserError(
@@ -113,11 +119,11 @@ class ModelConfig:
         """This config with some fields changed, checked again."""
         return dataclasses.replace(self, **known_fields(type(self), changes))
 
-    def attended(self, context: int) -> float:
+    def attended(self, context: float) -> float:
         """The mean number of positions that one of `context` positions attends to."""
         return (context + 1) / 2 if self.causal else context
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
-        fields = {name: getattr(self, name) for name in said(self)}
+        fields = {name: getattr(self, name) for name in saved_fields(self)}
         return {"architecture": self.architecture, **fields}

@@ -50,6 +50,7 @@ class Connection(nn.Module):
     def __init__(self, config: SRMConfig) -> None:
         super().__init__()
         self.config = config
+        self.inner = config.stream_heads * config.head_dim  # of queries, keys or values, all heads together
 
     def forward(self, z: Tensor, here: Pass) -> Tensor:
         raise NotImplementedError
@@ -102,9 +103,8 @@ class StreamAttention(Connection):
 
     def __init__(self, config: SRMConfig) -> None:
         super().__init__(config)
-        S, D, inner = config.streams, config.stream_dim, config.stream_heads * config.head_dim
-        self.qkv = StreamLinear(S, D, 3 * inner)
-        self.out = StreamLinear(S, inner, D)  # the sum over heads is in here
+        self.qkv = StreamLinear(config.streams, config.stream_dim, 3 * self.inner)
+        self.out = StreamLinear(config.streams, self.inner, config.stream_dim)  # sums over heads
 
     def forward(self, z: Tensor, here: Pass) -> Tensor:
         S, B, T, _ = z.shape
@@ -131,9 +131,8 @@ class StreamAttention(Connection):
         return translated(value, self.out.weight)
 
     def multiply_adds(self) -> int:
-        c = self.config
-        inner = c.stream_heads * c.head_dim
-        return 4 * c.streams * c.stream_dim * inner + 2 * c.streams**2 * inner
+        S, D = self.config.streams, self.config.stream_dim
+        return (4 * S * D + 2 * S**2) * self.inner
 
 
 @connection("gate")
@@ -145,7 +144,7 @@ class GateOnly(Connection):
 
     def __init__(self, config: SRMConfig) -> None:
         super().__init__(config)
-        self.qk = StreamLinear(config.streams, config.stream_dim, 2 * config.stream_heads * config.head_dim)
+        self.qk = StreamLinear(config.streams, config.stream_dim, 2 * self.inner)
 
     def forward(self, z: Tensor, here: Pass) -> Tensor:
         S, B, T, D = z.shape
@@ -166,9 +165,8 @@ class GateOnly(Connection):
         return (same / c.stream_heads).expand(c.stream_heads, c.streams, c.streams, -1, -1)
 
     def multiply_adds(self) -> int:
-        c = self.config
-        inner = c.stream_heads * c.head_dim
-        return 2 * c.streams * c.stream_dim * inner + c.streams**2 * (inner + c.stream_dim)
+        S, D = self.config.streams, self.config.stream_dim
+        return 2 * S * D * self.inner + S**2 * (self.inner + D)
 
 
 @connection("translation")
@@ -180,10 +178,10 @@ class TranslationOnly(Connection):
 
     def __init__(self, config: SRMConfig) -> None:
         super().__init__(config)
-        S, D, inner = config.streams, config.stream_dim, config.stream_heads * config.head_dim
+        S, D = config.streams, config.stream_dim
         self.gates = nn.Parameter(torch.empty(config.stream_heads, S, S))
-        self.value = StreamLinear(S, D, inner)
-        self.out = StreamLinear(S, inner, D)
+        self.value = StreamLinear(S, D, self.inner)
+        self.out = StreamLinear(S, self.inner, D)
 
     def initialize(self) -> None:
         self.gates.zero_()  # equal
@@ -202,9 +200,8 @@ class TranslationOnly(Connection):
         return translated(value, self.out.weight)
 
     def multiply_adds(self) -> int:
-        c = self.config
-        inner = c.stream_heads * c.head_dim
-        return 2 * c.streams * c.stream_dim * inner + c.streams**2 * inner
+        S, D = self.config.streams, self.config.stream_dim
+        return (2 * S * D + S**2) * self.inner
 
 
 @connection("mixing")

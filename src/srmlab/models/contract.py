@@ -1,4 +1,5 @@
-"""The contract every architecture keeps: what a model says of itself, so that nobody else asks which it is.
+"""The interface every architecture implements: how a model describes itself, so that no other code checks
+which it is.
 
 An architecture is a config (a frozen `ModelConfig`) and a class with `@register`, in one file. It must have
 
@@ -53,8 +54,11 @@ class Point:
     """A place in depth where the state of all streams can be read."""
 
     name: str
-    sites: tuple[str, ...]  # one with all streams [B, T, S, D], or one a stream [B, T, D]
+    sites: tuple[str, ...] = ()  # one with all streams [B, T, S, D], by default `name`; or one a stream
     needs: tuple[str, ...] = ()  # further sites that `finish` reads
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sites", self.sites or (self.name,))
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ class Exchange:
 
 
 class Described(WithText, Generic[Config]):
-    """What an architecture says of itself, with what is usual."""
+    """How an architecture describes itself, with the usual defaults."""
 
     config: Config
 
@@ -96,9 +100,8 @@ class Described(WithText, Generic[Config]):
     preset_families: ClassVar[Mapping[str, Callable[..., ModelConfig]]] = {}  # presets with arguments
     units: ClassVar[tuple[type[nn.Module], ...]] = ()
     level_name: ClassVar[str] = "layers"  # what its depth is counted in
-    parts: ClassVar[
-        Mapping[str, str]
-    ] = {}  # weights by the beginning of their names → a label; `*`: a number
+    # weights by the beginning of their names → a label; `*`: a number
+    parts: ClassVar[Mapping[str, str]] = {}
 
     def hidden(self, tokens: Tensor, here: Pass) -> Tensor:
         """The embedding [B, T, E] that the unembedding turns into logits."""

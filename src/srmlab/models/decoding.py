@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from srmlab.errors import UserError
+from srmlab.errors import UserError, check_choice
 from srmlab.models.cache import DecodingCache
 from srmlab.models.exit import Exit
 
@@ -138,8 +138,7 @@ def check_sampling(
 
 
 def check_length(tokens: Tensor, max_new_tokens: int, context: int, overflow: str) -> None:
-    if overflow not in ("refuse", "slide"):
-        raise UserError(f'overflow = {overflow!r}: must be "refuse" or "slide"')
+    check_choice("overflow", overflow, ("refuse", "slide"))
     if tokens.shape[1] + max_new_tokens > context and overflow == "refuse":
         raise UserError(
             f"{tokens.shape[1]} prompt + {max_new_tokens} new tokens exceed the context of {context}; "

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from srmlab.models.forward import Pass
 
 State = tuple[Tensor, ...]
+Level = Callable[[int, State, Tensor], State]
+Settles = Callable[[State, State, bool], Tensor]  # before, after, whether all rows decide together
 
 
 class Exit:
@@ -59,27 +61,41 @@ class Exit:
         return self.levels / self.tokens if self.tokens else math.nan
 
     def settled(self, before: Tensor, after: Tensor, together: bool) -> Tensor:
-        """Whether the state [S, B, T, D] has settled: [B], or [1] when all rows decide together."""
-        over = (0, 1, 2, 3) if together else (0, 2, 3)
+        """Whether the state [S, B, T, D] or [B, T, D] has settled: [B], or [1] when all rows decide
+        together."""
+        over = tuple(axis for axis in range(after.ndim) if together or axis != after.ndim - 3)
         change = torch.linalg.vector_norm(after - before, dim=over)
         return (change < self.tolerance * torch.linalg.vector_norm(after, dim=over)).reshape(-1)
 
 
+def moved(by: str, was: Tensor, now: Tensor) -> Tensor:
+    """[…] How far the next token's distribution has moved, from log-probabilities […, V]: "kl" is
+    KL(now ‖ was) in nats, "entropy" the change of its entropy."""
+    if by == "kl":
+        return (now.exp() * (now - was)).sum(-1)
+    return ((now.exp() * now).sum(-1) - (was.exp() * was).sum(-1)).abs()
+
+
+def recurse(
+    level: Level, state: State, x: Tensor, depth: int, here: Pass, settled: Settles | None = None
+) -> State:
+    """Apply `level(t, state, x)` for t = 0 … depth − 1; with early exit, until the state has settled.
+
+    x and all parts of a state have the batch as their third axis from the end. `settled(before, after,
+    together)` decides, by default by the change of the first part.
+    """
+    if here.exit is not None:
+        return until_settled(level, state, x, depth, here, settled)
+    for t in range(depth):
+        state = level(t, state, x)
+    return state
+
+
 @torch.no_grad()
 def until_settled(
-    level: Callable[[int, State, Tensor], State],
-    state: State,
-    x: Tensor,
-    depth: int,
-    here: Pass,
-    settled: Callable[[State, State, bool], Tensor] | None = None,
+    level: Level, state: State, x: Tensor, depth: int, here: Pass, settled: Settles | None
 ) -> State:
-    """Apply `level(t, state, x)` for t = 0, 1 … until the state has settled, at most `depth` times.
-
-    x and all parts of a state have the batch as their third axis from the end; the first part of a state is
-    the streams' [S, B, T, D]. `settled(before, after, together)` decides, by default by their change. The
-    result is that of every row's last level, without gradient.
-    """
+    """`recurse` with early exit: the result is that of every row's last level, without gradient."""
     assert here.exit is not None
     exit = here.exit
     B, T = x.shape[-3:-1]

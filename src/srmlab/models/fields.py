@@ -32,9 +32,10 @@ class ConfigError(UserError):
     """A config that cannot work. The message is one line and names the fix."""
 
 
-def require(holds: bool, field: str, value: object, fix: str) -> None:
+def require(config: Any, field: str, holds: bool, fix: str) -> None:
+    """Refuse the value of a field unless something holds."""
     if not holds:
-        raise ConfigError(f"{field} = {value!r}: {fix}")
+        raise ConfigError(f"{field} = {getattr(config, field)!r}: {fix}")
 
 
 def bounded(default: Any, holds: Callable[[Any], bool], fix: str, **metadata: Any) -> Any:
@@ -47,7 +48,7 @@ def count(default: int | None, **metadata: Any) -> Any:
     return bounded(default, lambda value: value >= 1, "must be at least 1", **metadata)
 
 
-def said(config: Any) -> list[str]:
+def saved_fields(config: Any) -> list[str]:
     """The fields that a saved config names: one that came `LATER` is left out where it has its default, so
     that what was saved before keeps its identity.
     """
@@ -63,10 +64,10 @@ def check_fields(config: Any) -> None:
     hints = get_type_hints(type(config))
     for field in dataclasses.fields(config):
         value, kind = getattr(config, field.name), hints[field.name]
-        require(_fits(value, kind), field.name, value, f"must be {_describe(kind)}")
+        require(config, field.name, _fits(value, kind), f"must be {_describe(kind)}")
         if value is not None and BOUND in field.metadata:
             holds, fix = field.metadata[BOUND]
-            require(holds(value), field.name, value, fix)
+            require(config, field.name, holds(value), fix)
 
 
 def known_fields(kind: type, fields: Mapping[str, Any]) -> dict[str, Any]:

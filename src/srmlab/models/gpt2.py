@@ -50,9 +50,9 @@ class GPT2Config(BlockSizes, ModelConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require_positive("dim", "blocks", "heads", "mlp_dim")
-        require(self.dim % self.heads == 0, "heads", self.heads, f"must divide dim = {self.dim}")
-        require(0.0 <= self.dropout < 1.0, "dropout", self.dropout, "must be in [0, 1)")
-        require(self.norm_eps > 0, "norm_eps", self.norm_eps, "must be positive")
+        require(self, "heads", self.dim % self.heads == 0, f"must divide dim = {self.dim}")
+        require(self, "dropout", 0.0 <= self.dropout < 1.0, "must be in [0, 1)")
+        require(self, "norm_eps", self.norm_eps > 0, "must be positive")
 
     @property
     def drawing(self) -> str:
@@ -62,7 +62,7 @@ class GPT2Config(BlockSizes, ModelConfig):
                 f"{self.blocks} blocks, each with its own weights",
                 f"     h = h + attention(LayerNorm(h))   {self.heads} heads of {self.dim // self.heads}",
                 f"     h = h + MLP(LayerNorm(h))         {self.mlp_dim}, GELU",
-                f"out  LayerNorm(h) → logits {self.vocab_size}" + (" (tied)" if self.tied else ""),
+                f"out  LayerNorm(h) → {self.output_line}",
             ]
         )
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -37,7 +37,7 @@ from srmlab.errors import UserError
 from srmlab.models.attention import Rotary, causal_attention
 from srmlab.models.config import LATER, NANO, SUDOKU, SUDOKU_NANO, ModelConfig, Sizes
 from srmlab.models.contract import Call, Flops, Point
-from srmlab.models.exit import State, until_settled
+from srmlab.models.exit import State, recurse
 from srmlab.models.fields import require
 from srmlab.models.forward import Pass, gradient
 from srmlab.models.model import LanguageModel
@@ -47,12 +47,8 @@ from srmlab.models.streams import RMSNorm, init_linear_
 
 @dataclass(frozen=True, kw_only=True)
 class HRMConfig(ModelConfig):
-    """The Hierarchical Reasoning Model for language, and the Tiny Recursive Model as one setting of it.
-
-    Two nets of post-norm blocks take turns: z_L = L(z_L + z_H + x) `low_cycles` times, then z_H = H(z_H +
-    z_L); all that `high_cycles` times. With `gradient = "last-call"` (HRM) only the last call of each net
-    is differentiated, with "last-cycle" (TRM) the whole last high cycle. With `shared_net` (TRM) one net
-    plays both parts.
+    """The defaults are the paper's HRM for language. In TRM one net plays both parts (`shared_net`), and the
+    whole last high cycle is differentiated (`gradient = "last-cycle"`).
     """
 
     architecture: ClassVar[str] = "hrm"
@@ -77,23 +73,16 @@ class HRMConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            self.token_mlp == 0 or (self.token_mlp > 0 and not self.causal),
-            "token_mlp",
-            self.token_mlp,
-            "must be 0 in a causal model: an MLP over positions sees them all",
-        )
+        fits = self.token_mlp == 0 or (self.token_mlp > 0 and not self.causal)
+        fix = "must be 0 in a causal model: an MLP over positions sees them all"
+        require(self, "token_mlp", fits, fix)
         self.require_positive("dim", "heads", "head_dim", "mlp_dim")
         self.require_positive("low_blocks", "low_cycles", "high_cycles")
-        require(self.high_blocks >= 0, "high_blocks", self.high_blocks, "must be 0 (a single stream) or more")
+        require(self, "high_blocks", self.high_blocks >= 0, "must be 0 (a single stream) or more")
         self.require_attention(self.head_dim, self.rope_theta, self.norm_eps)
-        require(
-            not self.shared_net or self.low_blocks == self.high_blocks,
-            "shared_net",
-            self.shared_net,
-            f"one net has one depth; set low_blocks = high_blocks (they are {self.low_blocks} and "
-            f"{self.high_blocks})",
-        )
+        equal, given = self.low_blocks == self.high_blocks, f"{self.low_blocks} and {self.high_blocks}"
+        fix = f"one net has one depth; set low_blocks = high_blocks (they are {given})"
+        require(self, "shared_net", not self.shared_net or equal, fix)
 
     @property
     def single(self) -> bool:
@@ -145,8 +134,7 @@ class HRMConfig(ModelConfig):
                 f"{'z_L' if self.single else 'z_L, z_H'}   fixed random, the same for every token",
                 f"{self.high_cycles} high cycles; gradient through {gradient[self.gradient]}",
                 *(f"     {name} = {call}" for name, call in zip(("z_L", "z_H"), calls, strict=False)),
-                f"out  {'z_L' if self.single else 'z_H'} → logits {self.vocab_size}"
-                + (" (tied)" if self.tied else ""),
+                f"out  {'z_L' if self.single else 'z_H'} → {self.output_line}",
                 "",
                 f"{'One net plays both parts. ' if self.shared_net else ''}A block, post-norm:",
                 f"     h = RMSNorm(h + {mixing}",
@@ -163,9 +151,13 @@ def hrm() -> HRMConfig:
     return HRMConfig()
 
 
+# TRM's net
+ONE_NET: dict[str, Any] = {"low_blocks": 2, "high_blocks": 2, "shared_net": True, "gradient": "last-cycle"}
+
+
 def trm() -> HRMConfig:
     """The Tiny Recursive Model at the same width: one net of two blocks plays both parts."""
-    return HRMConfig(low_blocks=2, high_blocks=2, low_cycles=6, shared_net=True, gradient="last-cycle")
+    return HRMConfig(**ONE_NET, low_cycles=6)
 
 
 def hrm_single() -> HRMConfig:
@@ -178,19 +170,12 @@ def sr2() -> HRMConfig:
     return HRMConfig(low_blocks=1, high_blocks=0, low_cycles=1, high_cycles=16, gradient="all")
 
 
+SMALL: dict[str, Any] = NANO | {"dim": 128, "heads": 4, "head_dim": 32, "mlp_dim": 512}
+
+
 def hrm_nano() -> HRMConfig:
     """HRM at nano size."""
-    return HRMConfig(
-        **NANO,
-        dim=128,
-        heads=4,
-        head_dim=32,
-        mlp_dim=512,
-        low_blocks=3,
-        high_blocks=2,
-        low_cycles=4,
-        high_cycles=3,
-    )
+    return HRMConfig(**SMALL, low_blocks=3, high_blocks=2)
 
 
 def hrm_single_nano() -> HRMConfig:
@@ -200,34 +185,24 @@ def hrm_single_nano() -> HRMConfig:
 
 def trm_nano() -> HRMConfig:
     """TRM at nano size."""
-    return trm().replace(**NANO, dim=128, heads=4, head_dim=32, mlp_dim=512)
+    return trm().replace(**SMALL)
 
 
 def sr2_nano() -> HRMConfig:
     """SR2 at nano size."""
-    return sr2().replace(**NANO, dim=128, heads=4, head_dim=32, mlp_dim=512)
+    return sr2().replace(**SMALL)
 
 
 def hrm_sudoku() -> HRMConfig:
     """HRM as published for puzzles, 27M."""
-    return HRMConfig(
-        **SUDOKU,
-        dim=512,
-        heads=8,
-        mlp="swiglu",
-        mlp_dim=1536,  # 4 · 512 · 2/3, rounded up to 256
-        low_blocks=4,
-        high_blocks=4,
-        low_cycles=2,
-        high_cycles=2,
-    )
+    net: dict[str, Any] = {"low_blocks": 4, "high_blocks": 4, "low_cycles": 2, "high_cycles": 2}
+    return HRMConfig(**SUDOKU, **net, dim=512, heads=8, mlp="swiglu", mlp_dim=1536)  # 8/3 · 512, rounded up
 
 
 def trm_maze() -> HRMConfig:
     """TRM as published for mazes and ARC, 7M: one net of two blocks, with attention."""
-    net = {"low_blocks": 2, "high_blocks": 2, "shared_net": True, "gradient": "last-cycle"}
     board = {"vocab_size": 6, "context": 916, "puzzle_positions": 16}
-    return hrm_sudoku().replace(**net, **board, low_cycles=4, high_cycles=3)
+    return hrm_sudoku().replace(**ONE_NET, **board, low_cycles=4, high_cycles=3)
 
 
 def trm_sudoku() -> HRMConfig:
@@ -237,23 +212,13 @@ def trm_sudoku() -> HRMConfig:
 
 def hrm_sudoku_nano() -> HRMConfig:
     """HRM with the parameters of srm-sudoku-nano."""
-    return HRMConfig(
-        **SUDOKU_NANO,
-        dim=64,
-        heads=4,
-        head_dim=16,
-        mlp_dim=128,
-        low_blocks=1,
-        high_blocks=1,
-        low_cycles=2,
-        high_cycles=2,
-    )
+    net: dict[str, Any] = {"low_blocks": 1, "high_blocks": 1, "low_cycles": 2, "high_cycles": 2}
+    return HRMConfig(**SUDOKU_NANO, **net, dim=64, heads=4, head_dim=16, mlp_dim=128)
 
 
 def trm_sudoku_nano() -> HRMConfig:
     """TRM with as many."""
-    net = {"low_blocks": 2, "high_blocks": 2, "shared_net": True, "gradient": "last-cycle"}
-    return hrm_sudoku_nano().replace(**net)
+    return hrm_sudoku_nano().replace(**ONE_NET)
 
 
 def hrm1_sudoku_nano() -> HRMConfig:
@@ -360,23 +325,18 @@ class HRM(LanguageModel[HRMConfig]):
             x = x * here.fresh[:, None, None]
 
         def cycle(h: int, state: State, x: Tensor) -> State:
-            (z,) = state
-            z_low, z_high = self.cycle(h, z[0], z[-1], x, here)
-            return (z_low[None] if config.single else torch.stack((z_low, z_high)),)
+            return self.cycle(h, state[0], state[-1], x, here)[: len(state)]
 
-        z_low, z_high = self.low0.expand_as(x), self.high0.expand_as(x)
-        if here.state is not None:
-            z_low, z_high = here.state[0], here.state[-1]
-        if here.exit is not None:
-            z = z_low[None] if config.single else torch.stack((z_low, z_high))
-            (z,) = until_settled(cycle, (z,), x, config.high_cycles, here)
-            z_low, z_high = z[0], z[-1]
-        else:
-            for h in range(config.high_cycles):
-                z_low, z_high = self.cycle(h, z_low, z_high, x, here)
+        def settled(before: State, after: State, together: bool) -> Tensor:
+            assert here.exit is not None
+            return here.exit.settled(torch.stack(before), torch.stack(after), together)
+
+        fresh = [z.expand_as(x) for z in self.initial_state]
+        state = tuple(fresh if here.state is None else here.state)  # z_L and, unless single, z_H
+        state = recurse(cycle, state, x, config.high_cycles, here, settled)
         if not config.causal:
-            here.state = z_low[None] if config.single else torch.stack((z_low, z_high))
-        return here("output.embedding", z_low if config.single else z_high)
+            here.state = torch.stack(state)
+        return here("output.embedding", state[-1])
 
     def cycle(self, h: int, z_low: Tensor, z_high: Tensor, x: Tensor, here: Pass) -> tuple[Tensor, Tensor]:
         """One high cycle: the low net several times, then the high net."""
@@ -397,7 +357,7 @@ class HRM(LanguageModel[HRMConfig]):
     def initial_state(self) -> Tensor:
         return self.low0[None] if self.config.single else torch.stack((self.low0, self.high0))
 
-    # --- what it says of itself ----------------------------------------------------------------------------
+    # --- how it describes itself ----------------------------------------------------------------------------
 
     @property
     def streams(self) -> tuple[str, ...]:

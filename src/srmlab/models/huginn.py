@@ -31,7 +31,7 @@ from srmlab.models.block import Block, BlockConfig, BlockModel, Norms
 from srmlab.models.cache import Borrowed, slots
 from srmlab.models.config import NANO, Sizes
 from srmlab.models.contract import Call, Flops, Point
-from srmlab.models.exit import State, until_settled
+from srmlab.models.exit import State, moved, recurse
 from srmlab.models.fields import require
 from srmlab.models.forward import Pass, gradient
 from srmlab.models.registry import register
@@ -64,23 +64,16 @@ class HuginnConfig(BlockConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require_positive("prelude", "core", "coda", "steps")
-        require(
-            1 <= self.gradient_depth <= self.steps,
-            "gradient_depth",
-            self.gradient_depth,
-            f"must be between 1 and steps = {self.steps}",
-        )
+        fits = 1 <= self.gradient_depth <= self.steps
+        require(self, "gradient_depth", fits, f"must be between 1 and steps = {self.steps}")
 
     @property
     def sizes(self) -> Sizes:
-        return Sizes(
-            width=self.dim,
-            heads=self.heads,
-            layers=self.prelude + self.steps * self.core + self.coda,
-            mlp=self.mlp_dim,
-            order=f"{self.prelude}+{self.core}+{self.coda}",
-            depth=f"{self.steps}/{self.gradient_depth}",
+        layers, order = (
+            self.prelude + self.steps * self.core + self.coda,
+            (self.prelude, self.core, self.coda),
         )
+        return self.block_sizes(layers, f"{self.steps}/{self.gradient_depth}", "+".join(map(str, order)))
 
     @property
     def shape(self) -> str:
@@ -169,14 +162,7 @@ class Huginn(BlockModel[HuginnConfig]):
         e = self.embed(tokens, here)
         for b, block in enumerate(self.prelude_blocks):
             e = here.call(f"prelude.{b}", block, e)
-        s = self.first_state(e)
-        if here.exit is not None:
-            s = self.until_settled(s, e, config.steps, here)
-        else:
-            for t in range(config.steps):
-                with gradient(t >= config.steps - config.gradient_depth):
-                    s = self.step(t, s, e, here)
-        return here("output.embedding", self.read(s, here))
+        return here("output.embedding", self.read(self.last_state(e, config, here), here))
 
     def first_state(self, e: Tensor) -> Tensor:
         """s_0 [B, T, D]: in training another draw for every token, in evaluation one for all."""
@@ -204,33 +190,26 @@ class Huginn(BlockModel[HuginnConfig]):
             h = here.call(f"coda.{b}", block, h)
         return self.norm(h)
 
-    # --- early exit ----------------------------------------------------------------------------------------
-
-    def until_settled(self, s: Tensor, e: Tensor, steps: int, here: Pass) -> Tensor:
-        """s_n, for every row the first that has settled by the rule that was asked for."""
-        assert here.exit is not None
-        exit, by_change = here.exit, here.exit.by in (None, "change")
-        rows = torch.arange(len(e), device=e.device).view(-1, 1, 1)
-        flat = -math.log(self.config.vocab_size)
+    def last_state(self, e: Tensor, config: HuginnConfig, here: Pass) -> Tensor:
+        """s_n; with early exit, for every row the first that has settled by the rule that was asked for."""
+        exit = here.exit
+        reads = exit is not None and exit.by not in (None, "change")  # a rule about the next token
 
         def step(t: int, state: State, e: Tensor) -> State:
-            s = self.step(t, state[0][0], e, here)
-            if by_change:
-                return (s[None],)
-            return s[None], self.peek(s, state[2].flatten(), here), state[2]
+            with gradient(t >= config.steps - config.gradient_depth):
+                s = self.step(t, state[0], e, here)
+            return (s, self.peek(s, state[2].flatten(), here), state[2]) if reads else (s,)
 
         def settled(before: State, after: State, together: bool) -> Tensor:
-            was, now = before[1], after[1]  # [B, T, V], log-probabilities
-            if exit.by == "kl":
-                moved = (now.exp() * (now - was)).sum(-1)
-            else:
-                moved = ((now.exp() * now).sum(-1) - (was.exp() * was).sum(-1)).abs()
-            return moved.max().reshape(1) < exit.tolerance if together else moved.amax(1) < exit.tolerance
+            assert exit is not None
+            far = moved(exit.by or "", before[1], after[1])  # [B, T]
+            return far.max().reshape(1) < exit.tolerance if together else far.amax(1) < exit.tolerance
 
-        if by_change:
-            return until_settled(step, (s[None],), e, steps, here)[0][0]
-        blank = e.new_full((*e.shape[:2], self.config.vocab_size), flat)
-        return until_settled(step, (s[None], blank, rows), e, steps, here, settled)[0][0]
+        state: State = (self.first_state(e),)
+        if reads:
+            flat = e.new_full((*e.shape[:2], config.vocab_size), -math.log(config.vocab_size))
+            state = *state, flat, torch.arange(len(e), device=e.device).view(-1, 1, 1)
+        return recurse(step, state, e, config.steps, here, settled if reads else None)[0]
 
     def peek(self, s: Tensor, rows: Tensor, here: Pass) -> Tensor:
         """Log-probabilities [B, T, V] of the next token if these rows stopped here; nothing is remembered."""
@@ -245,13 +224,13 @@ class Huginn(BlockModel[HuginnConfig]):
     def check_exit(self) -> None:
         """Every step makes the same calls."""
 
-    # --- what it says of itself ----------------------------------------------------------------------------
+    # --- how it describes itself ----------------------------------------------------------------------------
 
     @property
     def points(self) -> tuple[Point, ...]:
         """After every step of the core, and after every block of the coda."""
-        steps = [Point(f"steps.{t}.out", (f"steps.{t}.out",)) for t in range(self.config.steps)]
-        coda = [Point(f"coda.{b}.out", (f"coda.{b}.out",)) for b in range(self.config.coda)]
+        steps = [Point(f"steps.{t}.out") for t in range(self.config.steps)]
+        coda = [Point(f"coda.{b}.out") for b in range(self.config.coda)]
         return (*steps, *coda)
 
     @property
@@ -270,12 +249,6 @@ class Huginn(BlockModel[HuginnConfig]):
         for block in self.coda_blocks:
             h = block(h, here)
         return h[:, :, None]
-
-    def state_at(self, point: Point, values: Mapping[str, Tensor]) -> Tensor:
-        return values[point.sites[0]][:, :, None]
-
-    def read_stream(self, state: Tensor, stream: int) -> Tensor:  # noqa: ARG002
-        return self.norm(state)
 
     @property
     def input_site(self) -> str:

@@ -27,7 +27,7 @@ from srmlab.errors import UserError
 from srmlab.models.block import Block, BlockConfig, BlockModel
 from srmlab.models.config import NANO, Sizes
 from srmlab.models.contract import Call, Exchange, Flops, Point
-from srmlab.models.exit import State, until_settled
+from srmlab.models.exit import State, recurse
 from srmlab.models.fields import require
 from srmlab.models.forward import Pass
 from srmlab.models.registry import register
@@ -54,10 +54,9 @@ class HyperConfig(BlockConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require_positive("blocks", "streams")
-        require(
-            self.norms != "sum", "norms", self.norms, 'must be "before" or "around": streams are not normed'
-        )
-        require(self.loops >= 0, "loops", self.loops, "must be 0 (every block once) or more")
+        fix = 'must be "before" or "around": streams are not normed'
+        require(self, "norms", self.norms != "sum", fix)
+        require(self, "loops", self.loops >= 0, "must be 0 (every block once) or more")
 
     @property
     def sizes(self) -> Sizes:
@@ -170,7 +169,7 @@ class HyperBlock(Block):
         self.links = nn.ModuleList(HyperConnection(config, 2 * number + i) for i in range(2))
 
     def forward(self, H: Tensor, here: Pass) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        for i, (name, part) in enumerate((("attn", self.attention), ("mlp", self.mlp))):
+        for i, (name, part) in enumerate((("attn", self.from_attention), ("mlp", self.from_mlp))):
             inside = here.at(f"connections.{i}")
             h, mixed, write = self.links[i](H, inside)
             H = mixed + inside.streams("update", write * here(name, part(h, here)))
@@ -198,16 +197,11 @@ class Hyper(BlockModel[HyperConfig]):
     def hidden(self, tokens: Tensor, here: Pass) -> Tensor:
         config: HyperConfig = here.config or self.config
         x = self.embed(tokens, here)
-        H = x.expand(config.streams, *x.shape)
-        if here.exit is not None:
 
-            def loop(t: int, state: State, _: Tensor) -> State:
-                return (self.loop(t, state[0], here),)
+        def loop(t: int, state: State, _: Tensor) -> State:
+            return (self.loop(t, state[0], here),)
 
-            (H,) = until_settled(loop, (H,), x, config.loops, here)
-        else:
-            for t in range(max(config.loops, 1)):
-                H = self.loop(t, H, here)
+        (H,) = recurse(loop, (x.expand(config.streams, *x.shape),), x, max(config.loops, 1), here)
         return here("output.embedding", self.norm(H.sum(0)))
 
     def loop(self, t: int, H: Tensor, here: Pass) -> Tensor:
@@ -221,7 +215,7 @@ class Hyper(BlockModel[HyperConfig]):
         """Not what a connection is without the token: it starts as the residual stream, not at zero."""
         return name.rpartition(".")[2] not in ("read", "mix", "write")
 
-    # --- what it says of itself ----------------------------------------------------------------------------
+    # --- how it describes itself ----------------------------------------------------------------------------
 
     @property
     def recurrent(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -246,7 +240,7 @@ class Hyper(BlockModel[HyperConfig]):
     @property
     def points(self) -> tuple[Point, ...]:
         """After every loop, or after every block."""
-        return tuple(Point(f"{level[-1]}.out", (f"{level[-1]}.out",)) for level in self.prefixes)
+        return tuple(Point(f"{level[-1]}.out") for level in self.prefixes)
 
     def check_exit(self) -> None:
         if not self.config.loops:
@@ -254,9 +248,6 @@ class Hyper(BlockModel[HyperConfig]):
 
     def read_out(self, state: Tensor) -> Tensor:
         return self.norm(state.sum(-2))
-
-    def read_stream(self, state: Tensor, stream: int) -> Tensor:  # noqa: ARG002
-        return self.norm(state)
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:

@@ -12,7 +12,7 @@
 
 and the verbs of `Instrumented` (sites, hooks and caches) and of `WithText` (text in and out).
 
-What an architecture says of itself, and must or may define, is in `contract`.
+What an architecture must or may define is in `contract`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ import torch
 from torch import Tensor
 
 from srmlab.errors import UserError
-from srmlab.models.activations import ActivationCache
 from srmlab.models.cache import DecodingCache
 from srmlab.models.config import ModelConfig
 from srmlab.models.contract import Config, Described
@@ -51,9 +50,6 @@ class Recording:
 
 
 class LanguageModel(Described[Config], Generic[Config]):
-    def new_activations(self) -> ActivationCache:
-        return ActivationCache(self)
-
     def ready(self) -> None:
         """The last line of every `__init__`: finds the sites, then fills the weights."""
         self.puzzle = None
@@ -95,10 +91,8 @@ class LanguageModel(Described[Config], Generic[Config]):
         tap: Tap | None = None,
     ) -> Tensor:
         """The embedding [B, T, E] that the unembedding turns into logits."""
-        config = None if depth is None else self.config.at_depth(depth, gradient_depth)
         tap = self.tap() if tap is None else tap
-        if config is not None and tap is not SILENT:
-            raise UserError("hooks need every site, and another depth has others; hook model.at_depth(…)")
+        config = self.config_at(depth, gradient_depth, tap)
         if (wanted := Exit.of(exit)) is not None:
             self.check_exit()
             if wanted.by not in (None, *self.exit_rules):
@@ -121,6 +115,12 @@ class LanguageModel(Described[Config], Generic[Config]):
             raise UserError("a board is one document: leave documents out")
         here.before = self.puzzle.before(len(tokens))
         return self.read_puzzle(tokens, here)[0]
+
+    def config_at(self, depth: int | None, gradient_depth: int | None, tap: Tap) -> Config | None:
+        """The config of a pass at another depth; None at the model's own."""
+        if depth is not None and tap is not SILENT:
+            raise UserError("hooks need every site, and another depth has others; hook model.at_depth(…)")
+        return None if depth is None else self.config.at_depth(depth, gradient_depth)
 
     def read_puzzle(self, tokens: Tensor, here: Pass) -> tuple[Tensor, Tensor]:
         """Of a puzzle model: the cells' embeddings [B, T, E], and q [B, 2]."""
@@ -149,17 +149,10 @@ class LanguageModel(Described[Config], Generic[Config]):
             raise UserError("segments are for a puzzle model: one with causal = False")
         self.check_tokens(tokens)
         tap = self.tap()
-        config = None if depth is None else self.config.at_depth(depth)
-        if config is not None and tap is not SILENT:
-            raise UserError("hooks need every site, and another depth has others; hook model.at_depth(…)")
-        here = Pass(tap, config=config, causal=False)
-        here.before = (
-            self.puzzle.before(len(tokens), puzzles) if before is None else self.puzzle.padded(before)
-        )
-        here.fresh = (
-            torch.full((len(tokens),), state is None, device=tokens.device) if fresh is None else fresh
-        )
-        here.state = state
+        here = Pass(tap, config=self.config_at(depth, None, tap), causal=False)
+        known = self.puzzle.before(len(tokens), puzzles) if before is None else self.puzzle.padded(before)
+        begins = torch.full((len(tokens),), state is None, device=tokens.device) if fresh is None else fresh
+        here.before, here.fresh, here.state = known, begins, state
         hidden, q = self.read_puzzle(tokens, here)
         assert here.state is not None
         return Segment(tap("logits", hidden @ self.unembedding.T), q, here.state)

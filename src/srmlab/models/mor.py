@@ -7,7 +7,7 @@ tokens go on. A token that leaves costs nothing more: what it would have read an
     logits = Unembedding(RMSNorm(Last(h)))                   a block of its own
 
 choice = "expert": a router a recursion, gate = 0.1·σ(w_r·h). In training the best (R − r)/R of all tokens go
-on, chosen among those still there; since that looks at later tokens, the router also learns to foretell it
+on, chosen among those still there; since that looks at later tokens, the router also learns to predict it
 (binary cross-entropy), and everywhere else a token goes on where σ > 1/2: causal. choice = "token": one
 router picks a number of recursions for every token by softmax; what its last recursion gives is weighted by
 that probability and added to what the first block gave. A balance loss and a z-loss keep it in use.
@@ -33,7 +33,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from srmlab.models.attention import SITES, token_pattern
+from srmlab.models.attention import SITES, attend
 from srmlab.models.block import Block, BlockConfig, BlockModel
 from srmlab.models.cache import Kept, Past, SomeRows
 from srmlab.models.config import NANO, Sizes
@@ -64,16 +64,15 @@ class MoRConfig(BlockConfig):
     recursions: int = 3
     choice: Literal["expert", "token"] = "expert"
     keys: Literal["own", "shared"] = "own"
-    router_loss: float = 1e-3  # expert-choice: weight of foretelling the choice
+    router_loss: float = 1e-3  # expert-choice: weight of predicting the choice
     balance_loss: float = 0.1  # token-choice
     z_loss: float = 1e-5  # token-choice
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require_positive("core", "recursions")
-        require(self.norms != "sum", "norms", self.norms, 'must be "before" or "around"')
-        for name in ("router_loss", "balance_loss", "z_loss"):
-            require(getattr(self, name) >= 0, name, getattr(self, name), "must be 0 or more")
+        self.require_not_negative("router_loss", "balance_loss", "z_loss")
+        require(self, "norms", self.norms != "sum", 'must be "before" or "around"')
 
     @property
     def shares(self) -> list[float]:
@@ -86,14 +85,7 @@ class MoRConfig(BlockConfig):
 
     @property
     def sizes(self) -> Sizes:
-        return Sizes(
-            width=self.dim,
-            heads=self.heads,
-            layers=2 + self.recursions * self.core,
-            mlp=self.mlp_dim,
-            order=f"1+{self.core}+1",
-            depth=str(self.recursions),
-        )
+        return self.block_sizes(2 + self.recursions * self.core, self.recursions, f"1+{self.core}+1")
 
     @property
     def shape(self) -> str:
@@ -141,25 +133,18 @@ def mor_token_nano() -> MoRConfig:
 class RecursionBlock(Block):
     """A block that can look at keys and values made before."""
 
-    def attention(self, h: Tensor, here: Pass) -> Tensor:
+    def attended(self, h: Tensor, here: Pass) -> Tensor:
         if here.lent is None:
-            return super().attention(h, here)
-        q = self.queries(self.norm(h)).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            return super().attended(h, here)
+        q = self.queries(h).unflatten(-1, (self.heads, -1)).transpose(1, 2)
         assert here.rotary is not None
-        q, (k, v) = rotate(q, *here.rotary), here.lent
-        watched, mask = here.wants(*SITES), here.mask
-        if watched:
+        q, (k, v), mask = rotate(q, *here.rotary), here.lent, here.mask
+        if here.wants(*SITES):
             q, k, v = (here.heads(f"attention.{name}", x) for name, x in zip("qkv", (q, k, v), strict=True))
         if mask is None:
             T, total = q.shape[2], k.shape[2]
             mask = torch.ones(T, total, dtype=torch.bool, device=q.device).tril(total - T)
-        if watched:
-            out = here.pattern("attention.weights", token_pattern(q, k, mask)) @ v
-            out = here.heads("attention.z", out)
-        else:
-            out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-        added = self.attn_out(out.transpose(1, 2).flatten(2))
-        return self.norm(added) if self.norms == "around" else added
+        return attend(q, k, v, mask, here)
 
     def queries(self, h: Tensor) -> Tensor:
         """Those rows of `qkv` alone; what another tool has put in its place (an adapter) is called whole."""
@@ -364,13 +349,13 @@ class MoR(BlockModel[MoRConfig]):
         computed = torch.stack([kept.to(loss.dtype).mean() for kept in routing.kept]).sum()
         return found | {"recursions": computed.detach()}
 
-    # --- what it says of itself ----------------------------------------------------------------------------
+    # --- how it describes itself ----------------------------------------------------------------------------
 
     @property
     def points(self) -> tuple[Point, ...]:
         """After every recursion, and after the last block."""
-        levels = [f"recursions.{r}.out" for r in range(self.config.recursions)]
-        return tuple(Point(site, (site,)) for site in (*levels, "last.out"))
+        levels = [Point(f"recursions.{r}.out") for r in range(self.config.recursions)]
+        return (*levels, Point("last.out"))
 
     @property
     def depth(self) -> int:
@@ -382,12 +367,6 @@ class MoR(BlockModel[MoRConfig]):
         here = Pass(documents=documents)
         here.rotary = self.rotary(0, h.shape[1], like=h)
         return self.last_block(h, here)[:, :, None]
-
-    def state_at(self, point: Point, values: Mapping[str, Tensor]) -> Tensor:
-        return values[point.sites[0]][:, :, None]
-
-    def read_stream(self, state: Tensor, stream: int) -> Tensor:  # noqa: ARG002
-        return self.norm(state)
 
     @property
     def calls(self) -> tuple[Call, ...]:

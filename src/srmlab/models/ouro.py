@@ -33,8 +33,7 @@ from torch import Tensor, nn
 from srmlab.models.block import Block, BlockConfig, BlockModel, Norms
 from srmlab.models.config import NANO, Sizes
 from srmlab.models.contract import Call, Flops, Point
-from srmlab.models.exit import State, until_settled
-from srmlab.models.fields import require
+from srmlab.models.exit import State, recurse
 from srmlab.models.forward import Pass
 from srmlab.models.loss import IGNORE, shared_cross_entropy, token_losses
 from srmlab.models.registry import register
@@ -68,19 +67,11 @@ class OuroConfig(BlockConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require_positive("blocks", "loops")
-        for name in ("beta", "beta_end", "gain"):
-            require(getattr(self, name) >= 0, name, getattr(self, name), "must be 0 or more")
+        self.require_not_negative("beta", "beta_end", "gain")
 
     @property
     def sizes(self) -> Sizes:
-        return Sizes(
-            width=self.dim,
-            heads=self.heads,
-            layers=self.loops * self.blocks,
-            mlp=self.mlp_dim,
-            order=f"{self.blocks}",
-            depth=f"{self.loops}",
-        )
+        return self.block_sizes(self.loops * self.blocks, self.loops, self.blocks)
 
     @property
     def shape(self) -> str:
@@ -147,26 +138,20 @@ class Ouro(BlockModel[OuroConfig]):
 
     def hidden(self, tokens: Tensor, here: Pass) -> Tensor:
         config: OuroConfig = here.config or self.config
-        h = self.embed(tokens, here)
-        if here.exit is not None:
+        h, exit = self.embed(tokens, here), here.exit
 
-            def loop(t: int, state: State, _: Tensor) -> State:
-                h = self.loop(t, state[0][0], here)
-                return h[None], state[1] * (1 - self.stop(h))
+        def loop(t: int, state: State, _: Tensor) -> State:
+            h = self.loop(t, state[0], here)
+            return (h,) if exit is None else (h, state[1] * (1 - self.stop(h)))
 
-            def stopped(_: State, after: State, together: bool) -> Tensor:
-                reached = 1 - after[1] >= exit.tolerance  # [B, T, 1]
-                return reached.all().reshape(1) if together else reached.flatten(1).all(1)
+        def stopped(_: State, after: State, together: bool) -> Tensor:
+            assert exit is not None
+            reached = 1 - after[1] >= exit.tolerance  # [B, T, 1]
+            return reached.all().reshape(1) if together else reached.flatten(1).all(1)
 
-            exit, going = here.exit, torch.ones_like(h[..., :1])
-            by_gate = exit.by in (None, "gate")
-            (z, _) = until_settled(
-                loop, (h[None], going), h, config.loops, here, stopped if by_gate else None
-            )
-            h = z[0]
-        else:
-            for t in range(config.loops):
-                h = self.loop(t, h, here)
+        by_gate = exit is not None and exit.by in (None, "gate")
+        state = (h, torch.ones_like(h[..., :1]))  # and the probability of going on
+        h, *_ = recurse(loop, state, h, config.loops, here, stopped if by_gate else None)
         return here("output.embedding", h)
 
     def loop(self, t: int, h: Tensor, here: Pass) -> Tensor:
@@ -239,12 +224,15 @@ class Ouro(BlockModel[OuroConfig]):
     def uses_all_weights(self) -> bool:
         return self.config.trains == "all"
 
-    # --- what it says of itself ----------------------------------------------------------------------------
+    # --- how it describes itself ----------------------------------------------------------------------------
 
     @property
     def points(self) -> tuple[Point, ...]:
         """After every loop."""
-        return tuple(Point(f"loops.{t}.out", (f"loops.{t}.out",)) for t in range(self.config.loops))
+        return tuple(Point(f"loops.{t}.out") for t in range(self.config.loops))
+
+    def read_stream(self, state: Tensor, stream: int) -> Tensor:  # noqa: ARG002
+        return state  # normed after every loop
 
     def check_exit(self) -> None:
         """Every loop makes the same calls."""

@@ -49,7 +49,7 @@ class ResidualModel(LanguageModel[Config]):
     @property
     def points(self) -> tuple[Point, ...]:
         """The residual stream after every block."""
-        return tuple(Point(f"blocks.{b}.out", (f"blocks.{b}.out",)) for b in range(len(self.blocks)))
+        return tuple(Point(f"blocks.{b}.out") for b in range(len(self.blocks)))
 
     def read_stream(self, state: Tensor, stream: int) -> Tensor:  # noqa: ARG002
         return self.norm(state)

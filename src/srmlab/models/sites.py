@@ -45,7 +45,7 @@ from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 from torch.utils.hooks import RemovableHandle
 
-from srmlab.errors import UserError, nearest
+from srmlab.errors import UserError, check_choice, nearest
 
 if TYPE_CHECKING:
     from srmlab.models.activations import ActivationCache
@@ -280,8 +280,7 @@ class Instrumented(nn.Module):
         self, names_filter: NamesFilter, function: HookFunction, dir: Literal["fwd", "bwd"] = "fwd"
     ) -> None:
         """Call `fn(value, hook)`, or with "bwd" `fn(gradient, hook)`, in every pass until `reset_hooks`."""
-        if dir not in ("fwd", "bwd"):
-            raise UserError(f'dir = {dir!r}: must be "fwd" or "bwd"')
+        check_choice("dir", dir, ("fwd", "bwd"))
         for name in self.select_sites(names_filter):
             hook = (_as_torch_hook if dir == "fwd" else _as_gradient_hook)(function, HookPoint(name))
             self.added_hooks.append(self.sites[name].register_forward_hook(hook))
@@ -312,10 +311,6 @@ class Instrumented(nn.Module):
             for handle in handles:
                 handle.remove()
 
-    def new_activations(self) -> ActivationCache:
-        """An empty cache of what a pass computes."""
-        raise NotImplementedError
-
     def run_with_hooks(
         self,
         tokens: Tensor | str | Sequence[str],
@@ -342,7 +337,9 @@ class Instrumented(nn.Module):
         A cached value is the one that was used: hooks that are open at the same time and replace a value
         come first. Options are those of `forward`: `return_type="loss"`, `attention_mask`, ….
         """
-        cache = self.new_activations()
+        from srmlab.models.activations import ActivationCache
+
+        cache = ActivationCache(self)  # pyright: ignore[reportArgumentType]
 
         def keep(value: Tensor, hook: HookPoint) -> None:
             value = value.detach() if detach else value

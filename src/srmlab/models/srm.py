@@ -31,7 +31,7 @@ from srmlab.errors import UserError
 from srmlab.models.attention import Rotary
 from srmlab.models.connection import CONNECTIONS, Connection
 from srmlab.models.contract import Call, Exchange, Flops, Point
-from srmlab.models.exit import State, until_settled
+from srmlab.models.exit import State, recurse
 from srmlab.models.forward import Pass, gradient
 from srmlab.models.layer import Layer
 from srmlab.models.model import LanguageModel
@@ -126,12 +126,7 @@ class SRM(LanguageModel[SRMConfig]):
             with gradient(t >= config.depth - config.gradient_depth):
                 return here.call(f"layers.{t}", self.layer, state[0], x, orders[t])
 
-        z, y = self.first_state(x, here), x
-        if here.exit is not None:
-            z, y = until_settled(layer, (z,), x, config.depth, here)
-        else:
-            for t in range(config.depth):
-                z, y = layer(t, (z,), x)
+        z, y = recurse(layer, (self.first_state(x, here),), x, config.depth, here)
         here.state = z
 
         for i, step in enumerate(self.post):
@@ -172,7 +167,7 @@ class SRM(LanguageModel[SRMConfig]):
     def unembedding(self) -> Tensor:
         return self.embedding.weight if self.config.tied else self.output_function.unembedding.weight
 
-    # --- what it says of itself ----------------------------------------------------------------------------
+    # --- how it describes itself ----------------------------------------------------------------------------
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -192,10 +187,10 @@ class SRM(LanguageModel[SRMConfig]):
         config = self.config
         reads_update = config.post_steps and config.post_input == "state+update"
         layers = [
-            Point(f"layers.{t}.out", (f"layers.{t}.out",), (f"layers.{t}.update",) if reads_update else ())
+            Point(f"layers.{t}.out", needs=(f"layers.{t}.update",) if reads_update else ())
             for t in range(config.depth)
         ]
-        post = [Point(f"post.{i}.out", (f"post.{i}.out",)) for i in range(config.post_steps)]
+        post = [Point(f"post.{i}.out") for i in range(config.post_steps)]
         return (*layers, *post)
 
     @property

@@ -62,23 +62,14 @@ class SRMConfig(ModelConfig):
         self.require_positive("embedding_dim", "streams", "stream_dim", "stream_heads", "step_functions")
         self.require_positive("depth", "token_heads", "head_dim", "mlp_dim")
         kinds = " or ".join(map(repr, CONNECTIONS))
-        require(self.connection in CONNECTIONS, "connection", self.connection, f"must be {kinds}")
-        for name in ("pre_steps", "post_steps"):
-            require(getattr(self, name) >= 0, name, getattr(self, name), "must be 0 or more")
+        require(self, "connection", self.connection in CONNECTIONS, f"must be {kinds}")
+        self.require_not_negative("pre_steps", "post_steps")
         self.require_attention(self.head_dim, self.rope_theta, self.norm_eps)
-        require(
-            1 <= self.gradient_depth <= self.depth,
-            "gradient_depth",
-            self.gradient_depth,
-            f"must be between 1 and depth = {self.depth}",
-        )
-        require(
-            self.z0 != "learned" or self.gradient_depth == self.depth,
-            "z0",
-            self.z0,
-            f"a learned z_0 gets no gradient through {self.gradient_depth} of {self.depth} layers; "
-            f'set gradient_depth = {self.depth}, or z0 = "fixed"',
-        )
+        l, n = self.gradient_depth, self.depth
+        require(self, "gradient_depth", 1 <= l <= n, f"must be between 1 and depth = {n}")
+        fix = f"a learned z_0 gets no gradient through {l} of {n} layers"
+        fix += f'; set gradient_depth = {n}, or z0 = "fixed"'
+        require(self, "z0", self.z0 != "learned" or l == n, fix)
         try:
             StepOrder.parse(self.order, self.step_functions)
         except ValueError as error:
@@ -147,8 +138,7 @@ class SRMConfig(ModelConfig):
                     f"     z = Q{i}({'z' if self.post_input == 'state' else 'z + y'})"
                     for i in range(self.post_steps)
                 ),
-                f"out  z → embedding {self.embedding_dim} → logits {self.vocab_size}"
-                + (" (tied)" if self.tied else ""),
+                f"out  z → embedding {self.embedding_dim} → {self.output_line}",
                 "",
                 "Every stream has a block of its own in each step function:",
                 "     RMSNorm(u + attention(u) + MLP(u))",

@@ -11,28 +11,27 @@ and inside a block: attention.q|k|v|weights|z   neurons.pre|post
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from srmlab.models.attention import Rotary, causal_attention
+from srmlab.models.attention import Rotary
+from srmlab.models.block import Block, BlockModel, BlockShape
 from srmlab.models.config import NANO, SUDOKU_NANO, ModelConfig
 from srmlab.models.contract import Flops
 from srmlab.models.forward import Pass
 from srmlab.models.registry import register
 from srmlab.models.residual import BlockSizes, ResidualModel
-from srmlab.models.streams import RMSNorm, init_linear_
+from srmlab.models.streams import RMSNorm
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransformerConfig(BlockSizes, ModelConfig):
+class TransformerConfig(BlockSizes, BlockShape, ModelConfig):
     """The defaults have GPT-2's sizes."""
 
     architecture: ClassVar[str] = "transformer"
+    kv_heads, gated, norms = 0, False, "before"  # not fields: a block of this model has no others
 
     dim: int = 768
     blocks: int = 12
@@ -53,9 +52,8 @@ class TransformerConfig(BlockSizes, ModelConfig):
             [
                 f"h    tokens → embedding {self.dim}",
                 f"{self.blocks} blocks, each with its own weights",
-                f"     h = h + attention(RMSNorm(h))   {self.heads} heads of {self.head_dim}, rotary",
-                f"     h = h + MLP(RMSNorm(h))         {self.mlp_dim}, GELU",
-                f"out  RMSNorm(h) → logits {self.vocab_size}" + (" (tied)" if self.tied else ""),
+                *self.block_lines,
+                f"out  RMSNorm(h) → {self.output_line}",
             ]
         )
 
@@ -75,27 +73,8 @@ def loop_sudoku_nano() -> TransformerConfig:
     return TransformerConfig(**SUDOKU_NANO, dim=64, blocks=2, heads=4, head_dim=16, mlp_dim=128)
 
 
-class Block(nn.Module):
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
-        inner = config.heads * config.head_dim
-        self.heads = config.heads
-        self.norm = RMSNorm(config.norm_eps)
-        self.qkv = nn.Linear(config.dim, 3 * inner, bias=False)
-        self.attn_out = nn.Linear(inner, config.dim, bias=False)
-        self.mlp_up = nn.Linear(config.dim, config.mlp_dim, bias=False)
-        self.mlp_down = nn.Linear(config.mlp_dim, config.dim, bias=False)
-
-    def forward(self, h: Tensor, here: Pass) -> Tensor:
-        attended = causal_attention(self.qkv(self.norm(h)), self.heads, here)
-        h = h + here("attn", self.attn_out(attended))
-        hidden = here("neurons.post", F.gelu(here("neurons.pre", self.mlp_up(self.norm(h)))))
-        h = h + here("mlp", self.mlp_down(hidden))
-        return here("out", h)
-
-
 @register
-class Transformer(ResidualModel[TransformerConfig]):
+class Transformer(ResidualModel[TransformerConfig], BlockModel[TransformerConfig]):
     presets: ClassVar = {
         "transformer": transformer,
         "transformer-nano": transformer_nano,
@@ -115,8 +94,7 @@ class Transformer(ResidualModel[TransformerConfig]):
         self.ready()
 
     def hidden(self, tokens: Tensor, here: Pass) -> Tensor:
-        x = here("input.embedding", here.embed(self.embedding, tokens) * math.sqrt(self.config.dim))
-        here.rotary = self.rotary(here.start, x.shape[1], like=x)
+        x = self.embed(tokens, here)
         read = self.read(x if here.state is None else x + here.state[0], here)
         if not self.config.causal:
             here.state = read[None]
@@ -131,19 +109,9 @@ class Transformer(ResidualModel[TransformerConfig]):
 
     def flops_per_token(self, context: int) -> Flops:
         c = self.config
-        inner = c.heads * c.head_dim
-        block = 4 * c.dim * inner + 2 * c.dim * c.mlp_dim + 2 * inner * c.attended(context)
-        forward = c.blocks * block + c.dim * c.vocab_size
+        forward = c.blocks * c.block_cost(context) + c.dim * c.vocab_size
         return Flops(round(2 * forward), round(6 * forward))
 
-    @torch.no_grad()
-    def initialize(self) -> None:
-        """Std 1/sqrt(fan in); what is added to the residual stream, divided by the root of how often."""
-        config = self.config
-        generator = torch.Generator(device=self.device).manual_seed(config.init_seed)
-        init_linear_(self.embedding.weight, config.dim, generator)
-        for name, module in self.named_modules():
-            if isinstance(module, nn.Linear):
-                init_linear_(module.weight, module.in_features, generator)
-                if name.endswith(("attn_out", "mlp_down")):
-                    module.weight.div_(math.sqrt(2 * config.blocks))
+    @property
+    def additions(self) -> int:
+        return 2 * self.config.blocks

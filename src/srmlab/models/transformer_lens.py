@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from srmlab.errors import UserError
+from srmlab.errors import UserError, check_choice
 from srmlab.models.sites import HookPoint
 
 if TYPE_CHECKING:
@@ -62,8 +62,7 @@ def as_asked(
     logits: Tensor, tokens: Tensor, mask: Tensor | None, return_type: str | None, per_token: bool
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Logits, the loss of the tokens that follow, or both, as TransformerLens' `return_type` says."""
-    if return_type not in get_args(ReturnType):
-        raise UserError(f"return_type = {return_type!r}: must be one of {', '.join(get_args(ReturnType))}")
+    check_choice("return_type", return_type, get_args(ReturnType))
     if return_type == "logits":
         return logits
     targets = tokens[:, 1:]

@@ -13,7 +13,6 @@ task as it is.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from srmlab.data import DataError
+from srmlab.puzzles.files import read_json
 from srmlab.puzzles.folder import Boards
 from srmlab.puzzles.kinds import ARC_SIDE, BLACK, COLOURS
 from srmlab.puzzles.symmetries import arc_orbit, place
@@ -74,7 +74,7 @@ def as_boards(tasks: list[tuple[int, list[Pair]]]) -> Boards:
 def read_tasks(folder: Path) -> Iterator[tuple[ArcTask, bool]]:
     """The tasks in order of their names, and whether each is for the test."""
     if not folder.is_dir():
-        raise DataError(f"{folder} is no folder: {FIX}")
+        raise DataError(f"{folder} is not a folder: {FIX}")
     parts = [(folder / "training", False), (folder / "evaluation", True)]
     if not any(part.is_dir() for part, _ in parts):
         parts = [(folder, False)]
@@ -92,13 +92,6 @@ def read_tasks(folder: Path) -> Iterator[tuple[ArcTask, bool]]:
                 yield as_task(path, path.stem, content, None), is_test
 
 
-def read_json(path: Path):
-    try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read ({error}): repair it or take it away") from None
-
-
 def as_task(path: Path, name: str, content: dict, solutions: list | None) -> ArcTask:
     try:
         examples = [(grid(pair["input"]), grid(pair["output"])) for pair in content["train"]]
@@ -108,7 +101,7 @@ def as_task(path: Path, name: str, content: dict, solutions: list | None) -> Arc
         return ArcTask(name, examples, [(grid(i), grid(o)) for i, o in known])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else str(error)
-        raise DataError(f"{path}: task {name} is no ARC task ({reason}): {FIX}") from None
+        raise DataError(f"{path}: task {name} is not an ARC task ({reason}): {FIX}") from None
 
 
 def grid(rows: list[list[int]]) -> np.ndarray:

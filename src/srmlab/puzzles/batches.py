@@ -13,7 +13,7 @@ example is changed by a symmetry of its kind, drawn from (seed, index) as well.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ import numpy as np
 from srmlab.data import DataError
 from srmlab.data.batches import permute
 from srmlab.puzzles.folder import Boards, Puzzles
-from srmlab.puzzles.kinds import BLACK
+from srmlab.puzzles.kinds import BLACK, Kind
 from srmlab.puzzles.symmetries import Rearrangement, Symmetry, arc_symmetry, draws, random_symmetries
 
 if TYPE_CHECKING:
@@ -42,6 +42,15 @@ class PuzzleBatch:
 
     def to(self, device: torch.device | str) -> PuzzleBatch:
         return PuzzleBatch(self.inputs.to(device), self.labels.to(device), self.identifiers.to(device))
+
+    def unknown_only(self, kind: Kind) -> PuzzleBatch:
+        """The same where given cells do not count."""
+        import torch
+
+        from srmlab.models.loss import IGNORE
+
+        unknown = torch.from_numpy(kind.unknown(self.inputs.cpu().numpy())).to(self.labels.device)
+        return replace(self, labels=self.labels.masked_fill(~unknown, IGNORE))
 
 
 @dataclass(frozen=True, eq=False)

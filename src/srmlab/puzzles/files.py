@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -100,7 +101,7 @@ def kind_of(question: str, family: str) -> Kind:
 
 def read_example(kind: Kind, question: str, answer: str = "", rating: str = "") -> Example:
     if rating and not rating.strip().lstrip("-").isdecimal():
-        raise BadLine(f"the rating {rating!r} is no whole number")
+        raise BadLine(f"the rating {rating!r} is not a whole number")
     if answer and len(answer) != len(question):
         raise BadLine(f"the answer has {len(answer)} characters, the question {len(question)}")
     board, given = values_of(kind, question), values_of(kind, answer) if answer else None
@@ -114,7 +115,7 @@ def values_of(kind: Kind, text: str) -> list[int]:
     text = text.replace("0", ".") if kind.box is not None else text.replace(" ", ".")
     for mark in text:
         if mark not in marks:
-            raise BadLine(f"{mark!r} is no value of a {kind.name}")
+            raise BadLine(f"{mark!r} is not a value of a {kind.name}")
     return [marks.index(mark) for mark in text]
 
 
@@ -193,7 +194,7 @@ def read_description(path: Path) -> dict:
     return about
 
 
-def read_json(path: Path):
+def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -201,7 +202,7 @@ def read_json(path: Path):
             f"{path} is missing: give a data folder of HRM or TRM, with train/ and test/"
         ) from None
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read ({error}): repair it") from None
+        raise DataError(f"{path} cannot be read ({error}): repair it or take it away") from None
 
 
 def read_sets(folder: Path, about: dict) -> Boards:

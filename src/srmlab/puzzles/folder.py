@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from srmlab.data import DataError
-from srmlab.files import SUMS, DamagedFile, check_sums, sealed_folder
+from srmlab.files import SUMS, DamagedFile, check_sums, sealed_folder, writing
 from srmlab.puzzles.kinds import PADDING, Kind, find_kind
 
 FORMAT = 1
@@ -149,28 +149,22 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def read_boards(folder: Path) -> Boards:
-    return Boards(**{field.name: read_array(folder / f"all__{field.name}.npy") for field in fields(Boards)})
-
-
-def read_array(path: Path) -> np.ndarray:
-    return np.load(path, mmap_mode="r", allow_pickle=False)
+    files = {field.name: folder / f"all__{field.name}.npy" for field in fields(Boards)}
+    return Boards(**{name: np.load(file, "r", allow_pickle=False) for name, file in files.items()})
 
 
 def write_puzzles(out: Path, manifest: Manifest, sides: dict[str, Boards], identifiers: list[str]) -> Puzzles:
     """Write a folder, all of it or nothing. An existing one is not overwritten."""
     kind = find_kind(manifest.kind)
-    try:
-        with sealed_folder(out) as folder:
-            for side, boards in sides.items():
-                (folder / side).mkdir()
-                for field in fields(Boards):
-                    np.save(folder / side / f"all__{field.name}.npy", getattr(boards, field.name))
-                description = hrm_description(kind, manifest, boards)
-                (folder / side / "dataset.json").write_text(json.dumps(description) + "\n")
-            (folder / "identifiers.json").write_text(json.dumps(identifiers) + "\n")
-            (folder / "manifest.json").write_text(json.dumps(asdict(manifest), indent=2) + "\n")
-    except OSError as error:
-        raise DataError(f"cannot write {out} ({error.strerror or error}): choose another --out") from None
+    with writing(out), sealed_folder(out) as folder:
+        for side, boards in sides.items():
+            (folder / side).mkdir()
+            for field in fields(Boards):
+                np.save(folder / side / f"all__{field.name}.npy", getattr(boards, field.name))
+            description = hrm_description(kind, manifest, boards)
+            (folder / side / "dataset.json").write_text(json.dumps(description) + "\n")
+        (folder / "identifiers.json").write_text(json.dumps(identifiers) + "\n")
+        (folder / "manifest.json").write_text(json.dumps(asdict(manifest), indent=2) + "\n")
     return open_puzzles(out, verify=False)
 
 

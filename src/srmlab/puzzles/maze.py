@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from functools import cache
 from random import Random
+from typing import NamedTuple
 
 from srmlab.puzzles.kinds import GOAL, OPEN, START, WALL, WAY
 
@@ -60,26 +61,35 @@ def grow(random: Random, side: int) -> list[int]:
 def only_way(cells: Sequence[int], side: int) -> list[int] | None:
     """The shortest way from start to goal, both included; None if there is none, or another as short."""
     start, goal = cells.index(START), cells.index(GOAL)
-    steps, ways, comes_from = {start: 0}, {start: 1}, {start: start}
-    queue = deque([start])
-    while queue:
-        cell = queue.popleft()
-        if cell == goal:
-            break
-        for next in beside(side)[cell]:
-            if cells[next] == WALL:
-                continue
-            if next not in steps:
-                steps[next], ways[next], comes_from[next] = steps[cell] + 1, 0, cell
-                queue.append(next)
-            if steps[next] == steps[cell] + 1:
-                ways[next] += ways[cell]
-    if ways.get(goal) != 1:
+    found = searched([cell == WALL for cell in cells], side, start, goal)
+    if found.ways.get(goal) != 1:
         return None
     way = [goal]
     while way[-1] != start:
-        way.append(comes_from[way[-1]])
+        way.append(found.comes_from[way[-1]])
     return way[::-1]
+
+
+class Searched(NamedTuple):
+    """By cell that was reached: how many steps it takes, in how many ways, and the cell before it."""
+
+    steps: dict[int, int]
+    ways: dict[int, int]
+    comes_from: dict[int, int]
+
+
+def searched(walls: Sequence[bool], side: int, start: int, goal: int) -> Searched:
+    """Outwards from the start, one step at a time, until the goal is reached."""
+    found = Searched({start: 0}, {start: 1}, {start: start})
+    queue = deque([start])
+    while queue and (cell := queue.popleft()) != goal:
+        for next in (next for next in beside(side)[cell] if not walls[next]):
+            if next not in found.steps:
+                found.steps[next], found.ways[next], found.comes_from[next] = found.steps[cell] + 1, 0, cell
+                queue.append(next)
+            if found.steps[next] == found.steps[cell] + 1:
+                found.ways[next] += found.ways[cell]
+    return found
 
 
 @cache

@@ -63,9 +63,7 @@ class Search:
     lines: bool = True  # also look for digits with one cell left in a unit
     random: Random | None = None  # the order in which digits are tried
     moves: int = 0
-    filled: list[int] = field(
-        default_factory=list
-    )  # the mask of each digit's cells, along the present branch
+    filled: list[int] = field(default_factory=list)  # each digit's cells, along the present branch
 
     def start(self, puzzle: Sequence[int]) -> list[int] | None:
         """Where each digit may go once the givens are in; None if they contradict each other."""

@@ -231,15 +231,15 @@ def refined(kind: Kind, inputs: np.ndarray, labels: np.ndarray, key: int) -> np.
     digits = np.zeros((n, side), np.uint64)
     boxes = box_numbers(side)
     for _ in range(REFINEMENTS):
-        told = mix(cell)  # what a cell tells the parts it is in
-        rows, columns = told.sum(2, dtype=np.uint64), told.sum(1, dtype=np.uint64)  # [n, side]
+        sent = mix(cell)  # from a cell to the parts it is in
+        rows, columns = sent.sum(2, dtype=np.uint64), sent.sum(1, dtype=np.uint64)  # [n, side]
         bands = mix(rows).reshape(n, side // high, high).sum(2, dtype=np.uint64).repeat(high, 1)
         stacks = mix(columns).reshape(n, side // wide, wide).sum(2, dtype=np.uint64).repeat(wide, 1)
         rows, columns = mix(mix(rows) + bands * row_key), mix(mix(columns) + stacks * column_key)
-        flat = told.reshape(n, -1)
+        flat = sent.reshape(n, -1)
         box = np.stack([flat[:, boxes == b].sum(1, dtype=np.uint64) for b in range(side)], 1)  # [n, boxes]
         for d in range(side):
-            digits[:, d] = mix(np.where(digit == d, told, np.uint64(0)).sum((1, 2), dtype=np.uint64))
+            digits[:, d] = mix(np.where(digit == d, sent, np.uint64(0)).sum((1, 2), dtype=np.uint64))
         lines = mix(rows * row_key)[:, :, None] + mix(columns * column_key)[:, None, :]
         around = mix(box[:, boxes].reshape(n, side, side)) * np.uint64(7)
         named = np.take_along_axis(digits, digit.reshape(n, -1), 1).reshape(n, side, side) * np.uint64(11)

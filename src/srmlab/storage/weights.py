@@ -24,7 +24,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from srmlab.errors import Notice, UserError
+from srmlab.errors import Notice, UserError, reason
 from srmlab.files import DamagedFile, check_sums
 
 if TYPE_CHECKING:
@@ -182,8 +182,7 @@ def _load_whole(path: Path, tensors: dict[str, Tensor]) -> None:
                         )
                     target.copy_(value)
         except (OSError, SafetensorError) as error:
-            reason = (getattr(error, "strerror", None) or str(error)).splitlines()[0]
-            raise CheckpointError(f"{path / file} cannot be read ({reason})") from None
+            raise CheckpointError(f"{path / file} cannot be read ({reason(error)})") from None
     if waiting:
         raise CheckpointError(
             f"{path} lacks {next(iter(waiting))} and {len(waiting) - 1} more tensors of this model"

@@ -51,8 +51,12 @@ class Accuracy:
         return middle - reach if self.right else 0.0, middle + reach if self.right < n else 1.0
 
     def __str__(self) -> str:
-        low, high = self.interval
-        return f"{100 * self.share:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
+        return percent(self.share, *self.interval)
+
+
+def percent(share: float, low: float, high: float) -> str:
+    """A share and its interval."""
+    return f"{100 * share:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
 
 
 def encode(tokenizer: Tokenizer, problem: Problem, *, first: bool) -> tuple[list[int], list[int]]:
@@ -95,9 +99,8 @@ def solved(
 def _solved_batch(model: LanguageModel, rows: list[tuple[list[int], list[int]]], filler: int) -> np.ndarray:
     batch = _batch(rows, filler)
     asked = batch.counted
-    hidden = model.output_embedding(batch.tokens.to(model.device))[
-        asked.to(model.device)
-    ]  # [answer tokens, E]
+    hidden = model.output_embedding(batch.tokens.to(model.device))  # [problem, T, E]
+    hidden = hidden[asked.to(model.device)]  # [answer tokens, E]
     chosen = (hidden @ model.unembedding.T).argmax(-1).cpu()
     right = torch.ones_like(asked)
     right[asked] = chosen == batch.targets[asked]

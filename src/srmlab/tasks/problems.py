@@ -23,14 +23,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from itertools import permutations as orders
 from random import Random
 
 import numpy as np
 
 from srmlab.data import ANSWER
-from srmlab.errors import UserError, nearest
-from srmlab.puzzles.maze import beside
+from srmlab.errors import UserError, unknown
+from srmlab.puzzles.maze import searched
+from srmlab.puzzles.sudoku import solve
 
 
 @dataclass(frozen=True)
@@ -114,19 +114,8 @@ def sudoku(random: Random, empty: int) -> Problem:
 
 @cache
 def sudoku_grids() -> np.ndarray:
-    """The full grids, [288, 16]: every row, column and 2×2 box holds 1 2 3 4."""
-    columns = [[column + 4 * row for row in range(4)] for column in range(4)]
-    boxes = [[corner + place for place in (0, 1, 4, 5)] for corner in (0, 2, 8, 10)]
-
-    def fits(grid: str) -> bool:
-        filled = ([grid[place] for place in unit if place < len(grid)] for unit in columns + boxes)
-        return all(len(set(digits)) == len(digits) for digits in filled)
-
-    grids = [""]
-    for _ in range(4):
-        longer = (grid + "".join(row) for grid in grids for row in orders("1234"))
-        grids = [grid for grid in longer if fits(grid)]
-    return np.array([list(map(int, grid)) for grid in grids], np.uint8)
+    """The full grids in order, [288, 16]: every row, column and 2×2 box holds 1 2 3 4."""
+    return np.array(sorted(solve([0] * 16, most=288)), np.uint8)
 
 
 def maze(random: Random, side: int) -> Problem:
@@ -141,17 +130,9 @@ def maze(random: Random, side: int) -> Problem:
 
 
 def shortest_way(cells: str, side: int) -> int | None:
-    """Steps from S to E, going outwards from S one step at a time; None if there is no way."""
-    reached = frontier = {cells.index("S")}
-    length = 0
-    while frontier:
-        if cells.index("E") in frontier:
-            return length
-        around = {place for cell in frontier for place in beside(side)[cell]}
-        frontier = {place for place in around if cells[place] != "#"} - reached
-        reached = reached | frontier
-        length += 1
-    return None
+    """Steps from S to E; None if there is no way."""
+    end = cells.index("E")
+    return searched([cell == "#" for cell in cells], side, cells.index("S"), end).steps.get(end)
 
 
 def in_rows(cells: str, side: int) -> str:
@@ -184,6 +165,5 @@ def register(name: str, task: Task) -> None:
 
 def find_task(name: str) -> Task:
     if name not in TASKS:
-        hint = nearest(name, list(TASKS)) or f"; there are {', '.join(TASKS)}"
-        raise UserError(f"no task is called {name!r}{hint}")
+        raise unknown("task", name, TASKS)
     return TASKS[name]

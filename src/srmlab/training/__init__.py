@@ -7,9 +7,9 @@ train(TrainConfig(steps=600, batch_size=16, warmup=50), srmlab.preset("srm-nano"
 from srmlab.training.adam_atan2 import AdamAtan2
 from srmlab.training.config import TrainConfig
 from srmlab.training.evaluation import Estimate, Evaluation, evaluate
+from srmlab.training.loop import TrainResult
 from srmlab.training.memory import keep_buffers
 from srmlab.training.nonfinite import NonfiniteLoss
-from srmlab.training.outcome import TrainResult
 from srmlab.training.recipes import recipe
 from srmlab.training.schedule import learning_rate
 from srmlab.training.start import resume, train

@@ -28,6 +28,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
+from srmlab.errors import reason
 from srmlab.files import remove_folder, sealed_folder, sweep_leftovers
 from srmlab.models import LanguageModel
 from srmlab.storage.weights import (
@@ -109,7 +110,7 @@ def save_checkpoint(
                         shutil.copytree(tokenizer, temporary / "tokenizer")
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
-            f"cannot write {folder} ({_reason(error)}): the checkpoints before it are intact; "
+            f"cannot write {folder} ({reason(error)}): the checkpoints before it are intact; "
             "free some space or fix the permissions, then `srmlab resume` the run"
         ) from None
 
@@ -124,7 +125,7 @@ def _save_shards(folder: Path, tensors: dict[str, Tensor]) -> None:
     try:
         state_dict_saver.save(dict(tensors), storage_writer=writer)
     except CheckpointException as error:
-        raise OSError(_reason(next(iter(error.failures.values()))[0])) from None
+        raise OSError(reason(next(iter(error.failures.values()))[0])) from None
 
 
 def prune(folder: Path, keep: int, upto: int) -> None:
@@ -132,11 +133,6 @@ def prune(folder: Path, keep: int, upto: int) -> None:
     for step in [step for step in checkpoint_steps(folder) if step <= upto][:-keep]:
         remove_folder(folder / f"step-{step}")
     sweep_leftovers(folder)
-
-
-def _reason(error: BaseException) -> str:
-    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return text.splitlines()[0]
 
 
 # --- reading ------------------------------------------------------------------------------------------------

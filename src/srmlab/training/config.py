@@ -18,7 +18,7 @@ from typing import Any, Literal, Self
 import torch
 
 from srmlab.errors import UserError
-from srmlab.models.fields import LATER, bounded, check_fields, count, known_fields, require, said
+from srmlab.models.fields import LATER, bounded, check_fields, count, known_fields, require, saved_fields
 from srmlab.training.depth import CONSTANT, is_schedule
 from srmlab.training.schedule import Schedule
 
@@ -145,25 +145,17 @@ class TrainConfig(Execution, Computation):
 
     def __post_init__(self) -> None:
         check_fields(self)
-        require(
-            0 <= self.warmup <= self.steps,
-            "warmup",
-            self.warmup,
-            f"must be between 0 and steps = {self.steps}; set --warmup lower, or --steps higher",
-        )
-        require(
-            self.batch_size % self.accumulate == 0,
-            "accumulate",
-            self.accumulate,
-            f"must divide batch_size = {self.batch_size}",
-        )
+        fix = f"must be between 0 and steps = {self.steps}; set --warmup lower, or --steps higher"
+        require(self, "warmup", 0 <= self.warmup <= self.steps, fix)
+        even = self.batch_size % self.accumulate == 0
+        require(self, "accumulate", even, f"must divide batch_size = {self.batch_size}")
 
     def replace(self, **changes: Any) -> Self:
         """This config with some fields changed, checked again."""
         return dataclasses.replace(self, **known_fields(TrainConfig, changes))
 
     def to_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in said(self)} | {"betas": list(self.betas)}
+        return {name: getattr(self, name) for name in saved_fields(self)} | {"betas": list(self.betas)}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> TrainConfig:

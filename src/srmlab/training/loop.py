@@ -19,6 +19,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ import torch
 
 from srmlab.models import LanguageModel, build
 from srmlab.puzzles import Puzzles
+from srmlab.storage.metrics_file import Losses
 from srmlab.storage.run_directory import RunDirectory
 from srmlab.storage.weights import load_tensors, model_tensors, read_json
 from srmlab.training.checkpoint import load_checkpoint, prune, random_state, save_checkpoint
@@ -36,15 +38,29 @@ from srmlab.training.metrics import MetricsLog, open_log
 from srmlab.training.nonfinite import POLICIES
 from srmlab.training.objective import Data, Objective
 from srmlab.training.optimizer import build_optimizer
-from srmlab.training.outcome import TrainResult
 from srmlab.training.peak import measure_peak
 from srmlab.training.recompute import recompute_activations
-from srmlab.training.restore import choose_checkpoint
-from srmlab.training.run import RunConfig
+from srmlab.training.run import RunConfig, choose_checkpoint
 from srmlab.training.schedule import learning_rate
 from srmlab.training.segments import DeepSupervision
 from srmlab.training.signals import StopRequest, first_signal
 from srmlab.training.step_display import Progress
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """How a run ended."""
+
+    run: Path
+    step: int
+    loss: float | None  # mean of the last 200 steps, nats per token
+    val_loss: float | None
+    val_solved: float | None  # of puzzles, the share of the test puzzles
+    signal: int  # what stopped it before the end, or 0
+
+    @property
+    def exit_code(self) -> int:
+        return 128 + self.signal if self.signal else 0
 
 
 class Trainer:
@@ -118,7 +134,8 @@ class Trainer:
                 self.save()
             signal = signal or self.evaluate_if_due()
         self.save()
-        return TrainResult.read(self.directory, self.step, signal, self.world)
+        found = Losses.read(self.directory.metrics) if self.world.main else Losses()  # others have no log
+        return TrainResult(self.directory.path, self.step, found.mean, found.last, found.solved, signal)
 
     def advance(self) -> int:
         """Take one step; the signal that asks to stop, if one came."""

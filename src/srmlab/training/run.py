@@ -9,8 +9,8 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,9 @@ import torch
 
 import srmlab
 from srmlab.errors import UserError
+from srmlab.files import sweep_leftovers
 from srmlab.models import ModelConfig, config_from_dict
+from srmlab.storage import weights
 from srmlab.storage.run_directory import RunDirectory
 from srmlab.training.config import TrainConfig, identity, refuse_changes
 
@@ -107,3 +109,26 @@ def run_config(path: str | Path) -> RunConfig | None:
     """The run behind the path, if there is one: the path itself, or two folders above a checkpoint."""
     run = RunDirectory.find(path)
     return RunConfig.read(run.path) if run else None
+
+
+def choose_checkpoint(run: RunDirectory, plan: RunConfig, report: Callable[[str], None]) -> Path | None:
+    """The last checkpoint that is whole, if it was made by this very run; None if there is none yet.
+
+    `report` gets one line for every damaged one that is passed over.
+    """
+    sweep_leftovers(run.checkpoints)
+    found = weights.latest_checkpoint(run.checkpoints, report)
+    if found is None:
+        if weights.checkpoint_steps(run.checkpoints):
+            raise weights.CheckpointError(weights.no_checkpoint(run.path))
+        return None
+    about = weights.read_json(found / "training.json")
+    saved = replace(
+        plan,
+        model=config_from_dict(weights.read_json(found / "config.json")["model"]),
+        training=TrainConfig.from_dict(about["training"]),
+        data_fingerprint=about["data"]["fingerprint"],
+    )
+    record = run.path / "run.json"
+    saved.refuse_other(plan, f"{found} belongs to another run than {record}; restore one or the other")
+    return found

@@ -22,8 +22,7 @@ from srmlab.data import Batch
 from srmlab.errors import Notice, UserError
 from srmlab.files import sha256
 from srmlab.models import LanguageModel, config_from_dict
-from srmlab.models.loss import IGNORE
-from srmlab.puzzles import PuzzleBatch, Puzzles, evaluation_puzzles, find_kind, open_puzzles
+from srmlab.puzzles import Puzzles, evaluation_puzzles, find_kind, open_puzzles
 from srmlab.puzzles.files import read_puzzles
 from srmlab.puzzles.folder import FORMAT, Manifest
 from srmlab.puzzles.generation import as_boards
@@ -57,13 +56,7 @@ class BoardBatches:
 
     def __iter__(self) -> Iterator[Batch]:
         for batch in evaluation_puzzles(self.puzzles, self.batch_size, self.windows):
-            yield as_text(batch, self.puzzles)
-
-
-def as_text(batch: PuzzleBatch, puzzles: Puzzles) -> Batch:
-    """Boards as analyses read them: cells are tokens, the answers of unknown cells their targets."""
-    unknown = torch.from_numpy(puzzles.kind.unknown(batch.inputs.numpy()))
-    return Batch(batch.inputs, batch.labels.masked_fill(~unknown, IGNORE))
+            yield Batch(batch.inputs, batch.unknown_only(self.puzzles.kind).labels)
 
 
 @dataclass(frozen=True)
@@ -119,8 +112,8 @@ def open_boards(
     if segments is None and count > 1 and not goes_on(model):
         count = 1
         warnings.warn(
-            f"one segment is looked at: those of this {model.config.architecture} are not more of the same "
-            f"{model.level_name}",
+            f"only one segment is analysed: a second one of this {model.config.architecture} does not repeat "
+            f"the same {model.level_name}",
             Notice,
             stacklevel=2,
         )
@@ -173,8 +166,8 @@ def unrolled(model: LanguageModel, segments: int) -> LanguageModel:
 
 @torch.no_grad()
 def goes_on(model: LanguageModel) -> bool:
-    """Whether its second segment is more of the same; not so if it sees the board once, or has blocks of
-    their own weights.
+    """Whether its second segment repeats the same levels; not so if it sees the board only once, or if its
+    blocks have weights of their own.
     """
     if not model.recurrent:
         return False

@@ -221,7 +221,7 @@ class DeepSupervision(Objective):
 
     def made(self, index: Tensor) -> PuzzleBatch:
         batch = self.puzzles.at(index.cpu().numpy()).to(self.world.device)
-        return batch if self.config.cells == "all" else unknown_only(batch, self.data)
+        return batch if self.config.cells == "all" else batch.unknown_only(self.data.kind)
 
     @torch.no_grad()
     def next_q(self, inputs: Tensor, out: Segment, before: Tensor, segment: Tensor) -> Tensor | None:
@@ -321,17 +321,14 @@ class DeepSupervision(Objective):
                 if (batch := turn[world.rank]) is None:
                     continue
                 batch = batch.to(world.device)
-                batch = batch if config.cells == "all" else unknown_only(batch, self.data)
-                judged = judge(self.last_segment(batch), batch.labels, config, None)
+                batch = batch if config.cells == "all" else batch.unknown_only(self.data.kind)
+                *_, last = run_segments(self.model, batch, config.segments)
+                judged = judge(last, batch.labels, config, None)
                 sums += [float(judged.cells.sum()), float(judged.right.sum()), len(batch)]
                 sample = batch.inputs[:1] if sample is None else sample
             norms = {} if sample is None else state_norms(self.model, sample)
         loss, solved, boards = world.total(*sums)
         return {"val_loss": loss / boards, "val_solved": solved / boards, "state_norms": norms}
-
-    def last_segment(self, batch: PuzzleBatch) -> Segment:
-        *_, last = run_segments(self.model, batch, self.config.segments)
-        return last
 
 
 def run_segments(
@@ -344,12 +341,6 @@ def run_segments(
         out = model.segment(batch.inputs, state=state, puzzles=ids, depth=depth)
         state = out.state.detach()
         yield out
-
-
-def unknown_only(batch: PuzzleBatch, puzzles: Puzzles) -> PuzzleBatch:
-    """Given cells do not count."""
-    unknown = torch.from_numpy(puzzles.kind.unknown(batch.inputs.cpu().numpy())).to(batch.labels.device)
-    return PuzzleBatch(batch.inputs, batch.labels.masked_fill(~unknown, IGNORE), batch.identifiers)
 
 
 def segment_flops(model: LanguageModel, config: TrainConfig, positions: int) -> int:

@@ -6,7 +6,7 @@
     found.halts("trm").mean()                 # segments they would take if q decided
 
 A board is right when every cell is that counts: all of it, or what was unknown if the model was trained on
-that alone. Shares of cells are of the unknown ones: the given ones are told.
+that alone. Shares of cells are of the unknown ones only.
 """
 
 from __future__ import annotations

@@ -12,10 +12,9 @@ from srmlab.storage.run_directory import RunDirectory
 from srmlab.training.config import TrainConfig
 from srmlab.training.distributed import open_world
 from srmlab.training.initial import begin, model_of
-from srmlab.training.loop import Trainer
+from srmlab.training.loop import Trainer, TrainResult
 from srmlab.training.memory import keep_buffers
 from srmlab.training.objective import open_data
-from srmlab.training.outcome import TrainResult
 from srmlab.training.plan import check_plan, run_of
 from srmlab.training.run import RunConfig
 
