@@ -24,7 +24,6 @@ one pass over the whole batch.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,7 +35,7 @@ import torch
 from torch import Tensor, nn
 
 from srmlab.data.tokenizers import Tokenizer
-from srmlab.errors import Notice, UserError
+from srmlab.errors import UserError
 from srmlab.models import Exit, LanguageModel, ModelConfig, SRMConfig, StreamLinear, build, config_from_dict
 from srmlab.training.recompute import recompute_activations
 
@@ -158,7 +157,7 @@ class SRMModel(PreTrainedModel):
         self.model = build(config.ours, device=torch.get_default_device()) if model is None else model
         if twice := self.model.weights_with_two_names:  # the files hold them once
             self._tied_weights_keys = {rf"model\.{a}": rf"model\.{b}" for a, b in twice.items()}
-        self._noticed = False
+        self._matrices = lora_targets(self)
         head = self.get_output_embeddings()
         self._head = next((name for name, module in self.named_modules() if module is head), None)
         self.post_init()
@@ -211,8 +210,8 @@ class SRMModel(PreTrainedModel):
         config = self.config
         states_wanted = config.output_hidden_states if output_hidden_states is None else output_hidden_states
         patterns_wanted = config.output_attentions if output_attentions is None else output_attentions
-        mask = None  # used only where there is padding on the left: it costs time
-        if real is not None and not bool(real[:, 0].all()):
+        mask = None  # used only where padding matters, on the left or to early exit: it costs time
+        if real is not None and not bool((real[:, 0] if exit is None else real).all()):
             mask = real[:, -tokens.shape[1] :]
         with (
             embedded_as(self.model.embedding, inputs_embeds),
@@ -229,25 +228,19 @@ class SRMModel(PreTrainedModel):
         )
 
     def _check_adapters(self) -> None:
-        """Refuse one that would not be read; say once when they leave the streams' matrices out."""
+        """Refuse one that would not be read, and peft's "all-linear", which is not all here."""
         if self._head is not None and hasattr(self.get_submodule(self._head), "base_layer"):
             raise UserError(
                 f"an adapter on {self._head} would not be read: leave it out, or use modules_to_save"
             )
-        if self._noticed:
-            return
-        modules = list(self.modules())
-        adapted = {module.base_layer for module in modules if hasattr(module, "base_layer")}
-        grouped = {module for module in modules if isinstance(module, StreamLinear)}
-        if adapted and grouped and not adapted & grouped:
-            self._noticed = True
-            warnings.warn(
-                Notice(
-                    f'the adapters leave out the {len(grouped)} matrices of the streams, which "all-linear" '
-                    "does not see; LoraConfig(**lora_targets(model)) has them all"
-                ),
-                stacklevel=2,
-            )
+        linear, grouped = (set(names) for names in self._matrices.values())
+        for adapter in getattr(self, "peft_config", {}).values():
+            found, parameters = (getattr(adapter, kind, None) or () for kind in self._matrices)
+            if grouped and not parameters and set(found) == linear:  # peft has put in the names it found
+                raise UserError(
+                    f'"all-linear" leaves out {len(grouped)} of {len(grouped | linear)} matrices, those of '
+                    "the streams: use LoraConfig(**lora_targets(model)), or name what you want"
+                )
 
     def _tokens(self, ids: Tensor | None, embeddings: Tensor | None) -> Tensor:
         """[B, T] The ids, or ids in whose place the given embeddings are read."""
