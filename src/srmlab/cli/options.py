@@ -49,7 +49,7 @@ OTHER_NAMES = {  # ours → what people type who come from other tools
     "prompt": "start input text prefix",
     "schedule": "lr-schedule scheduler lr-scheduler lr-scheduler-type",
     "seed": "random-seed rng-seed",
-    "steps": "max-steps max-iters num-steps n-steps iters iterations total-steps train-steps",
+    "steps": "max-steps max-iters num-steps n-steps iters iterations total-steps epochs num-train-epochs",
     "to": "format type",
     "tokens": "limit-tokens max-tokens num-tokens n-tokens eval-tokens",
     "val-fraction": "val-split test-size validation-split",
