@@ -29,7 +29,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -332,6 +332,12 @@ class SRMModel(PreTrainedModel):
         raise UserError("the vocabulary is part of the config: build a model with another vocab_size")
 
 
+class Shifted(TypedDict, total=False):
+    """What `Trainer` must not find by name in `forward`: it would evaluate only where it is given too."""
+
+    shift_labels: Tensor | None
+
+
 class SRMForCausalLM(SRMModel, GenerationMixin):
     """A `LanguageModel` of ours (`.model`) that writes text in Hugging Face's tools."""
 
@@ -351,8 +357,8 @@ class SRMForCausalLM(SRMModel, GenerationMixin):
         return_dict: bool | None = None,
         logits_to_keep: int | Tensor = 0,
         num_items_in_batch: Tensor | int | None = None,
-        shift_labels: Tensor | None = None,
         exit: float | Exit | None = None,
+        **shifted: Unpack[Shifted],
     ) -> CausalLMOutputWithPast | tuple[Tensor, ...]:
         """Logits [B, T, V], and with `labels` [B, T] the loss.
 
@@ -361,7 +367,10 @@ class SRMForCausalLM(SRMModel, GenerationMixin):
         when asked for (`use_cache=True`, as `generate` does). With `exit` the recursion stops where the state
         changes by less than this share of it; `generate` takes it too.
         """
-        given = aligned(labels) if shift_labels is None else shift_labels
+        if other := shifted.keys() - {"shift_labels"}:
+            raise TypeError(f"forward() got an unexpected keyword argument {min(other)!r}")
+        given = shifted.get("shift_labels")
+        given = aligned(labels) if given is None else given
         last_only = isinstance(logits_to_keep, int) and logits_to_keep == 1 and given is None
         found = self._pass(
             self.model.next_token_logits if last_only else self.model,
