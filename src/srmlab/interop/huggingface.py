@@ -168,12 +168,26 @@ class SRMModel(PreTrainedModel):
         return cls(SRMHFConfig(srm=model.config.to_dict()), model)
 
     def forward(
-        self, input_ids: Tensor | None = None, *, return_dict: bool | None = None, **how: Any
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        return_dict: bool | None = None,
+        exit: float | Exit | None = None,
     ) -> BaseModelOutputWithPast | tuple[Tensor, ...]:
         """`last_hidden_state` [B, T, E]: the embedding that the unembedding turns into logits. All else is as
         in `SRMForCausalLM.forward`.
         """
-        found = self._pass(self.model.output_embedding, input_ids, **how)
+        found = self._pass(
+            self.model.output_embedding,
+            input_ids, attention_mask, position_ids, past_key_values, inputs_embeds,
+            use_cache, output_hidden_states, output_attentions, exit,
+        )  # fmt: skip
         return self._output(BaseModelOutputWithPast, found, return_dict, last_hidden_state=found.value)
 
     def _output(self, kind: Callable[..., Any], found: Read, return_dict: bool | None, **values: Any) -> Any:
@@ -188,14 +202,14 @@ class SRMModel(PreTrainedModel):
         self,
         read: Callable[..., Tensor],
         input_ids: Tensor | None,
-        inputs_embeds: Tensor | None = None,
-        past_key_values: Cache | None = None,
-        use_cache: bool | None = None,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: bool | None = None,
-        exit: float | Exit | None = None,
+        attention_mask: Tensor | None,
+        position_ids: Tensor | None,
+        past_key_values: Cache | None,
+        inputs_embeds: Tensor | None,
+        use_cache: bool | None,
+        output_hidden_states: bool | None,
+        output_attentions: bool | None,
+        exit: float | Exit | None,
     ) -> Read:
         """What `read` of our model gives, once what transformers hands over is checked."""
         self._check_adapters()
@@ -374,16 +388,9 @@ class SRMForCausalLM(SRMModel, GenerationMixin):
         last_only = isinstance(logits_to_keep, int) and logits_to_keep == 1 and given is None
         found = self._pass(
             self.model.next_token_logits if last_only else self.model,
-            input_ids,
-            inputs_embeds,
-            past_key_values,
-            use_cache,
-            attention_mask,
-            position_ids,
-            output_attentions,
-            output_hidden_states,
-            exit,
-        )
+            input_ids, attention_mask, position_ids, past_key_values, inputs_embeds,
+            use_cache, output_hidden_states, output_attentions, exit,
+        )  # fmt: skip
         logits, real = found.value[:, None] if last_only else found.value, found.real
         loss = None
         if given is not None:  # of all tokens, whatever is kept
