@@ -72,25 +72,25 @@ def generate(
     the same result. An `Exit` also counts the levels used. `reuse_cache` keeps keys and values of a looped
     model's last loop only: less memory, not the same result. `on_token` sees each new column [B].
     """
-    tokens, real = with_mask(tokens, attention_mask, model.device)
-    check_sampling(tokens, max_new_tokens, temperature, top_k, top_p, model.config.vocab_size)
+    prompt, real = with_mask(tokens, attention_mask, model.device)
+    check_sampling(prompt, max_new_tokens, temperature, top_k, top_p, model.config.vocab_size)
     if exit is not None and not use_cache:
         raise UserError("exit needs the cache: without it every token would be read again at another depth")
     exit = Exit.of(exit)
     context = model.config.context
-    check_length(tokens, max_new_tokens, context, overflow)
+    check_length(prompt, max_new_tokens, context, overflow)
     if real is not None:
-        check_padding(real, tokens)
-    generator = torch.Generator(device=tokens.device)
+        check_padding(real, prompt)
+    generator = torch.Generator(device=prompt.device)
     if seed is None:
         generator.seed()
     else:
         generator.manual_seed(seed)
     with model.evaluating():  # not inference_mode: the tokens returned may be used in training
-        sequence = tokens
-        finished = torch.zeros(tokens.shape[0], dtype=torch.bool, device=tokens.device)
+        sequence = prompt
+        finished = torch.zeros(prompt.shape[0], dtype=torch.bool, device=prompt.device)
         cache: DecodingCache | None = None
-        start = max(0, tokens.shape[1] - context)  # the window the model sees is sequence[:, start:]
+        start = max(0, prompt.shape[1] - context)  # the window the model sees is sequence[:, start:]
         for _ in range(max_new_tokens):
             if sequence.shape[1] - start > context:
                 start, cache = sequence.shape[1] - max(1, context // 2), None
