@@ -79,13 +79,9 @@ def generate(
     exit = Exit.of(exit)
     context = model.config.context
     check_length(prompt, max_new_tokens, context, overflow)
-    if real is not None:
-        check_padding(real, prompt)
+    check_padding(real, prompt)
     generator = torch.Generator(device=prompt.device)
-    if seed is None:
-        generator.seed()
-    else:
-        generator.manual_seed(seed)
+    generator.manual_seed(generator.seed() if seed is None else seed)
     with model.evaluating():  # not inference_mode: the tokens returned may be used in training
         sequence = prompt
         finished = torch.zeros(prompt.shape[0], dtype=torch.bool, device=prompt.device)
@@ -134,8 +130,10 @@ def with_mask(given: Any, mask: Tensor | None, device: torch.device) -> tuple[An
     return given.tokens.to(device), given.attention_mask.to(device) if padded else None
 
 
-def check_padding(mask: Tensor, tokens: Tensor) -> None:
+def check_padding(mask: Tensor | None, tokens: Tensor) -> None:
     """A mask that text can go on from: padding on the left alone, and a token in every row."""
+    if mask is None:
+        return
     if mask.shape != tokens.shape:
         raise UserError(
             f"attention_mask of shape {tuple(mask.shape)}: need the shape of tokens, {tuple(tokens.shape)}"
