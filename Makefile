@@ -10,12 +10,12 @@ NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	if $$python -c '$(NEW_ENOUGH)' >/dev/null 2>&1; then echo $$python; exit; fi; done)
 
-.PHONY: help demo test lint pytest soak bench docs clean
+.PHONY: help demo test lint pytest soak transformers bench docs clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r target what; do \
-		printf '  make %-8s%s\n' "$$target" "$$what"; done
+		printf '  make %-14s%s\n' "$$target" "$$what"; done
 
 demo: $(VENV)/.demo  ## the whole path once, small
 	$(BIN)/srmlab demo
@@ -34,6 +34,16 @@ pytest: $(VENV)/.dev  ## the tests alone; TESTS=tests/models for some of them
 
 soak: $(VENV)/.dev  ## the tests that take minutes
 	$(BIN)/python -m pytest -m soak $(TESTS)
+
+# Their common tests of a model are in the source archive of the version that is installed, not in its wheel. What they
+# need besides goes into build/, not into .venv.
+transformers: $(VENV)/.dev  ## transformers' own tests of a model, on ours; fetches its source archive
+	version=$$($(BIN)/pip show transformers | sed -n 's/^Version: //p') && \
+	$(BIN)/pip download --quiet --no-deps --no-binary transformers --dest build transformers==$$version && \
+	$(BIN)/pip install --quiet --upgrade --target build/parameterized parameterized && \
+	tar xf build/transformers-$$version.tar.gz -C build && \
+	TRANSFORMERS_SOURCE=build/transformers-$$version PYTHONPATH=build/parameterized$${PYTHONPATH:+:$$PYTHONPATH} OMP_NUM_THREADS=1 \
+		$(BIN)/python -m pytest -n $(WORKERS) tests/interop/test_transformers_own.py
 
 bench: $(VENV)/.dev  ## time the models side by side
 	$(BIN)/srmlab bench

@@ -57,8 +57,13 @@ def test_texts_of_unequal_length_become_one_batch_with_its_mask():
     texts = ["My fellow citizens", "The"]
     tokens, mask = tokenizer(texts)
     logits = model(tokens, attention_mask=mask)
+    assert torch.equal(model(tokenizer(texts)), logits)
+    cached = model.run_with_cache(tokenizer(texts), "logits")[1]["logits"]
+    torch.testing.assert_close(cached, logits.detach(), rtol=0, atol=1e-4)
+    written = srmlab.generate(model, tokenizer(texts), 8, temperature=0)
     for row, text in enumerate(texts):
         alone = tokenizer(text)
+        assert torch.equal(written[row, -8:], srmlab.generate(model, alone.tokens, 8, temperature=0)[0, -8:])
         assert alone.attention_mask.all()
         assert tokens[row, mask[row] == 1].tolist() == alone.tokens[0].tolist() == tokenizer.encode(text)
         torch.testing.assert_close(logits[row, -1], model(alone.tokens)[0, -1], rtol=0, atol=1e-4)
@@ -68,6 +73,6 @@ def test_texts_of_unequal_length_become_one_batch_with_its_mask():
 
 @pytest.mark.parametrize("prompt", ["My fellow", [1, 2], [[1, 2]]])
 def test_generate_says_in_one_line_what_it_takes(prompt):
-    with pytest.raises(UserError, match=r"ids, not (str|list): use tokenizer\(text\).tokens") as refusal:
+    with pytest.raises(UserError, match=r"ids, not (str|list): use tokenizer\(texts\)") as refusal:
         srmlab.generate(srmlab.load("srm-nano"), prompt)
     assert "\n" not in str(refusal.value)

@@ -62,6 +62,20 @@ def test_the_help_of_every_command_shows_an_example(capsys, name):
             "srmlab info: Unrecognized options: hrm; `srmlab info --help` shows the options",
         ),
         (["presets", "--jsn"], "srmlab presets: Unrecognized options: --jsn; did you mean '--json'?"),
+        (
+            ["generate", "srm-nanno"],
+            "srmlab generate: srm-nanno does not exist: give a run, a checkpoint, an export or a preset; "
+            "did you mean 'srm-nano'?",
+        ),
+        (
+            ["evaluate", "--pretrained", "maze"],
+            "srmlab evaluate: give either a run, such as runs/nano, or --pretrained (srm-nano or sudoku)",
+        ),
+        (
+            ["resume", __file__],
+            f"srmlab resume: {__file__} is not a run (it has no run.json): "
+            "give the --out of an `srmlab train`",
+        ),
         (["demo", "--tokens", "0"], "srmlab demo: --tokens 0: must be at least 2"),
         (
             ["train", "srm-nanno", "--data", "x", "--out", "y"],

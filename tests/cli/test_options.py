@@ -29,6 +29,7 @@ def refused(capsys, *arguments: str) -> str:
         ("--learning-rate", "--lr"),
         ("--learning_rate", "--lr"),
         ("--max-steps", "--steps"),
+        ("--epochs", "--steps"),
         ("--grad-clip", "--clip"),
         ("--block-size", "--context"),
         ("--stps", "--steps"),
@@ -44,7 +45,12 @@ def test_an_option_of_another_tool_or_a_slip_names_ours_in_full(capsys, typed, m
 
 
 @pytest.mark.parametrize(
-    ("command", "typed", "meant"), [("export", "--output", "--out"), ("generate", "--start", "--prompt")]
+    ("command", "typed", "meant"),
+    [
+        ("export", "--output", "--out"),
+        ("generate", "--start", "--prompt"),
+        ("explore", "--no-open", "--no-browser"),
+    ],
 )
 def test_what_is_missing_under_our_name_is_found_under_another(capsys, command, typed, meant):
     said = refused(capsys, command, "--pretrained", "srm-nano", typed, "x")

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModel, AutoModelForCausalLM, StaticCache
 
 import srmlab
-from srmlab.errors import Notice, UserError
+from srmlab.errors import UserError
 from srmlab.interop.huggingface import SRMForCausalLM, SRMModel, export, lora_targets, quietly
 from srmlab.models import Exit, GPT2Config, HRMConfig, MoRConfig
 from subjects import SMALL
@@ -127,17 +127,26 @@ def test_lora_reaches_every_matrix_comes_back_from_its_file_and_merges(name, tmp
         torch.testing.assert_close(merged(TOKENS).logits, after, rtol=0, atol=2e-3)
 
 
-def test_all_linear_of_peft_does_not_see_the_streams_matrices():
+def test_all_linear_of_peft_is_refused_where_it_does_not_see_the_streams_matrices():
     peft = pytest.importorskip("peft")
     model = SRMForCausalLM.wrap(srmlab.build(SMALL))
     adapted = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules="all-linear"))
-    reached = {
-        n.split(".lora_")[0].rsplit(".", 1)[1] for n, p in adapted.named_parameters() if p.requires_grad
-    }
-    assert reached == {"to_streams", "from_streams"}
-    with pytest.warns(Notice, match=r"leave out the \d+ matrices of the streams.*lora_targets\(model\)"):
+    with pytest.raises(UserError, match=r"leaves out \d+ of \d+ matrices.*lora_targets\(model\)"):
         adapted(TOKENS)
-    adapted(TOKENS)  # once is enough
+    with pytest.raises(UserError, match="leaves out"):
+        adapted.generate(input_ids=TOKENS, max_new_tokens=2)
+    adapted.unload()(TOKENS)
+    named = peft.LoraConfig(r=2, target_modules=["to_streams", "from_streams"])
+    peft.get_peft_model(SRMForCausalLM.wrap(srmlab.build(SMALL)), named)(TOKENS)
+
+
+def test_all_linear_of_peft_is_used_where_it_is_all():
+    peft = pytest.importorskip("peft")
+    model = SRMForCausalLM.wrap(srmlab.build(MOR))
+    adapted = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules="all-linear"))
+    adapted(TOKENS, labels=TOKENS).loss.backward()
+    reached = {n.split(".lora_")[0].removeprefix("base_model.model.") for n, p in adapted.named_parameters()}
+    assert reached >= set(lora_targets(SRMForCausalLM.wrap(srmlab.build(MOR)))["target_modules"])
 
 
 def test_an_adapter_is_used_where_keys_are_shared():

@@ -141,7 +141,12 @@ def test_an_export_is_tuned_by_their_trainer_and_written_from(folder, tmp_path, 
         use_cpu=True, gradient_checkpointing=True, disable_tqdm=True, learning_rate=1e-3,
     )  # fmt: skip
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
-    Trainer(model, arguments, train_dataset=rows, processing_class=tokenizer).train()
+    trainer = Trainer(model, arguments, train_dataset=rows, eval_dataset=rows[:3], processing_class=tokenizer)
+    measured = trainer.evaluate()["eval_loss"]
+    alone = [row["input_ids"][row["attention_mask"] == 1][None].to(model.device) for row in rows[:3]]
+    losses = torch.cat([model.model(text, return_type="loss", loss_per_token=True)[0] for text in alone])
+    assert measured == pytest.approx(losses.mean().item(), abs=1e-5)
+    trainer.train()
     assert not all(torch.equal(before[name], weight) for name, weight in model.state_dict().items())
     checkpoint = tmp_path / "out" / "checkpoint-3"
     again = AutoModelForCausalLM.from_pretrained(checkpoint, trust_remote_code=True)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
-from small_models import CONTEXT, ONE_OF_EACH, SMALL, VOCAB, gradients, small, some_tokens
+from small_models import CONTEXT, ONE_OF_EACH, RECURRENT, SMALL, VOCAB, gradients, small, some_tokens
 from torch import Tensor
 
 from srmlab.errors import UserError
+from srmlab.models import Exit, generate
 
 
 def padded(batch: int, side: str = "left", longest: int = 9) -> tuple[list[Tensor], Tensor, Tensor]:
@@ -124,3 +127,54 @@ def test_a_mask_of_another_shape_is_refused():
     model = small(ONE_OF_EACH["srm"])
     with pytest.raises(UserError, match="attention_mask of shape"):
         model(some_tokens(2, 5), attention_mask=torch.ones(2, 4))
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_every_row_is_continued_as_it_is_alone(name, use_cache):
+    model = small(SMALL[name])
+    texts, tokens, mask = padded(6)
+    written = generate(model, tokens, 5, attention_mask=mask, temperature=0, use_cache=use_cache)
+    for row, text in enumerate(texts):
+        alone = generate(model, text, 5, temperature=0)
+        assert torch.equal(written[row, -5:], alone[0, -5:])
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_padded_rows_slide_past_the_context(name):
+    model = small(ONE_OF_EACH[name])
+    texts, tokens, mask = padded(6)
+    how = {"attention_mask": mask, "temperature": 0, "overflow": "slide"}
+    written = generate(model, tokens, 3 * CONTEXT, **how)
+    assert torch.equal(written, generate(model, tokens, 3 * CONTEXT, use_cache=False, **how))
+    longest = max(texts, key=lambda text: text.shape[1])
+    row = next(row for row, text in enumerate(texts) if text is longest)
+    assert torch.equal(
+        written[row], generate(model, longest, 3 * CONTEXT, temperature=0, overflow="slide")[0]
+    )
+
+
+@pytest.mark.parametrize("mask", [[[1, 1, 0]], [[1, 0, 1]], [[0, 0, 0]], [[1, 1]]], ids=str)
+def test_padding_that_text_cannot_go_on_from_is_refused(mask):
+    with pytest.raises(UserError, match=r"padded on the left|of shape \(1, 2\)"):
+        generate(small(SMALL["srm"]), some_tokens(1, 3), 2, attention_mask=torch.tensor(mask))
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_has_no_say_in_early_exit(name, side):
+    model = small(SMALL[name])
+    stopped = set()
+    for row, rule in itertools.product(range(4), model.exit_rules):
+        text = some_tokens(1, 5, seed=row)
+        width = (6, 0) if side == "left" else (0, 6)
+        tokens, mask = (torch.nn.functional.pad(given, width) for given in (text, torch.ones_like(text)))
+        for tolerance in (0.1, 0.3, 0.5, 0.7, 0.9, 2.0):
+            alone, among = Exit(tolerance, rule), Exit(tolerance, rule)
+            with torch.no_grad():
+                expected = model(text, exit=alone)[0]
+                found = model(tokens, attention_mask=mask, exit=among)[0, mask[0] == 1]
+            torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+            stopped.add(alone.mean_levels)
+            assert among.mean_levels == alone.mean_levels
+    assert len(stopped) > 1

@@ -15,7 +15,7 @@ import srmlab
 from srmlab.cli.shared import ExitsEarly, OfModel
 from srmlab.data import Tokenizer, byte_tokenizer, gpt2_tokenizer, make_tokenizer
 from srmlab.data.errors import DataError
-from srmlab.errors import UserError
+from srmlab.errors import UserError, nearest
 
 if TYPE_CHECKING:
     import torch
@@ -133,8 +133,11 @@ class Command(ExitsEarly, OfModel):
 
 
 def build_preset(name: str) -> tuple[LanguageModel, Tokenizer | None]:
-    if "/" in name:
-        raise UserError(f"{name} does not exist: give a run, a checkpoint, an export or a preset")
+    from srmlab.models import PRESETS, SWEEP_PRESETS
+
+    if name not in (known := {**PRESETS, **SWEEP_PRESETS}):
+        hint = nearest(name, list(known))
+        raise UserError(f"{name} does not exist: give a run, a checkpoint, an export or a preset{hint}")
     model = srmlab.build(srmlab.preset(name))
     tokenizer = preset_tokenizer(model.config.vocab_size)
     without = "" if tokenizer else " It has no tokenizer yet: bytes go in, token ids come out."

@@ -24,19 +24,18 @@ one pass over the whole batch.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from srmlab.data.tokenizers import Tokenizer
-from srmlab.errors import Notice, UserError
+from srmlab.errors import UserError
 from srmlab.models import Exit, LanguageModel, ModelConfig, SRMConfig, StreamLinear, build, config_from_dict
 from srmlab.training.recompute import recompute_activations
 
@@ -158,7 +157,7 @@ class SRMModel(PreTrainedModel):
         self.model = build(config.ours, device=torch.get_default_device()) if model is None else model
         if twice := self.model.weights_with_two_names:  # the files hold them once
             self._tied_weights_keys = {rf"model\.{a}": rf"model\.{b}" for a, b in twice.items()}
-        self._noticed = False
+        self._matrices = lora_targets(self)
         head = self.get_output_embeddings()
         self._head = next((name for name, module in self.named_modules() if module is head), None)
         self.post_init()
@@ -169,12 +168,26 @@ class SRMModel(PreTrainedModel):
         return cls(SRMHFConfig(srm=model.config.to_dict()), model)
 
     def forward(
-        self, input_ids: Tensor | None = None, *, return_dict: bool | None = None, **how: Any
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        return_dict: bool | None = None,
+        exit: float | Exit | None = None,
     ) -> BaseModelOutputWithPast | tuple[Tensor, ...]:
         """`last_hidden_state` [B, T, E]: the embedding that the unembedding turns into logits. All else is as
         in `SRMForCausalLM.forward`.
         """
-        found = self._pass(self.model.output_embedding, input_ids, **how)
+        found = self._pass(
+            self.model.output_embedding,
+            input_ids, attention_mask, position_ids, past_key_values, inputs_embeds,
+            use_cache, output_hidden_states, output_attentions, exit,
+        )  # fmt: skip
         return self._output(BaseModelOutputWithPast, found, return_dict, last_hidden_state=found.value)
 
     def _output(self, kind: Callable[..., Any], found: Read, return_dict: bool | None, **values: Any) -> Any:
@@ -189,14 +202,14 @@ class SRMModel(PreTrainedModel):
         self,
         read: Callable[..., Tensor],
         input_ids: Tensor | None,
-        inputs_embeds: Tensor | None = None,
-        past_key_values: Cache | None = None,
-        use_cache: bool | None = None,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: bool | None = None,
-        exit: float | Exit | None = None,
+        attention_mask: Tensor | None,
+        position_ids: Tensor | None,
+        past_key_values: Cache | None,
+        inputs_embeds: Tensor | None,
+        use_cache: bool | None,
+        output_hidden_states: bool | None,
+        output_attentions: bool | None,
+        exit: float | Exit | None,
     ) -> Read:
         """What `read` of our model gives, once what transformers hands over is checked."""
         self._check_adapters()
@@ -211,8 +224,8 @@ class SRMModel(PreTrainedModel):
         config = self.config
         states_wanted = config.output_hidden_states if output_hidden_states is None else output_hidden_states
         patterns_wanted = config.output_attentions if output_attentions is None else output_attentions
-        mask = None  # used only where there is padding on the left: it costs time
-        if real is not None and not bool(real[:, 0].all()):
+        mask = None  # used only where padding matters, on the left or to early exit: it costs time
+        if real is not None and not bool((real[:, 0] if exit is None else real).all()):
             mask = real[:, -tokens.shape[1] :]
         with (
             embedded_as(self.model.embedding, inputs_embeds),
@@ -229,25 +242,19 @@ class SRMModel(PreTrainedModel):
         )
 
     def _check_adapters(self) -> None:
-        """Refuse one that would not be read; say once when they leave the streams' matrices out."""
+        """Refuse one that would not be read, and peft's "all-linear", which is not all here."""
         if self._head is not None and hasattr(self.get_submodule(self._head), "base_layer"):
             raise UserError(
                 f"an adapter on {self._head} would not be read: leave it out, or use modules_to_save"
             )
-        if self._noticed:
-            return
-        modules = list(self.modules())
-        adapted = {module.base_layer for module in modules if hasattr(module, "base_layer")}
-        grouped = {module for module in modules if isinstance(module, StreamLinear)}
-        if adapted and grouped and not adapted & grouped:
-            self._noticed = True
-            warnings.warn(
-                Notice(
-                    f'the adapters leave out the {len(grouped)} matrices of the streams, which "all-linear" '
-                    "does not see; LoraConfig(**lora_targets(model)) has them all"
-                ),
-                stacklevel=2,
-            )
+        linear, grouped = (set(names) for names in self._matrices.values())
+        for adapter in getattr(self, "peft_config", {}).values():
+            found, parameters = (getattr(adapter, kind, None) or () for kind in self._matrices)
+            if grouped and not parameters and set(found) == linear:  # peft has put in the names it found
+                raise UserError(
+                    f'"all-linear" leaves out {len(grouped)} of {len(grouped | linear)} matrices, those of '
+                    "the streams: use LoraConfig(**lora_targets(model)), or name what you want"
+                )
 
     def _tokens(self, ids: Tensor | None, embeddings: Tensor | None) -> Tensor:
         """[B, T] The ids, or ids in whose place the given embeddings are read."""
@@ -339,6 +346,12 @@ class SRMModel(PreTrainedModel):
         raise UserError("the vocabulary is part of the config: build a model with another vocab_size")
 
 
+class Shifted(TypedDict, total=False):
+    """What `Trainer` must not find by name in `forward`: it would evaluate only where it is given too."""
+
+    shift_labels: Tensor | None
+
+
 class SRMForCausalLM(SRMModel, GenerationMixin):
     """A `LanguageModel` of ours (`.model`) that writes text in Hugging Face's tools."""
 
@@ -358,8 +371,8 @@ class SRMForCausalLM(SRMModel, GenerationMixin):
         return_dict: bool | None = None,
         logits_to_keep: int | Tensor = 0,
         num_items_in_batch: Tensor | int | None = None,
-        shift_labels: Tensor | None = None,
         exit: float | Exit | None = None,
+        **shifted: Unpack[Shifted],
     ) -> CausalLMOutputWithPast | tuple[Tensor, ...]:
         """Logits [B, T, V], and with `labels` [B, T] the loss.
 
@@ -368,20 +381,16 @@ class SRMForCausalLM(SRMModel, GenerationMixin):
         when asked for (`use_cache=True`, as `generate` does). With `exit` the recursion stops where the state
         changes by less than this share of it; `generate` takes it too.
         """
-        given = aligned(labels) if shift_labels is None else shift_labels
+        if other := shifted.keys() - {"shift_labels"}:
+            raise TypeError(f"forward() got an unexpected keyword argument {min(other)!r}")
+        given = shifted.get("shift_labels")
+        given = aligned(labels) if given is None else given
         last_only = isinstance(logits_to_keep, int) and logits_to_keep == 1 and given is None
         found = self._pass(
             self.model.next_token_logits if last_only else self.model,
-            input_ids,
-            inputs_embeds,
-            past_key_values,
-            use_cache,
-            attention_mask,
-            position_ids,
-            output_attentions,
-            output_hidden_states,
-            exit,
-        )
+            input_ids, attention_mask, position_ids, past_key_values, inputs_embeds,
+            use_cache, output_hidden_states, output_attentions, exit,
+        )  # fmt: skip
         logits, real = found.value[:, None] if last_only else found.value, found.real
         loss = None
         if given is not None:  # of all tokens, whatever is kept

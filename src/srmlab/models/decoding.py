@@ -9,7 +9,7 @@ torch.Size([1, 8])
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -46,9 +46,10 @@ def sample(
 
 def generate(
     model: LanguageModel,
-    tokens: Tensor,
+    tokens: Tensor | PaddedTokens,
     max_new_tokens: int = 64,
     *,
+    attention_mask: Tensor | None = None,
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
@@ -62,6 +63,8 @@ def generate(
 ) -> Tensor:
     """Continue each row of `tokens` [B, T] by up to `max_new_tokens`; returns prompt and continuation.
 
+    Rows of unequal length are padded on the left: pass `tokenizer(texts)` as it is, or ids and the
+    `attention_mask` [B, T], 0 at padding. Each row is then continued as it is alone.
     A row that has produced `stop_token` is filled with it until all rows have. Past the model's context,
     "refuse" raises before the first token is made; "slide" reads the last half of the context anew and goes
     on from there. `use_cache=False` recomputes the whole pass for every token: slow, the same result.
@@ -69,37 +72,38 @@ def generate(
     the same result. An `Exit` also counts the levels used. `reuse_cache` keeps keys and values of a looped
     model's last loop only: less memory, not the same result. `on_token` sees each new column [B].
     """
-    check_sampling(tokens, max_new_tokens, temperature, top_k, top_p, model.config.vocab_size)
+    prompt, real = with_mask(tokens, attention_mask, model.device)
+    check_sampling(prompt, max_new_tokens, temperature, top_k, top_p, model.config.vocab_size)
     if exit is not None and not use_cache:
         raise UserError("exit needs the cache: without it every token would be read again at another depth")
     exit = Exit.of(exit)
     context = model.config.context
-    check_length(tokens, max_new_tokens, context, overflow)
-    generator = torch.Generator(device=tokens.device)
-    if seed is None:
-        generator.seed()
-    else:
-        generator.manual_seed(seed)
+    check_length(prompt, max_new_tokens, context, overflow)
+    check_padding(real, prompt)
+    generator = torch.Generator(device=prompt.device)
+    generator.manual_seed(generator.seed() if seed is None else seed)
     with model.evaluating():  # not inference_mode: the tokens returned may be used in training
-        sequence = tokens
-        finished = torch.zeros(tokens.shape[0], dtype=torch.bool, device=tokens.device)
+        sequence = prompt
+        finished = torch.zeros(prompt.shape[0], dtype=torch.bool, device=prompt.device)
         cache: DecodingCache | None = None
-        start = max(0, tokens.shape[1] - context)  # the window the model sees is sequence[:, start:]
+        start = max(0, prompt.shape[1] - context)  # the window the model sees is sequence[:, start:]
         for _ in range(max_new_tokens):
             if sequence.shape[1] - start > context:
                 start, cache = sequence.shape[1] - max(1, context // 2), None
-            if not use_cache:
-                unread = sequence[:, start:]
-            elif cache is None:
-                cache, unread = model.new_cache(reuse=reuse_cache), sequence[:, start:]
-            else:
+            unread = sequence[:, start:]
+            if use_cache and cache is None:
+                cache = model.new_cache(reuse=reuse_cache)
+            elif use_cache:
                 unread = sequence[:, -1:]
-            logits = model.next_token_logits(unread, cache, exit=exit)
+            mask = None if real is None else real[:, -unread.shape[1] :]
+            logits = model.next_token_logits(unread, cache, mask, exit=exit)
             chosen = sample(logits, temperature, top_k, top_p, generator)
             if stop_token is not None:
                 chosen = torch.where(finished, stop_token, chosen)
                 finished |= chosen == stop_token
             sequence = torch.cat((sequence, chosen[:, None]), dim=1)
+            if real is not None:
+                real = torch.cat((real, real[:, -1:]), dim=1)
             if on_token is not None:
                 on_token(chosen)
             if stop_token is not None and bool(finished.all()):
@@ -107,10 +111,42 @@ def generate(
         return sequence
 
 
+class PaddedTokens(Protocol):
+    """What a tokenizer makes of several texts; `srmlab.data.tokenizers.Padded` is it."""
+
+    @property
+    def tokens(self) -> Tensor: ...
+    @property
+    def attention_mask(self) -> Tensor: ...
+
+
+def with_mask(given: Any, mask: Tensor | None, device: torch.device) -> tuple[Any, Tensor | None]:
+    """Ids and their mask, which is None where nothing is padded; anything but `PaddedTokens` as it is."""
+    if not hasattr(given, "attention_mask") or not hasattr(given, "tokens"):
+        return given, mask
+    if mask is not None:
+        raise UserError("attention_mask is given twice: what the tokenizer gave has one")
+    padded = not bool(given.attention_mask.all())
+    return given.tokens.to(device), given.attention_mask.to(device) if padded else None
+
+
+def check_padding(mask: Tensor | None, tokens: Tensor) -> None:
+    """A mask that text can go on from: padding on the left alone, and a token in every row."""
+    if mask is None:
+        return
+    if mask.shape != tokens.shape:
+        raise UserError(
+            f"attention_mask of shape {tuple(mask.shape)}: need the shape of tokens, {tuple(tokens.shape)}"
+        )
+    real = mask.bool()
+    if not bool(real[:, -1].all() and (real[:, 1:] >= real[:, :-1]).all()):
+        raise UserError("attention_mask: text that goes on is padded on the left, as tokenizer(texts) does")
+
+
 def check_ids(tokens: Tensor) -> None:
     if not isinstance(tokens, Tensor):
         kind = type(tokens).__name__
-        raise UserError(f"tokens are a tensor [batch, token] of ids, not {kind}: use tokenizer(text).tokens")
+        raise UserError(f"tokens are a tensor [batch, token] of ids, not {kind}: use tokenizer(texts)")
     if tokens.ndim != 2 or tokens.numel() == 0:
         raise UserError(f"tokens of shape {tuple(tokens.shape)}: need [batch, token] with at least one token")
 

@@ -6,10 +6,10 @@ pass stops after the first level (layer, or high cycle) at which
     ‖z_t − z_{t−1}‖ < tolerance · ‖z_t‖
 
 over all streams. That is the rule "change"; an architecture may have others of its own (`exit_rules`), such
-as a gate that says when it has seen enough. A pass over many tokens stops for all of them at once; a pass
-over one token a row, as in decoding, stops for each row on its own, and only the rows that go on are
-computed. The levels that were not computed have the keys and values of the last one that was, stored once
-(see `cache`).
+as a gate that says when it has seen enough. A pass over many tokens, or over a padded batch, stops for all of
+them at once, and padding has no say; a pass over one token a row, as in decoding, stops for each row on its
+own, and only the rows that go on are computed. The levels that were not computed have the keys and values of
+the last one that was, stored once (see `cache`).
 
     >>> import torch, srmlab
     >>> from srmlab.models import Exit
@@ -113,7 +113,8 @@ def until_settled(
             results = after
         else:
             results = tuple(all.index_copy(-3, rows, new) for all, new in zip(results, after, strict=True))
-        stops = done(state, after, together).tolist()
+        stops = done(without_padding(state, here.real, T), without_padding(after, here.real, T), together)
+        stops = stops.tolist()
         state = after
         if cache is not None and any(stops) and t < depth - 1:
             cache.settle(t)
@@ -126,3 +127,16 @@ def until_settled(
     exit.tokens += B * T
     here.slots = outside
     return results
+
+
+def without_padding(state: State, real: Tensor | None, T: int) -> State:
+    """The parts of a state [..., B, T, D] at its real tokens alone, [..., real tokens, 1, D]."""
+    if real is None:
+        return state
+    counted = real[:, -T:]
+    return tuple(
+        part.flatten(-3, -2)[..., counted.flatten(), :].unsqueeze(-2)
+        if part.shape[-3:-1] == counted.shape
+        else part
+        for part in state
+    )

@@ -30,7 +30,7 @@ from srmlab.errors import UserError
 from srmlab.models.cache import DecodingCache
 from srmlab.models.config import ModelConfig
 from srmlab.models.contract import Config, Described
-from srmlab.models.decoding import check_ids
+from srmlab.models.decoding import PaddedTokens, check_ids
 from srmlab.models.exit import Exit
 from srmlab.models.forward import How, Pass
 from srmlab.models.loss import chunked_cross_entropy, cross_entropy
@@ -159,7 +159,7 @@ class LanguageModel(Described[Config], Generic[Config]):
 
     def forward(
         self,
-        tokens: Tensor | str | Sequence[str],
+        tokens: Tensor | PaddedTokens | str | Sequence[str],
         targets: Tensor | None = None,
         *,
         progress: float | None = None,
@@ -169,7 +169,8 @@ class LanguageModel(Described[Config], Generic[Config]):
         **how: Unpack[How],
     ) -> Any:
         """Logits [B, T, V], or with `targets` [B, T] their mean cross-entropy (−100 does not count). A model
-        that knows its tokenizer reads text too, one or several of any lengths.
+        that knows its tokenizer reads text too, one or several of any lengths; and every model what
+        `tokenizer(texts)` gives.
 
         `documents` [B, T] gives each token's document; attention then stays inside documents.
         `attention_mask` [B, T] is 0 at padding, which no token attends to and whose logits mean nothing; each

@@ -49,6 +49,7 @@ from srmlab.errors import UserError, check_choice, nearest
 
 if TYPE_CHECKING:
     from srmlab.models.activations import ActivationCache
+    from srmlab.models.decoding import PaddedTokens
 
 HookFunction = Callable[[Tensor, "HookPoint"], Tensor | None]
 Hooks = Iterable[tuple["NamesFilter", HookFunction]]
@@ -313,7 +314,7 @@ class Instrumented(nn.Module):
 
     def run_with_hooks(
         self,
-        tokens: Tensor | str | Sequence[str],
+        tokens: Tensor | PaddedTokens | str | Sequence[str],
         fwd_hooks: Hooks = (),
         bwd_hooks: Hooks = (),
         **options: Any,
@@ -324,7 +325,7 @@ class Instrumented(nn.Module):
 
     def run_with_cache(
         self,
-        tokens: Tensor | str | Sequence[str],
+        tokens: Tensor | PaddedTokens | str | Sequence[str],
         names_filter: NamesFilter = None,
         *,
         device: torch.device | str | None = None,

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from srmlab.errors import UserError
-from srmlab.models.decoding import generate
+from srmlab.models.decoding import PaddedTokens, generate, with_mask
 from srmlab.models.sites import Instrumented
 
 
@@ -90,7 +90,9 @@ class WithText(Instrumented):
             return [self._needed().token_strings(row) for row in ids.tolist()]
         return self._needed().token_strings(ids.reshape(-1).tolist())
 
-    def generate(self, given: Tensor | str | Sequence[str], max_new_tokens: int = 64, **how: Any) -> Any:
+    def generate(
+        self, given: Tensor | PaddedTokens | str | Sequence[str], max_new_tokens: int = 64, **how: Any
+    ) -> Any:
         """Continue tokens [B, T], a text or several texts: `srmlab.generate`, and its options. Text gives
         text, which ends where the model ends it."""
         if is_texts(given):
@@ -102,9 +104,10 @@ class WithText(Instrumented):
         return self._needed().decode(token for token in written[0].tolist() if token != end)
 
     def read_text(self, given: Any, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Text as ids [B, T], with the mask that unequal lengths need; anything else as it is."""
+        """Text, or what a tokenizer made of it, as ids [B, T] with the mask that unequal lengths need;
+        anything else as it is."""
         if not isinstance(given, str) and not is_texts(given):
-            return given, mask
+            return with_mask(given, mask, self.device)
         tokens, real = self._padded([given] if isinstance(given, str) else given)
         return tokens, mask if bool(real.all()) else real
 

@@ -87,7 +87,7 @@ class RunDirectory:
                 raise UserError(
                     f"{file}: format {content['format']}: this version reads {FORMAT}; upgrade srmlab"
                 )
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise UserError(
                 f"{self.path} is not a run (it has no run.json): give the --out of an `srmlab train`"
             ) from None

@@ -2,7 +2,7 @@
 
 >>> import srmlab
 >>> model, tokenizer = srmlab.load("srm-nano"), srmlab.load_tokenizer("srm-nano")
->>> written = srmlab.generate(model, tokenizer("My fellow").tokens, max_new_tokens=8, seed=0)
+>>> written = srmlab.generate(model, tokenizer("My fellow"), max_new_tokens=8, seed=0)
 >>> tokenizer.decode(written[0].tolist())[:9]
 'My fellow'
 """

@@ -28,6 +28,7 @@ from srmlab.data import (
 from srmlab.errors import UserError
 from srmlab.files import sealed
 from srmlab.models import LanguageModel
+from srmlab.pretrained import NAMES
 from srmlab.pretrained import folder as shipped
 from srmlab.storage import load, saved_tokenizer
 from srmlab.storage.run_directory import homes
@@ -156,7 +157,7 @@ def chosen(path: str | Path | None, pretrained: bool) -> Path:
     become the path of that one.)
     """
     if (path is not None) == pretrained:
-        raise UserError("give either a run, such as runs/nano, or --pretrained")
+        raise UserError(f"give either a run, such as runs/nano, or --pretrained ({' or '.join(NAMES)})")
     return shipped() if path is None else Path(path)
 
 
