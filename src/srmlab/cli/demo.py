@@ -60,6 +60,7 @@ class Command:
 
     def stages(self) -> list[Stage]:
         data, trained = self.out / "data", self.out / "run"
+        cheaper = ("--depth-schedule", "grow:2")  # a quarter less arithmetic, and no worse as far as measured
         steps = ()
         if self.steps is not None:  # a short training has a short warm-up
             steps = ("--steps", str(self.steps), "--warmup", str(min(20, self.steps // 10)))
@@ -70,8 +71,18 @@ class Command:
                 done=(data / "manifest.json").is_file,
             ),
             Stage(
-                "Train: eight streams, one layer applied eight times, gradient through the last four",
-                ("train", "srm-nano", "--data", str(data), "--out", str(trained), "--resume", *steps),
+                "Train: eight streams, one layer applied two to eight times, gradient through the last four",
+                (
+                    "train",
+                    "srm-nano",
+                    "--data",
+                    str(data),
+                    "--out",
+                    str(trained),
+                    "--resume",
+                    *cheaper,
+                    *steps,
+                ),
             ),
             Stage(
                 "How good it is, next to counts of tokens and of pairs of tokens",
