@@ -60,7 +60,7 @@ class Board:
         for mark in marks:
             if mark not in self.kind.symbols:
                 raise UserError(
-                    f"{mark!r} is no value of a {self.kind.name}: write {self.kind.symbols.strip()}"
+                    f"{mark!r} is not a value of a {self.kind.name}: write {self.kind.symbols.strip()}"
                 )
         if len(marks) != self.kind.cells:
             raise UserError(f"{len(marks)} cells: a {self.kind.name} has {self.kind.cells}")

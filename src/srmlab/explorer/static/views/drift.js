@@ -14,8 +14,8 @@ export const drift = {
   shows:
     "How much each step function's contribution changes between consecutive layers, one line per stream.",
   reading:
-    "Bold: median over streams; band: quartiles; dashed: median convergence; upright: transition into the selected layer. In " +
-    "brackets, when the selected stream converges: early, midway or late.",
+    "Bold: median over streams; band: quartiles; dashed: median convergence; upright: transition into the selected " +
+    "layer. In brackets, when the selected stream converges: early, midway or late.",
   terms: ["drift", "step"],
   uses: ["drift", "stream", "layer"],
   stretches: true,

@@ -161,7 +161,8 @@ export const paths = {
       return (
         `${ctx.version() === "difference" ? "Δ " : ""}logit ${number(asked.now.logit)} above the vocabulary's ` +
         `mean, the sum of the bars · the ${drawn.length} edges drawn make ${number(share * 100, 0)} % of what all ` +
-        `${all.length} contribute · ${number((100 * here) / (here + earlier || 1), 0)} % of that ${isText ? "at this token" : "at this cell"}`
+        `${all.length} contribute · ${number((100 * here) / (here + earlier || 1), 0)} % of that at this ` +
+        (isText ? "token" : "cell")
       );
     }
 
