@@ -262,7 +262,7 @@ def validated_on(record: dict[str, Any]) -> str:
         return ""
     return (
         f"Validation loss is that of the first {training['eval_tokens']:,} tokens of the validation text; "
-        "`srmlab evaluate` reads all of it."
+        "srmlab evaluate reads all of it."
     )
 
 
