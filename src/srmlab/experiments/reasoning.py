@@ -110,7 +110,14 @@ def judge(result: SweepResult) -> Findings:
         ("several segments are better than one", MANY, ONE),
         ("HRM is better with x in H", "HRM, x in H", "HRM"),
     ]
-    return [result.claim(text, below, a, b) for text, a, b in pairs]
+    claims: Findings = [result.claim(text, below, a, b) for text, a, b in pairs]
+    others = [
+        (f"SRM, {s} streams, {name}", other)
+        for s in STREAMS
+        for name in ("learned", "addition")
+        for other in ("TRM", "looped transformer")
+    ]
+    return claims + [result.compare(a, b) for a, b in others if a != MANY]
 
 
 EXPERIMENTS = [
