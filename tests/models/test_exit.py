@@ -111,18 +111,19 @@ def by_reference(model, tokens, lengths, tolerance):
 
 
 @torch.no_grad()
-def with_exit(model, tokens, lengths, tolerance):
-    exit, cache = Exit(tolerance, by="change"), model.new_cache()
+def with_exit(model, tokens, lengths, tolerance, reuse=False):
+    exit, cache = Exit(tolerance, by="change"), model.new_cache(reuse=reuse)
     pieces = [model(chunk, cache=cache, exit=exit) for chunk in tokens.split(lengths, dim=1)]
     return torch.cat(pieces, dim=1), exit, cache
 
 
+@pytest.mark.parametrize("reuse", [False, True])
 @pytest.mark.parametrize("name", RECURRENT)
-def test_decoding_with_exit_is_the_reference_that_copies_keys_and_values(name):
+def test_decoding_with_exit_is_the_reference_that_copies_keys_and_values(name, reuse):
     model, tokens = small(SMALL[name]), some_tokens(1, 12)
     lengths = [3, 1, 1, 1, 2, 1, 1, 1, 1]
     for tolerance in TOLERANCES:
-        logits, exit, cache = with_exit(model, tokens, lengths, tolerance)
+        logits, exit, cache = with_exit(model, tokens, lengths, tolerance, reuse)
         expected, used = by_reference(model, tokens, lengths, tolerance)
         torch.testing.assert_close(logits, expected, rtol=0, atol=1e-10)
         assert exit.mean_levels == pytest.approx(used)
@@ -138,12 +139,13 @@ def test_the_tolerances_of_the_reference_test_stop_tokens_at_different_depths():
     assert any(level % 1 for level in used)
 
 
+@pytest.mark.parametrize("reuse", [False, True])
 @pytest.mark.parametrize("name", RECURRENT)
-def test_every_row_stops_on_its_own_while_decoding(name):
+def test_every_row_stops_on_its_own_while_decoding(name, reuse):
     model, tokens = small(SMALL[name]), some_tokens(4, 8)
     for tolerance in TOLERANCES:
-        together, exit, _ = with_exit(model, tokens, 1, tolerance)
-        alone = [with_exit(model, row[None], 1, tolerance) for row in tokens]
+        together, exit, _ = with_exit(model, tokens, 1, tolerance, reuse)
+        alone = [with_exit(model, row[None], 1, tolerance, reuse) for row in tokens]
         torch.testing.assert_close(
             together, torch.cat([logits for logits, _, _ in alone]), rtol=0, atol=1e-10
         )
@@ -190,15 +192,16 @@ def test_a_compiled_model_stops_where_the_plain_one_does():
 # The cache
 
 
-def test_keys_and_values_of_layers_that_were_not_computed_take_no_memory():
+def test_with_reuse_keys_and_values_of_layers_that_were_not_computed_take_no_memory():
     model, tokens = small(SRM_TINY.replace(depth=6)), some_tokens(1, CONTEXT)
-    _, exit, cache = with_exit(model, tokens, 1, 0.2)
+    _, exit, cache = with_exit(model, tokens, 1, 0.2, reuse=True)
     full = model.new_cache()
     model(tokens, cache=full)
     of_a_layer = full.nbytes / CONTEXT / 6
     addresses = 6 * 4 * CONTEXT  # one int32 a layer and token
     assert cache.nbytes == of_a_layer * exit.levels + addresses
     assert cache.nbytes < full.nbytes
+    assert with_exit(model, tokens, 1, 0.2)[2].nbytes == full.nbytes  # without it there are copies
 
 
 def test_the_bytes_of_a_cache_are_those_of_its_keys_and_values():
@@ -217,6 +220,7 @@ def test_generation_with_exit_counts_its_layers_and_is_repeatable():
     exit = Exit(0.2)
     text = generate(model, prompt, 9, seed=1, exit=exit)
     assert torch.equal(text, generate(model, prompt, 9, seed=1, exit=0.2))
+    assert torch.equal(text, generate(model, prompt, 9, seed=1, exit=0.2, reuse_cache=True))
     assert exit.tokens == 2 * (3 + 8)
     assert 1 <= exit.mean_levels < 6
 

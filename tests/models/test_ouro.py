@@ -117,11 +117,9 @@ def test_generation_can_reuse_the_cache():
     assert generate(model, prompt, 8, seed=0, reuse_cache=True).shape == (2, 11)
 
 
-def test_reuse_is_refused_where_it_is_not_defined():
-    with pytest.raises(UserError, match="srm cannot reuse its last level's cache; leave it out"):
-        small(SRM_TINY).new_cache(reuse=True)
-    with pytest.raises(UserError, match="exit and a cache with reuse cannot be combined"):
-        generate(small(OURO_TINY), some_tokens(), 2, exit=0.5, reuse_cache=True)
+def test_reuse_without_exit_is_refused_where_it_is_not_defined():
+    with pytest.raises(UserError, match="srm shares keys and values only with exit; leave it out"):
+        generate(small(SRM_TINY), some_tokens(), 2, reuse_cache=True)
 
 
 def test_what_training_minimises_takes_targets_and_nothing_of_decoding():

@@ -56,7 +56,7 @@ class Command(ExitsEarly, OfModel):
     overflow: Literal["refuse", "slide"] = "refuse"
     """Past the model's context: stop with an error, or drop the first half and continue."""
     reuse_cache: bool = False
-    """Cache keys and values of a looped model's last loop only."""
+    """Less memory. With --exit: store what layers share once. Else: keep a looped model's last loop only."""
     tokenizer: str | None = None
     """gpt2, byte or a saved tokenizer's folder, if the model has none."""
     json: bool = False

@@ -6,7 +6,8 @@ the order of the calls, holding all streams; the first pass makes it as long as 
 remembering: the states z are rebuilt for the new tokens only.
 
 With early exit (see `exit`) a token has keys and values of the levels that were computed for it, and the
-deeper levels look at those of the last of them. `Settled` stores them once.
+deeper levels look at those of the last of them. `Copied` gives every level a copy, as quick to read as
+without exit; `Settled` stores them once, and gathers them for every call.
 """
 
 from __future__ import annotations
@@ -104,6 +105,66 @@ class Kept:
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         keys, values = (k, v) if self.past is None else self.past.append(k, v)
         self.values = keys, values
+        return keys, values
+
+
+class Copied:
+    """The keys and values of a recursion with early exit: a level that was not computed for a token has a
+    copy of those of the last one that was.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.length = 0  # tokens
+        self.calls: list[list[tuple[Tensor, Tensor]]] = []  # by call and level, with all deeper levels:
+        # keys and values [levels, S · B, H, capacity, K]
+
+    def level(self, level: int, depth: int, rows: Tensor, T: int) -> Iterator[Past]:
+        """A slot for every attention call of a level that is computed for T new tokens of `rows`."""
+        if level == 0:
+            self.length, self.depth, self.B = self.length + T, depth, len(rows)
+        some = None if len(rows) == self.B else rows
+        return (CopiedCall(self, call, level, some) for call in itertools.count())
+
+    def settle(self, level: int) -> None:
+        """Rows stop at this level: the deeper ones have their copies already."""
+
+    def make(self, k: Tensor) -> None:
+        """Room for another call's keys and values, at all levels."""
+        N, H, _, K = k.shape
+        keys, values = k.new_empty(2, self.depth, N, H, self.capacity, K)
+        self.calls.append([(keys[t:], values[t:]) for t in range(self.depth)])
+
+    @property
+    def nbytes(self) -> int:
+        """Of the tokens read so far."""
+        return sum(all[..., : self.length, :].nbytes for levels in self.calls for all in levels[0])
+
+
+class CopiedCall:
+    """One attention call of one level, for the rows that compute it; None is all."""
+
+    def __init__(self, copied: Copied, call: int, level: int, rows: Tensor | None) -> None:
+        self.copied, self.call, self.level, self.rows = copied, call, level, rows
+
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """As `KeyValues.append`, with N = streams × rows."""
+        copied, T = self.copied, k.shape[2]
+        if self.call == len(copied.calls):  # at the first level, which all rows compute
+            copied.make(k)
+        keys, values = copied.calls[self.call][self.level]
+        if self.rows is not None:
+            streams = torch.arange(0, keys.shape[1], copied.B, device=k.device)
+            return self.append_some((streams[:, None] + self.rows).flatten(), (keys, k), (values, v))
+        keys.narrow(3, copied.length - T, T).copy_(k)  # the deeper levels' too, until they are computed
+        values.narrow(3, copied.length - T, T).copy_(v)
+        return keys[0].narrow(2, 0, copied.length), values[0].narrow(2, 0, copied.length)
+
+    def append_some(self, which: Tensor, *pairs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        end = self.copied.length
+        for all, new in pairs:
+            all[:, which, :, end - new.shape[2] : end] = new
+        keys, values = (all[0, which, :, :end] for all, _ in pairs)
         return keys, values
 
 
@@ -212,14 +273,15 @@ class SettledCall:
 
 class DecodingCache:
     """What a model remembers of the tokens it has read: one `KeyValues` per attention call of a pass. With
-    early exit those are of the calls outside the recursion, and `settled` has the rest. With `reuse` only
-    those of the last level are kept, and all levels read them.
+    early exit those are of the calls outside the recursion, and `settled` has the rest. With `reuse` nothing
+    is kept twice: with early exit what levels share is stored once, and without it only the keys and values
+    of the last level are kept, which all levels then read.
     """
 
     def __init__(self, capacity: int, reuse: bool = False) -> None:
         self.capacity, self.reuse = capacity, reuse
         self.slots: list[KeyValues] = []
-        self.settled: Settled | None = None
+        self.settled: Copied | Settled | None = None
         self.kept: dict[int, Tensor] = {}  # by level, [B, length]: the tokens that were routed through it
         self.real: Tensor | None = None  # [B, length] which tokens are not padding; None if all are
 
@@ -238,10 +300,8 @@ class DecodingCache:
 
     def begin(self, exit: bool) -> None:
         """Before a pass: a cache is read with early exit from its first token to its last, or never."""
-        if exit and self.reuse:
-            raise UserError("exit and a cache with reuse cannot be combined; leave one of them out")
         if self.length == 0 and exit:
-            self.settled = self.settled or Settled(self.capacity)
+            self.settled = self.settled or (Settled if self.reuse else Copied)(self.capacity)
         elif exit != (self.settled is not None):
             raise UserError(
                 "exit has changed since this cache was created; create another: model.new_cache()"

@@ -69,8 +69,8 @@ def generate(
     "refuse" raises before the first token is made; "slide" reads the last half of the context anew and goes
     on from there. `use_cache=False` recomputes the whole pass for every token: slow, the same result.
     `exit` stops the recursion where the state changes by less than this share of it (see `exit`): faster, not
-    the same result. An `Exit` also counts the levels used. `reuse_cache` keeps keys and values of a looped
-    model's last loop only: less memory, not the same result. `on_token` sees each new column [B].
+    the same result. An `Exit` also counts the levels used. `reuse_cache` takes less memory (see
+    `LanguageModel.new_cache`). `on_token` sees each new column [B].
     """
     prompt, real = with_mask(tokens, attention_mask, model.device)
     check_sampling(prompt, max_new_tokens, temperature, top_k, top_p, model.config.vocab_size)

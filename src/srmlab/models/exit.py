@@ -9,7 +9,7 @@ over all streams. That is the rule "change"; an architecture may have others of 
 as a gate that says when it has seen enough. A pass over many tokens, or over a padded batch, stops for all of
 them at once, and padding has no say; a pass over one token a row, as in decoding, stops for each row on its
 own, and only the rows that go on are computed. The levels that were not computed have the keys and values of
-the last one that was, stored once (see `cache`).
+the last one that was (see `cache`).
 
     >>> import torch, srmlab
     >>> from srmlab.models import Exit
@@ -63,7 +63,10 @@ class Exit:
     def settled(self, before: Tensor, after: Tensor, together: bool) -> Tensor:
         """Whether the state [S, B, T, D] or [B, T, D] has settled: [B], or [1] when all rows decide
         together."""
-        over = tuple(axis for axis in range(after.ndim) if together or axis != after.ndim - 3)
+        rows = after.ndim - 3
+        over = tuple(axis for axis in range(after.ndim) if axis != rows)
+        if together or after.shape[rows] == 1:
+            over = None  # all axes, in one go
         change = torch.linalg.vector_norm(after - before, dim=over)
         return (change < self.tolerance * torch.linalg.vector_norm(after, dim=over)).reshape(-1)
 

@@ -104,6 +104,11 @@ class LanguageModel(Described[Config], Generic[Config]):
                 raise UserError("exit is for a model in eval(); train at another depth instead")
         real = None if attention_mask is None else attention_mask.to(tokens.device).bool()
         if cache is not None:
+            if cache.reuse and wanted is None and not self.reuses_cache:
+                raise UserError(
+                    f"a cache with reuse: {self.config.architecture} shares keys and values only with exit; "
+                    "leave it out"
+                )
             cache.begin(wanted is not None)
             real = cache.with_padding(tokens, real)
         if real is not None and self.puzzle is not None:
@@ -228,11 +233,12 @@ class LanguageModel(Described[Config], Generic[Config]):
         return self.output_embedding(tokens, **how, tap=tap)[:, -1] @ self.unembedding.T
 
     def new_cache(self, capacity: int | None = None, *, reuse: bool = False) -> DecodingCache:
-        """An empty cache for decoding, by default as long as the context. With `reuse` it keeps the last
-        level's keys and values only, and every level reads those of earlier tokens.
+        """An empty cache for decoding, by default as long as the context.
+
+        With `reuse` it takes less memory. With exit, a token's keys and values are stored once for all levels
+        that share them: the same result, more slowly. Without exit, for models that can do so, it keeps those
+        of the last level only, and every level reads them: another result.
         """
-        if reuse and not self.reuses_cache:
-            raise UserError(f"{self.config.architecture} cannot reuse its last level's cache; leave it out")
         context = self.config.context
         if self.puzzle is not None:
             raise UserError("a puzzle model reads whole boards and generates nothing; use `srmlab solve`")

@@ -156,7 +156,7 @@ class Ouro(BlockModel[OuroConfig]):
 
     def loop(self, t: int, h: Tensor, here: Pass) -> Tensor:
         """The stack once: [B, T, D] → [B, T, D]."""
-        if here.cache is not None and here.cache.reuse:
+        if here.cache is not None and here.cache.reuse and here.exit is None:
             here.slots = here.cache.calls_of_level(last=t == (here.config or self.config).loops - 1)
         inside = here.at(f"loops.{t}")
         for b, block in enumerate(self.blocks):
