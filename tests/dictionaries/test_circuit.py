@@ -28,7 +28,7 @@ def doubled(model, transcoders: Transcoders):
 
 
 def learned(model, **options) -> Transcoders:
-    return srmlab.dictionaries.learn_transcoders(model, text, steps=6, features=24, k=3, **options)
+    return srmlab.dictionaries.learn(model, text, **({"of": "mlp"} | options), steps=6, features=24, k=3)
 
 
 @pytest.fixture(scope="module")

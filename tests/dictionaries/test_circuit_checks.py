@@ -22,7 +22,7 @@ PROMPT = text(3)[0, :6].tolist()
 
 @pytest.fixture(scope="module")
 def transcoders(small):
-    return srmlab.dictionaries.learn_transcoders(small, text, steps=30, features=48, k=4)
+    return srmlab.dictionaries.learn(small, text, of="mlp", steps=30, features=48, k=4)
 
 
 @pytest.fixture(scope="module")

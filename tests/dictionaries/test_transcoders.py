@@ -23,12 +23,12 @@ QUICK = {"steps": 25, "features": 48, "k": 4}
 
 @pytest.fixture(scope="module")
 def transcoders(small) -> Transcoders:
-    return srmlab.dictionaries.learn_transcoders(small, text, **QUICK)
+    return srmlab.dictionaries.learn(small, text, of="mlp", **QUICK)
 
 
 @pytest.fixture(scope="module")
 def crossing(small) -> Transcoders:
-    return srmlab.dictionaries.learn_transcoders(small, text, **QUICK, reach=3)
+    return srmlab.dictionaries.learn(small, text, of="mlp", **QUICK, reach=3)
 
 
 def by_hand(member: Transcoder, given: list[torch.Tensor], call: int, s: int) -> torch.Tensor:
@@ -86,7 +86,7 @@ def test_an_order_that_calls_a_step_twice_has_both_calls_at_their_level():
 @pytest.mark.parametrize("options", [{}, {"reach": 2}, {"skip": True, "activation": "jumprelu"}])
 def test_the_same_seed_gives_the_same_to_the_bit_and_it_is_read_back(small, options, tmp_path):
     one, other = (
-        srmlab.dictionaries.learn_transcoders(small, text, steps=4, features=16, k=2, patience=64, **options)
+        srmlab.dictionaries.learn(small, text, of="mlp", steps=4, features=16, k=2, patience=64, **options)
         for _ in range(2)
     )
     folder = srmlab.dictionaries.save_transcoders(one, tmp_path / "t")
@@ -175,7 +175,7 @@ def test_a_perfect_transcoder_recovers_everything(small, unseen):
 
 
 def test_one_for_each_depth_is_learned_to_compare(small, unseen):
-    apart = srmlab.dictionaries.learn_transcoders(small, text, **QUICK, per_depth=True)
+    apart = srmlab.dictionaries.learn(small, text, of="mlp", **QUICK, per_depth=True)
     assert [member.config.name for member in apart][:4] == ["A-0", "B-1", "C-2", "A-3"]
     found = srmlab.dictionaries.transcoder_quality(small, apart, unseen, each=False)
     assert found.explained.shape == (9, 4)
@@ -184,7 +184,7 @@ def test_one_for_each_depth_is_learned_to_compare(small, unseen):
 
 @pytest.mark.parametrize("of", ["attention", "step"])
 def test_other_parts_of_a_step_are_learned_too(small, unseen, of):
-    learned = srmlab.dictionaries.learn_transcoders(small, text, steps=10, features=32, k=4, of=of)
+    learned = srmlab.dictionaries.learn(small, text, of=of, steps=10, features=32, k=4)
     found = srmlab.dictionaries.transcoder_quality(small, learned, unseen, each=False)
     assert found.of == of
     assert np.isfinite(found.mean_explained)
@@ -201,7 +201,7 @@ def test_quality_is_saved_told_and_drawn(small, crossing, unseen, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"of": "norm"}, "of = 'norm': must be one of mlp, attention, step"),
+        ({"of": "norm"}, "of = 'norm': must be one of states, mlp, attention, step"),
         ({"reach": 9}, "reach = 9: give 1 to 3 levels"),
         ({"reach": 2, "per_depth": True}, "and 1 with one for each depth"),
         ({"steps": 0}, "steps = 0"),
@@ -209,7 +209,7 @@ def test_quality_is_saved_told_and_drawn(small, crossing, unseen, tmp_path):
 )
 def test_what_cannot_be_learned_is_refused(small, options, message):
     with pytest.raises(UserError, match=message):
-        srmlab.dictionaries.learn_transcoders(small, text, **({"steps": 1} | options))
+        srmlab.dictionaries.learn(small, text, **({"of": "mlp", "steps": 1} | options))
 
 
 def test_transcoders_of_another_model_and_damaged_files_are_refused(small, transcoders, unseen, tmp_path):

@@ -23,7 +23,7 @@ def view(tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr(frontend, "_own", {})
     model, prompt = tiny_model(), byte_tokenizer().encode(PROMPT)[:8]
     windows = torch.tensor([prompt])
-    learned = srmlab.dictionaries.learn_transcoders(model, lambda _: windows, steps=3, features=16, k=2)
+    learned = srmlab.dictionaries.learn(model, lambda _: windows, of="mlp", steps=3, features=16, k=2)
     graph = attribute(model, learned, prompt, Target(token=101), nodes=48)
     kept = prune(graph)
     found = document(graph, kept, lambda t: "</script>" if t == prompt[0] else chr(t), probability=0.5)

@@ -25,7 +25,7 @@ def small():
 
 
 def learned(small, **options) -> Transcoders:
-    return srmlab.dictionaries.learn_transcoders(small, text, steps=4, features=24, k=3, **options)
+    return srmlab.dictionaries.learn(small, text, of="mlp", steps=4, features=24, k=3, **options)
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["plain", "skip"])

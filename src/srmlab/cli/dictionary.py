@@ -101,7 +101,7 @@ class LearningOne(Learning):
 
     def sizes(self, config: Any) -> str:
         """FEATURES-K, and the activation if it is not the usual one: for the folder's name."""
-        from srmlab.dictionaries.learning import usual_features, usual_k
+        from srmlab.dictionaries.dictionary import usual_features, usual_k
 
         features = usual_features(config.stream_dim) if self.features is None else self.features
         k = usual_k(config.stream_dim) if self.k is None else self.k

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -98,22 +97,19 @@ class Command(Learning):
         self, model: LanguageModel, text: RunText, seed: int, steps: int, task: Task, done: int
     ) -> list[Dictionary | Transcoders]:
         """One for every activation and k, all from the same passes of the model."""
-        from srmlab.dictionaries.learning import learn_all, new_dictionary
-        from srmlab.dictionaries.transcoding import new_transcoders
+        from srmlab.dictionaries.learning import learn_all, new_learner
 
-        if self.of == "states":
-            new: Callable[..., Any] = partial(new_dictionary, layers=chosen_layers(self.layers))
-        else:
-            new = partial(new_transcoders, of=self.of)
+        where = {"layers": chosen_layers(self.layers)} if self.of == "states" else {}
+        shared = {"features": self.features, "seed": self.seed + seed} | where
         learned = [
-            new(model, features=self.features, k=k, activation=kind, seed=self.seed + seed)
+            new_learner(model, self.of, k=k, activation=kind, **shared)
             for kind in self.activations
             for k in self.k
         ]
         learn_all(
             model,
             text.training_batches(self.batch_size, self.seed + seed).batch,
-            [member for one in learned for member in getattr(one, "members", [one])],
+            [member for one in learned for member in one.members],
             steps,
             self.lr,
             dead=self.dead,

@@ -100,7 +100,7 @@ class Command(LearningOne):
     def learned(self, text: RunText, model: Any, steps: int, display: Display, name: str) -> Transcoders:
         from srmlab import dictionaries
 
-        return dictionaries.learn_transcoders(
+        return dictionaries.learn(
             model,
             text.training_batches(self.batch_size, self.seed).batch,
             of=self.of,

@@ -9,7 +9,7 @@
 
 Transcoders read what a step function reads and write what it writes, one for all depths:
 
-    transcoders = srmlab.dictionaries.learn_transcoders(model, batches.batch, steps=500)
+    transcoders = srmlab.dictionaries.learn(model, batches.batch, of="mlp", steps=500)
     srmlab.dictionaries.transcoder_quality(model, transcoders, evaluation)
 
 Results are of the kind that the analyses give, with named axes, saved as npz + JSON; those of `quality` have
@@ -35,7 +35,7 @@ from srmlab.dictionaries.transcoder import (
     save_transcoders,
 )
 from srmlab.dictionaries.transcoder_quality import TranscoderQuality, transcoder_quality
-from srmlab.dictionaries.transcoding import learn_transcoders, splice
+from srmlab.dictionaries.transcoding import splice
 from srmlab.dictionaries.translations import Translations, translations
 
 __all__ = [
@@ -59,7 +59,6 @@ __all__ = [
     "features",
     "hold_features",
     "learn",
-    "learn_transcoders",
     "lexicons_of",
     "load",
     "load_transcoders",

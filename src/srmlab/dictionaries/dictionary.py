@@ -105,6 +105,11 @@ class Dictionary(nn.Module):
         return hashlib.blake2b(values, digest_size=8).hexdigest()
 
     @property
+    def members(self) -> tuple[Dictionary, ...]:
+        """Itself: what learns of a model is one dictionary, or several transcoders."""
+        return (self,)
+
+    @property
     def writes(self) -> tuple[str, ...]:
         """The sites of what it makes of the states at its points."""
         return self.config.points
@@ -186,6 +191,29 @@ class Dictionary(nn.Module):
             drawn = nn.functional.normalize(noise, dim=-1).to(length) * length
             direction.copy_(direction[:, order.to(direction.device)] if how == "shuffled" else drawn)
         return other.eval()
+
+
+def usual_settings(
+    model: LanguageModel, features: int | None, k: int | None, activation: Activation
+) -> dict[str, Any]:
+    """What the configs of all that is learned on a model have in common."""
+    dim = model.stream_dim
+    return {
+        "streams": len(model.streams),
+        "dim": dim,
+        "features": usual_features(dim) if features is None else features,
+        "k": usual_k(dim) if k is None else k,
+        "model": model_mark(model),
+        "activation": activation,
+    }
+
+
+def usual_features(dim: int) -> int:
+    return 8 * dim
+
+
+def usual_k(dim: int) -> int:
+    return max(1, dim // 8)
 
 
 def largest(activations: Tensor, k: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Learning a dictionary from the states that a model has on text.
+"""Learning a dictionary from the states that a model has on text, or transcoders from what its steps do.
 
 Every step runs the model on a batch of windows and takes one step of Adam on the states of all its tokens, of
 every stream at once. Nothing is stored between steps, and step t reads batch t: the same seed gives the same
@@ -11,7 +11,8 @@ with dead="auxiliary" the dead features together learn what the living leave une
 (as in Gao et al., 2024).
 
 With `layers="every"` the states after all layers are taken together: the layers share their weights, and one
-dictionary then says what a stream carries at any depth.
+dictionary then says what a stream carries at any depth. With `of="mlp"` it is transcoders that learn, each
+from what all calls of its step function read and wrote.
 
     >>> import srmlab, srmlab.dictionaries, torch
     >>> model = srmlab.build(srmlab.preset("srm-nano"))
@@ -24,7 +25,7 @@ dictionary then says what a stream carries at any depth.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, overload
 
 import torch
 from torch import Tensor
@@ -33,11 +34,18 @@ from srmlab.analysis.registry import streams_of
 from srmlab.analysis.replacement import Layers, points_at
 from srmlab.analysis.states import stream_major
 from srmlab.data import Batch, as_batch
-from srmlab.dictionaries.dictionary import Activation, Dictionary, DictionaryConfig, largest
+from srmlab.dictionaries.dictionary import (
+    Activation,
+    Dictionary,
+    DictionaryConfig,
+    largest,
+    usual_settings,
+)
 from srmlab.dictionaries.sparsity import chosen, first_threshold
+from srmlab.dictionaries.transcoder import PARTS, Part, Transcoders
+from srmlab.dictionaries.transcoding import new_transcoders
 from srmlab.errors import UserError, check_choice
 from srmlab.models import HookPoint, LanguageModel
-from srmlab.storage.identity import model_mark
 
 PATIENCE = 100_000  # states without firing, after which a feature is dead
 COOLING = 0.2  # of the steps, at the end, in which the rate falls to 0
@@ -49,24 +57,38 @@ Progress = Callable[[int, float], None]  # steps done, the share of variance une
 Batches = Callable[[int], Batch | Tensor | tuple[Tensor, ...]]  # step → what is read
 
 
+@overload
+def learn(
+    model: LanguageModel, batch: Batches, *, of: Literal["states"] = "states", **options: Any
+) -> Dictionary: ...
+@overload
+def learn(model: LanguageModel, batch: Batches, *, of: Part, **options: Any) -> Transcoders: ...
 def learn(
     model: LanguageModel,
     batch: Batches,
     *,
+    of: Literal["states"] | Part = "states",
     steps: int,
     lr: float = 2e-3,
     patience: int = PATIENCE,
     dead: Dead = "replace",
     progress: Progress | None = None,
     **settings: Any,
-) -> Dictionary:
-    """A dictionary of each stream's states, with the settings of `new_dictionary`.
+) -> Dictionary | Transcoders:
+    """A dictionary of each stream's states, with the settings of `new_dictionary`; or transcoders `of` a part
+    of every step function ("mlp", "attention", "step"), with those of `new_transcoders`.
 
     `batch` gives the `srmlab.data.Batch` of a step, or its tokens [B, T] alone.
     """
-    dictionary = new_dictionary(model, **settings)
-    learn_all(model, batch, [dictionary], steps, lr, patience, dead, progress)
-    return dictionary
+    new = new_learner(model, of, **settings)
+    learn_all(model, batch, new.members, steps, lr, patience, dead, progress)
+    return new
+
+
+def new_learner(model: LanguageModel, of: str, **settings: Any) -> Dictionary | Transcoders:
+    """What learns of the states, or of a part of the step functions."""
+    check_choice("of", of, ("states", *PARTS))
+    return new_dictionary(model, **settings) if of == "states" else new_transcoders(model, of, **settings)
 
 
 def new_dictionary(
@@ -166,29 +188,6 @@ class Learner:
         codes = largest(activations.masked_fill(~dead[:, None], 0), few)
         left = residual - self.dictionary.directed(codes)
         return left.square().sum(-1).mean(1) / self.variance
-
-
-def usual_settings(
-    model: LanguageModel, features: int | None, k: int | None, activation: Activation
-) -> dict[str, Any]:
-    """What the configs of all that is learned on a model have in common."""
-    dim = model.stream_dim
-    return {
-        "streams": len(model.streams),
-        "dim": dim,
-        "features": usual_features(dim) if features is None else features,
-        "k": usual_k(dim) if k is None else k,
-        "model": model_mark(model),
-        "activation": activation,
-    }
-
-
-def usual_features(dim: int) -> int:
-    return 8 * dim
-
-
-def usual_k(dim: int) -> int:
-    return max(1, dim // 8)
 
 
 def values_at(model: LanguageModel, batch: Batch, sites: Sequence[str]) -> dict[str, Tensor]:

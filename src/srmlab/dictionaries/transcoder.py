@@ -17,7 +17,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,8 @@ from srmlab.dictionaries.dictionary import Dictionary, DictionaryConfig, Null, l
 from srmlab.errors import UserError, unknown
 
 CONFIG = "transcoders.json"
-PARTS = ("mlp", "attention", "step")
+Part = Literal["mlp", "attention", "step"]
+PARTS = get_args(Part)
 RIDGE = 1e-3  # of the linear map that learning starts from
 
 

@@ -11,7 +11,7 @@ Every number has a standard error over sequences.
     >>> import srmlab, srmlab.dictionaries, torch
     >>> model = srmlab.build(srmlab.preset("srm-nano"))
     >>> tokens = torch.arange(4 * 32).view(4, 32)
-    >>> found = srmlab.dictionaries.learn_transcoders(model, lambda s: tokens + s, steps=2, features=64, k=4)
+    >>> found = srmlab.dictionaries.learn(model, lambda s: tokens + s, of="mlp", steps=2, features=64, k=4)
     >>> quality = srmlab.dictionaries.transcoder_quality(model, found, [tokens], each=False)
     >>> quality.explained.shape                                  # call, stream
     (24, 8)

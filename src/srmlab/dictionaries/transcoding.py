@@ -1,50 +1,28 @@
-"""Learning transcoders from the text, and running the model on them.
+"""Transcoders for a model's step functions, and running the model on them.
 
-    transcoders = srmlab.dictionaries.learn_transcoders(model, batches.batch, steps=500)
-    logits = model.run_with_hooks(tokens, fwd_hooks=splice(transcoders))       # all of them in place
+transcoders = srmlab.dictionaries.learn(model, batches.batch, of="mlp", steps=500)
+logits = model.run_with_hooks(tokens, fwd_hooks=splice(transcoders))       # all of them in place
 
-Every step runs the model on a batch and takes one step of Adam for each transcoder on what all its calls read
-and wrote; nothing is stored, and the same seed gives the same transcoders.
-
-    >>> import srmlab, srmlab.dictionaries, torch
-    >>> model = srmlab.build(srmlab.preset("srm-nano"))
-    >>> tokens = torch.arange(2 * 32).view(2, 32)
-    >>> found = srmlab.dictionaries.learn_transcoders(model, lambda s: tokens + s, steps=2, features=64, k=4)
-    >>> [member.config.name for member in found], found["B"].config.levels
-    (['A', 'B', 'C'], (0, 1, 2, 3, 4, 5, 6, 7))
+>>> import srmlab, srmlab.dictionaries, torch
+>>> model = srmlab.build(srmlab.preset("srm-nano"))
+>>> tokens = torch.arange(2 * 32).view(2, 32)
+>>> found = srmlab.dictionaries.learn(model, lambda s: tokens + s, of="mlp", steps=2, features=64, k=4)
+>>> [member.config.name for member in found], found["B"].config.levels
+(['A', 'B', 'C'], (0, 1, 2, 3, 4, 5, 6, 7))
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from torch import Tensor
 
 from srmlab.analysis.interventions import Hook
 from srmlab.analysis.registry import streams_of
-from srmlab.dictionaries.dictionary import Activation
-from srmlab.dictionaries.learning import PATIENCE, Batches, Dead, Progress, learn_all, usual_settings
+from srmlab.dictionaries.dictionary import Activation, usual_settings
 from srmlab.dictionaries.transcoder import PARTS, Calls, Transcoder, TranscoderConfig, Transcoders
 from srmlab.errors import UserError, check_choice
 from srmlab.models import Call, HookPoint, LanguageModel
-
-
-def learn_transcoders(
-    model: LanguageModel,
-    batch: Batches,
-    *,
-    steps: int,
-    lr: float = 2e-3,
-    patience: int = PATIENCE,
-    dead: Dead = "replace",
-    progress: Progress | None = None,
-    **settings: Any,
-) -> Transcoders:
-    """Transcoders of a part of every step function, with the settings of `new_transcoders`."""
-    transcoders = new_transcoders(model, **settings)
-    learn_all(model, batch, transcoders.members, steps, lr, patience, dead, progress)
-    return transcoders
 
 
 def new_transcoders(

@@ -18,8 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from srmlab.dictionaries.dictionary import Dictionary, DictionaryConfig
-from srmlab.dictionaries.learning import usual_k
+from srmlab.dictionaries.dictionary import Dictionary, DictionaryConfig, usual_k
 from srmlab.dictionaries.transcoder import Transcoder, Transcoders
 from srmlab.errors import UserError
 from srmlab.files import write_file
