@@ -103,6 +103,7 @@ class Command(Answers):
     def sweep(self, experiment: Experiment) -> dict[str, Any]:
         from srmlab.experiments.jobs import make_jobs, write_plan
 
+        self.check_only(experiment)
         data = self.open_data(experiment)
         cells = self.cells(experiment, data)
         plan = self.out / "plans" / f"{self.folder_name(experiment)}.json"
@@ -175,10 +176,13 @@ class Command(Answers):
     def cells(self, experiment: Experiment, data: Data) -> list[Cell]:
         """Those that are to be run."""
         cells = self.all_cells(experiment, data)
-        for name in self.only:
-            if name not in (known := [cell.name for cell in cells]):
-                raise UserError(f"--only {name!r}: the cells of {experiment.name} are {', '.join(known)}")
         return [cell for cell in cells if not self.only or cell.name in self.only]
+
+    def check_only(self, experiment: Experiment) -> None:
+        known = [cell.name for cell in experiment.cells(self.scale)]
+        for name in self.only:
+            if name not in known:
+                raise UserError(f"--only {name!r}: the cells of {experiment.name} are {', '.join(known)}")
 
     def folder_name(self, experiment: Experiment) -> str:
         rehearsal = f"-{self.steps}-steps" if self.steps else ""
