@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -73,3 +74,10 @@ def test_shards_and_copies_take_what_they_should():
 def test_every_layout_has_a_name_of_its_own():
     names = [str(layout) for layout in layouts(gpu=True)]
     assert len(set(names)) == len(names) == 10
+
+
+def test_two_chunks_of_the_loss_take_the_memory_of_all(monkeypatch):
+    config, many = srmlab.preset("gpt2-nano"), TRAINING.replace(batch_size=32)  # eight chunks
+    short = peak_bytes(config, many, Layout())
+    monkeypatch.setattr("srmlab.training.footprint.for_memory_alone", contextlib.nullcontext)
+    assert short == peak_bytes(config, many, Layout())

@@ -27,6 +27,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from srmlab.models import LanguageModel, ModelConfig, build
 from srmlab.models.kernels import torchs_own
+from srmlab.models.loss import for_memory_alone
 from srmlab.training.config import Strategy, TrainConfig
 from srmlab.training.distributed import World, distribute
 from srmlab.training.recompute import recompute_activations
@@ -84,7 +85,7 @@ def _most_bytes(model: LanguageModel, training: TrainConfig, layout: Layout) -> 
     tracker = MemTracker()
     tracker.track_external(model)
     kernels = torchs_own() if layout.gpu else contextlib.nullcontext()
-    with tracker, kernels, warnings.catch_warnings():
+    with tracker, kernels, for_memory_alone(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         moments = [torch.zeros_like(parameter) for parameter in model.parameters() for _ in range(2)]
         if layout.strategy == "ddp":  # its buckets of gradients stay

@@ -152,7 +152,7 @@ class Cost:
         yield f"time         {whole} at {speed}, {half} at half that"
         if self.gpu_bytes:
             yield "on GPUs      estimated memory of each"
-            yield from (f"  {layout:<27}{si(peak)}" for layout, peak in self.gpu_bytes.items())
+            yield from (f"  {layout:<29}{si(peak)}" for layout, peak in self.gpu_bytes.items())
 
 
 def cost_of(run: RunConfig, data: Data, world: World) -> Cost:
