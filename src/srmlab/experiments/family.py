@@ -46,6 +46,8 @@ def miniature(scale: Small) -> dict[str, ModelConfig]:
     models: dict[str, ModelConfig] = {
         "sr2": single.replace(low_blocks=1, low_cycles=1, high_cycles=8, gradient="all"),
         "ouro": OuroConfig(**sizes, blocks=3, loops=4),
+        # with its own β the gate soon stops after the first loop, and the others learn little
+        "ouro, β = 1": OuroConfig(**sizes, blocks=3, loops=4, beta=1.0, beta_end=1.0),
         "hyper-connections": HyperConfig(**sizes, blocks=4),
         "hyper-connections, looped": HyperConfig(**sizes, blocks=2, loops=6),
         "mor, expert-choice": MoRConfig(**sizes, kv_heads=0, core=2, recursions=6),

@@ -9,6 +9,7 @@ import math
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
 from srmlab.experiments import CellResult, SweepResult
 from srmlab.figures import style
@@ -128,13 +129,18 @@ def loss_over_flop(result: SweepResult) -> Figure:
             kind: np.mean([(run[i]["flops"], run[i]["loss"]) for run in exits], axis=0)
             for i, kind in enumerate(kinds)
         }
-        right.plot(*means["full", 0.0], "o", color=look["color"], markersize=4)
+        full, inside = means["full", 0.0], look["color"] if number < len(LINES) else "white"
+        right.plot(*full, "o", color=look["color"], markerfacecolor=inside, markersize=4)
         own = next((rule for rule, _ in kinds if rule not in ("full", "fixed")), None)
         if own is not None:
-            right.plot(*np.array([means[kind] for kind in kinds if kind[0] == own]).T, linewidth=1.0, **look)
+            path = sorted([tuple(full), *(tuple(means[kind]) for kind in kinds if kind[0] == own)])
+            right.plot(*np.array(path).T, linewidth=1.0, zorder=1, **look)
     for axes, what in ((left, "training"), (right, "validation")):
         axes.set(xscale="log", ylabel=f"{what} loss (nats)")
         style.grid_behind(axes, "both")
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    right.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    right.xaxis.set_minor_formatter(NullFormatter())
     left.set_xlabel("training FLOP")
     right.set_xlabel("FLOP of a forward pass, per token")
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4)
