@@ -116,10 +116,12 @@ def until_settled(
             results = after
         else:
             results = tuple(all.index_copy(-3, rows, new) for all, new in zip(results, after, strict=True))
+        if t == depth - 1:
+            break
         stops = done(without_padding(state, here.real, T), without_padding(after, here.real, T), together)
         stops = stops.tolist()
         state = after
-        if cache is not None and any(stops) and t < depth - 1:
+        if cache is not None and any(stops):
             cache.settle(t)
         if all(stops):
             break
