@@ -87,8 +87,8 @@ class BlockConfig(BlockShape, ModelConfig):
     heads: int = 12
     head_dim: int = 64
     mlp_dim: int = 2048
-    kv_heads: int = 0  # heads of keys and values, each read by several of queries; 0: as many
-    gated: bool = True  # SwiGLU, or a plain MLP with GELU
+    kv_heads: int = 0  # key-value heads, for grouped-query attention; 0: as many as heads
+    gated: bool = True  # SwiGLU; if not, a plain MLP with GELU
     norms: Norms = "before"
     rope_theta: float = 10_000.0
     norm_eps: float = 1e-5

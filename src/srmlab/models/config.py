@@ -47,22 +47,22 @@ class Sizes:
 class ModelConfig:
     """What every architecture shares: a vocabulary and the context length it is trained on.
 
-    A subclass names its `architecture`, and says its `sizes`, its `shape` in one phrase and its `drawing`.
+    A subclass names its `architecture`, and defines `sizes`, `shape` (one phrase) and `drawing`.
     """
 
     architecture: ClassVar[str]
 
     vocab_size: int = 50257
     context: int = 1024
-    tied: bool = True  # the unembedding is the embedding's matrix
-    init_seed: int = 0  # weights (and z_0) are a function of the config alone
+    tied: bool = True  # the unembedding shares the embedding's weights
+    init_seed: int = 0  # seed of the initial weights (and z_0)
 
     # a puzzle model: see `puzzle`
     causal: bool = field(default=True, metadata=LATER)  # False: attention in both directions, for puzzles
-    puzzle_positions: int = field(default=0, metadata=LATER)  # before the board, for what puzzle it is
-    puzzle_ids: int = field(default=1, metadata=LATER)  # puzzles with an embedding of their own
+    puzzle_positions: int = field(default=0, metadata=LATER)  # prefix positions for the puzzle embedding
+    puzzle_ids: int = field(default=1, metadata=LATER)  # number of puzzle embeddings
     learned_positions: bool = field(default=False, metadata=LATER)
-    """Of a puzzle model: an embedding for every position in place of rotary positions."""
+    """Puzzle models: learned position embeddings instead of rotary positions."""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -67,7 +67,7 @@ class HRMConfig(ModelConfig):
     rope_theta: float = 10_000.0
     norm_eps: float = 1e-5
     x_enters: Literal["low", "both", "first"] = field(default="low", metadata=LATER)
-    """The calls that see the tokens: L's, all, or L's in a puzzle's first segment only."""
+    """The calls that see the tokens: L's, all, or L's in the first segment of a puzzle only."""
     mlp: Literal["gelu", "swiglu"] = field(default="gelu", metadata=LATER)  # swiglu: silu(W x) · V x
     token_mlp: int = field(default=0, metadata=LATER)  # width of a SwiGLU over positions; 0: attention
 

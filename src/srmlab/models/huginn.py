@@ -54,12 +54,12 @@ class HuginnConfig(BlockConfig):
     norms: Norms = "sum"
     norm_eps: float = 1e-6
     rope_theta: float = 50_000.0
-    prelude: int = 2  # blocks
+    prelude: int = 2  # number of blocks
     core: int = 4
     coda: int = 2
-    steps: int = 32  # how often the core is applied
-    gradient_depth: int = 8  # gradient flows through the last steps only
-    start_seed: int = 0  # of the random states in training
+    steps: int = 32  # how many times the core is applied
+    gradient_depth: int = 8  # gradient flows through this many of the last steps
+    start_seed: int = 0  # seed of the random initial states in training
 
     def __post_init__(self) -> None:
         super().__post_init__()

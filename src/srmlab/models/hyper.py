@@ -47,7 +47,7 @@ class HyperConfig(BlockConfig):
     head_dim: int = 128
     mlp_dim: int = 8192
     blocks: int = 16
-    loops: int = 0  # how often the blocks are applied, sharing their weights; 0: once, and no loop
+    loops: int = 0  # how many times the blocks are applied with the same weights; 0: no loop
     streams: int = 4
     connection: Literal["static", "dynamic"] = "dynamic"
 

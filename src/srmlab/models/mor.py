@@ -64,9 +64,9 @@ class MoRConfig(BlockConfig):
     recursions: int = 3
     choice: Literal["expert", "token"] = "expert"
     keys: Literal["own", "shared"] = "own"
-    router_loss: float = 1e-3  # expert-choice: weight of predicting the choice
-    balance_loss: float = 0.1  # token-choice
-    z_loss: float = 1e-5  # token-choice
+    router_loss: float = 1e-3  # expert-choice: weight of the loss for predicting the choice
+    balance_loss: float = 0.1  # token-choice: weight of the balance loss
+    z_loss: float = 1e-5  # token-choice: weight of the z-loss
 
     def __post_init__(self) -> None:
         super().__post_init__()

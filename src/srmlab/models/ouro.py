@@ -60,9 +60,9 @@ class OuroConfig(BlockConfig):
     blocks: int = 24
     loops: int = 4
     beta: float = 0.1  # weight of the entropy in the first stage of training
-    beta_end: float = 0.05  # and after it
+    beta_end: float = 0.05  # weight of the entropy after the first stage
     trains: Literal["all", "gate"] = "all"
-    gain: float = 0.005  # nats that a further loop must be worth, in the second stage
+    gain: float = 0.005  # second stage: nats by which one more loop must lower the loss
 
     def __post_init__(self) -> None:
         super().__post_init__()
