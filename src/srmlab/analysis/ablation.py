@@ -167,7 +167,7 @@ class AblationSums(Accumulator):
         self.groups = tuple(groups) if groups is not None else tuple((s,) for s in range(S))
         for group in self.groups:
             if not group or len(set(group)) < len(group) or any(not 0 <= s < S for s in group):
-                raise UserError(f"group {group}: give different streams of 0 to {S - 1}")
+                raise UserError(f"group {group}: give distinct streams from 0 to {S - 1}")
         if by == "mean" and means is not None:
             means.check(model, self.points)
         self.readout = Readout(model)

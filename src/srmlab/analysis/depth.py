@@ -150,7 +150,7 @@ def deepened(model: LanguageModel, max_depth: int | None) -> LanguageModel:
     deepest = max_depth if max_depth is not None else (2 * trained if model.recurrent else trained)
     if deepest < trained:
         raise UserError(
-            f"max_depth = {deepest}: at least the trained depth, {trained}; lesser depths are always included"
+            f"max_depth = {deepest}: must be at least the trained depth, {trained} (smaller are included)"
         )
     return model if deepest == trained else at_depth(model, deepest)
 

@@ -149,7 +149,7 @@ def dynamics(
     for step, given in checkpoints:
         model = streams_of(given, "dynamics")
         if model.config.depth == 1:
-            raise UserError("dynamics follows the drift between layers: train with depth = 2 or more")
+            raise UserError("dynamics needs drift, which is between layers: train with depth = 2 or more")
         found, loss = _analyses(model, batches, threshold)
         drift = found["drift"]
         rows["steps"].append(step)

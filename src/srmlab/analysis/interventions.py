@@ -108,7 +108,7 @@ def cut_edges(model: LanguageModel, edges: Iterable[Edge], renormalise: bool = T
 def _check_edge(place: tuple, pattern: Tensor, hook: HookPoint) -> None:
     for axis, at, size in zip(("token", "head", "target", "source"), place, pattern.shape[1:], strict=True):
         if not isinstance(at, slice) and not -size <= at < size:
-            raise UserError(f"cut_edges at {hook.name}: {axis} {at}, give one of 0 to {size - 1}")
+            raise UserError(f"cut_edges at {hook.name}: {axis} {at}, must be 0 to {size - 1}")
 
 
 def patch_streams(
@@ -127,11 +127,11 @@ def patch_streams(
     points_at(model, [layer, layer if from_layer is None else from_layer])
     to, origin = model.points[layer], model.points[layer if from_layer is None else from_layer]
     if tokens is None and from_tokens is not None:
-        raise UserError("from_tokens goes with tokens: say where in the prompt they are put")
+        raise UserError("from_tokens needs tokens: the positions in the prompt to patch")
     at = None if tokens is None else list(tokens)
     origins = at if from_tokens is None else list(from_tokens)
     if at is not None and origins is not None and len(at) != len(origins):
-        raise UserError(f"{len(origins)} tokens of the source for {len(at)} of the prompt: give one for each")
+        raise UserError(f"{len(origins)} source tokens for {len(at)} prompt tokens: give one for each")
     with model.evaluating(), torch.inference_mode():
         _, cache = model.run_with_cache(source.to(model.device), origin.sites)
     given = model.state_at(origin, cache).clone()
@@ -319,7 +319,7 @@ class Intervention:
 
 def within(what: str, value: int, size: int) -> None:
     if value not in range(size):
-        raise UserError(f"{what} {value}: give one of 0 to {size - 1}")
+        raise UserError(f"{what} {value}: must be 0 to {size - 1}")
 
 
 def _checked_streams(model: LanguageModel, streams: Iterable[int]) -> list[int]:

@@ -171,7 +171,7 @@ class LensSums(Accumulator):
         seed: int = 0,
     ) -> None:
         if lens_tokens is not None and lens_tokens < 1:
-            raise UserError(f"lens_tokens = {lens_tokens}: at least 1, or None for every token")
+            raise UserError(f"lens_tokens = {lens_tokens}: must be at least 1, or None for every token")
         self.decoder, self.seed = decoder, seed
         self.sites = decoder.sites
         self.rate = 1.0 if lens_tokens is None else min(1.0, lens_tokens / max(total_tokens, 1))

@@ -128,7 +128,7 @@ class Pairs:
             )
         model.check_tokens(tokens)
         if not bool(real[:, -1].all()):
-            raise UserError("pad prompts on the left, as tokenizer(texts) does it")
+            raise UserError("pad prompts on the left, as tokenizer(texts) does")
         return Pairs(model, metric, *((others, tokens) if into == "corrupt" else (tokens, others)), real)
 
     @property

@@ -230,7 +230,7 @@ def check(model: LanguageModel, dictionary: Dictionary) -> LanguageModel:
     if not fits or (config.model and config.model != model_mark(model)):
         raise UserError(
             f"this {kind} was learned on other weights (was the run trained further?): "
-            f"`srmlab {kind}` learns one on these"
+            f"train one on these with `srmlab {kind}`"
         )
     known = model.site_names if dictionary.translates else points_of(model)
     if not config.points or not set(config.points) <= set(known):

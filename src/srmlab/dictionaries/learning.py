@@ -164,7 +164,7 @@ class Learner:
         unexplained = residual.square().sum(-1).mean(1) / self.variance  # [S]
         if not bool(unexplained.isfinite().all()):
             raise UserError(
-                f"the loss is not finite at step {self.done}: learn with less than lr = {self.lr:g}"
+                f"the loss is not finite at step {self.done}: lower the learning rate, now {self.lr:g}"
             )
         loss = unexplained if cost is None else unexplained + cost
         asleep = self.silent >= self.patience

@@ -32,7 +32,7 @@ class Lexicon:
     def __post_init__(self) -> None:
         config = self.dictionary.config
         if self.features.fired.shape != (config.streams, config.features):
-            raise UserError("these features are of another dictionary: learn it again")
+            raise UserError("these features belong to another dictionary: train it again")
 
     @classmethod
     def load(cls, folder: str | Path, model: LanguageModel | None = None) -> Lexicon:

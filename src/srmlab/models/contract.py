@@ -284,7 +284,7 @@ class Described(WithText, Generic[Config]):
         `here.embed`.
         """
         raise UserError(
-            f"{self.config.architecture} carries no state from one segment to the next, which puzzles need; "
+            f"{self.config.architecture} cannot carry its state over segments, as puzzles need; "
             "use srm, hrm or transformer"
         )
 

@@ -99,9 +99,9 @@ class LanguageModel(Described[Config], Generic[Config]):
                 known = " or ".join(self.exit_rules)
                 raise UserError(f"exit by {wanted.by!r}: {self.config.architecture} stops by {known}")
             if tap is not SILENT:
-                raise UserError("exit leaves out layers, and hooks need every site; use one or the other")
+                raise UserError("early exit skips layers, and hooks need every site; use one or the other")
             if self.training:
-                raise UserError("exit is for a model in eval(); train at another depth instead")
+                raise UserError("early exit needs model.eval(); to train, set another depth instead")
         real = None if attention_mask is None else attention_mask.to(tokens.device).bool()
         if cache is not None:
             if cache.reuse and wanted is None and not self.reuses_cache:
@@ -151,7 +151,7 @@ class LanguageModel(Described[Config], Generic[Config]):
         `at_depth(depth)`.
         """
         if self.puzzle is None:
-            raise UserError("segments are for a puzzle model: one with causal = False")
+            raise UserError("segments are for puzzle models: set causal = False")
         self.check_tokens(tokens)
         tap = self.tap()
         here = Pass(tap, config=self.config_at(depth, None, tap), causal=False)
@@ -193,7 +193,9 @@ class LanguageModel(Described[Config], Generic[Config]):
         given = {name for name, value in how.items() if value is not None}
         if return_type is not None or stop_at_layer is not None:
             if targets is not None or given - {"documents", "attention_mask"}:
-                raise UserError("targets, cache, exit and depth go without return_type and stop_at_layer")
+                raise UserError(
+                    "targets, cache, exit and depth cannot be combined with return_type or stop_at_layer"
+                )
             if stop_at_layer is not None:
                 return state_before(self, stop_at_layer, partial(self.forward, tokens, **how))
             logits = self.forward(tokens, **how)
@@ -241,7 +243,7 @@ class LanguageModel(Described[Config], Generic[Config]):
         """
         context = self.config.context
         if self.puzzle is not None:
-            raise UserError("a puzzle model reads whole boards and generates nothing; use `srmlab solve`")
+            raise UserError("a puzzle model reads whole boards and does not generate; use `srmlab solve`")
         if capacity is not None and not 1 <= capacity <= context:
             raise UserError(f"capacity = {capacity}: must be between 1 and the context of {context}")
         return DecodingCache(context if capacity is None else capacity, reuse)

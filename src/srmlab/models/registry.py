@@ -37,7 +37,7 @@ def register(kind: Architecture) -> Architecture:
     given = ((PRESETS, kind.presets), (SWEEP_PRESETS, kind.sweep_presets), (FAMILIES, kind.preset_families))
     for known, presets in given:
         for taken in known.keys() & presets.keys() if name not in ARCHITECTURES else ():
-            raise UserError(f"a preset is called {taken!r} already: give {kind.__name__}'s another name")
+            raise UserError(f"there is already a preset called {taken!r}: rename {kind.__name__}'s")
         known.update(presets)
     ARCHITECTURES[name] = kind
     return kind
@@ -50,7 +50,7 @@ def config_of(kind: type[LanguageModel]) -> type[ModelConfig]:
             if isinstance(config, type) and issubclass(config, ModelConfig):
                 return config
     raise UserError(
-        f"{kind.__name__} does not name its config: write class {kind.__name__}(LanguageModel[…])"
+        f"{kind.__name__} does not name its config class: write class {kind.__name__}(LanguageModel[…])"
     )
 
 

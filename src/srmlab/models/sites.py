@@ -70,7 +70,7 @@ class HookPoint:
         """Which layer, cycle or block it is in: the first number of its name."""
         numbers = [int(part) for part in self.name.split(".") if part.isdigit()]
         if not numbers:
-            raise UserError(f"{self.name} is in no layer")
+            raise UserError(f"{self.name} is not in a layer")
         return numbers[0]
 
 

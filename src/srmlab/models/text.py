@@ -117,9 +117,7 @@ class WithText(Instrumented):
         first = [tokenizer.end_of_text] if prepend_bos else []
         rows = [torch.tensor(first + tokenizer.encode(text)) for text in texts]
         if not rows or not all(map(len, rows)):
-            raise UserError(
-                "there is an empty text: every text needs at least one token, or prepend_bos=True"
-            )
+            raise UserError("a text is empty: every text needs at least one token, or prepend_bos=True")
         real = [torch.ones_like(row) for row in rows]
         padded = pad_sequence(rows, True, tokenizer.end_of_text), pad_sequence(real, True)
         return padded[0].to(self.device), padded[1].to(self.device)

@@ -79,7 +79,7 @@ def evaluate(
         loss = _ratio(np.array(losses), np.array(counts))
     else:
         raise UserError(
-            f"no window of {batches.context} tokens holds a question and its answer: lengthen the context"
+            f"no window of {batches.context} tokens holds a question and its answer: increase the context"
         )
     perplexity = Estimate(math.exp(min(loss.mean, 700)), math.exp(min(loss.mean, 700)) * loss.standard_error)
     return Evaluation(

@@ -32,7 +32,7 @@ def model_of(path: str | Path) -> ModelConfig:
             return config_from_dict(json.loads((path / "config.json").read_text(encoding="utf-8"))["srm"])
         content = read_json(path / "config.json")
         if not isinstance(content.get("model"), dict):
-            raise CheckpointError(f"{path / 'config.json'} is damaged: it describes no model")
+            raise CheckpointError(f"{path / 'config.json'} is damaged: it does not describe a model")
         return config_from_dict(content["model"])
     if RunDirectory(path).exists():
         return RunConfig.read(path).model

@@ -66,7 +66,7 @@ class RunText:
 
     def training_data(self) -> TokenData:
         if self.data is None:
-            raise UserError(f"{self.path} does not come with what it was trained on: give --data DIR")
+            raise UserError(f"{self.path} does not come with its training data: give --data DIR")
         return self.data
 
     def name(self, batches: EvaluationBatches) -> str:
