@@ -1,6 +1,6 @@
-"""The values of a pass by the names of their sites, and what a model's contract makes of them.
+"""The activation cache: the values of a forward pass by site name.
 
-`run_with_cache` gives such a cache: a dict, with TransformerLens' helpers.
+`run_with_cache` returns one: a dict, with TransformerLens' helpers.
 
     >>> import srmlab, torch
     >>> model = srmlab.build(srmlab.preset("srm-nano"))

@@ -1,10 +1,10 @@
-"""The block of today's transformers, which the looped models apply again and again: attention, then an MLP,
-gated or plain, each added to a residual stream and each reading it through an RMSNorm without weights.
+"""The block of modern transformers, which the looped models apply repeatedly: attention, then an MLP, gated
+or plain, each added to the residual stream and each reading it through an RMSNorm without weights.
 
     h = h + Attention(RMSNorm(h));  h = h + MLP(RMSNorm(h))
 
-With norms = "around" what is added is normed too: h + RMSNorm(Attention(RMSNorm(h))). With norms = "sum" the
-stream itself is, after every addition: RMSNorm(h + Attention(RMSNorm(h))).
+With norms = "around" what is added is normalised too: h + RMSNorm(Attention(RMSNorm(h))). With norms = "sum"
+the stream itself is, after every addition: RMSNorm(h + Attention(RMSNorm(h))).
 
 Sites: attn|mlp|out, and inside attention.q|k|v|weights|z   neurons.pre|post
 """

@@ -1,13 +1,13 @@
-"""What a model remembers of the tokens it has read: keys and values for every attention call of a pass.
+"""The KV cache: keys and values of the tokens read so far, for every attention call of a pass.
 
 In a recurrent model one set of weights attends many times in a pass (SRM-base: 8 layers × 6 steps, and the
 post-step). Each call has its own keys and values, so the cache is a list with one `KeyValues` per call, in
 the order of the calls, holding all streams; the first pass makes it as long as it needs. Nothing else needs
 remembering: the states z are rebuilt for the new tokens only.
 
-With early exit (see `exit`) a token has keys and values of the levels that were computed for it, and the
-deeper levels look at those of the last of them. `Copied` gives every level a copy, as quick to read as
-without exit; `Settled` stores them once, and gathers them for every call.
+With early exit (see `exit`) a token has keys and values for the levels that were computed for it, and deeper
+levels use those of the last one computed. `Copied` gives every level a copy, as fast to read as without exit;
+`Settled` stores them once, and gathers them for every call.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What a model is made of: a frozen dataclass per architecture, checked when it is built.
+"""Model configs: a frozen dataclass per architecture, validated when it is created.
 
     >>> from srmlab.models import SRMConfig
     >>> config = SRMConfig(streams=4, stream_dim=32, mlp_dim=64, token_heads=2, head_dim=16)
     >>> config.replace(order="ABCCBA").calls_per_layer
     6
 
-A config that exists can be built. What cannot work is refused here, in one line that names the field, its
-value and the fix; nothing downstream checks again.
+A config that exists can be built. Invalid ones are refused here, in one line that names the field, its value
+and the fix; nothing downstream checks again.
 """
 
 from __future__ import annotations

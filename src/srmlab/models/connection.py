@@ -2,18 +2,18 @@
 
 Every stream has its own query, key, value and output matrices. What stream s takes from stream r at a token
 is pattern[s, r] times r's value, translated by s's output matrix: the pattern is the learned wiring between
-streams. There is no mask and no position: any stream may read any other, and tokens never meet here.
+streams. There is no mask and no position: any stream may read any other, and tokens do not interact here.
 
-What it learns is a gate (the pattern, at every token) times a translation (value and output matrices). The
-others take that apart, to compare with:
+It learns a gate (the pattern, at every token) times a translation (value and output matrices). The others
+ablate parts of that, for comparison:
 
-    gate          the pattern of attention, states passed on untranslated
+    gate          the attention pattern, with states passed on untranslated
     translation   value and output matrices, a learned pattern that is the same for every token
     mixing        a learned matrix [S, S] and nothing else, as in hyper-connections
-    addition      the sum of the other streams, HRM's way; no weights
+    addition      the sum of the other streams, as in HRM; no weights
     none          nothing
 
-One of your own is a subclass with a name:
+Your own is a subclass with a name:
 
     @connection("mean")
     class Mean(Connection):

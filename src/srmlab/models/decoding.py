@@ -1,4 +1,4 @@
-"""Writing text: tokens sampled one after the other, with a cache of keys and values (see `cache`).
+"""Generation: tokens are sampled one after the other, with a KV cache (see `cache`).
 
 >>> import torch, srmlab
 >>> model = srmlab.build(srmlab.preset("srm-nano")).eval()

@@ -5,12 +5,12 @@
         z_H = H(z_H + z_L)          with x_enters = "both": H(z_H + z_L + x)
     logits = Unembedding(z_H)
 
-L and H are stacks of post-norm blocks. Everything runs without gradient but the last call of L and the last
-of H; in TRM one net plays both parts and the whole last high cycle is differentiated. One segment, no
-adaptive halting, and fresh states for every batch (puzzles, with `causal = False`, have all that: see
-`puzzle`). Without x in H the states of all tokens become alike, and
-training can stall there. With high_blocks = 0 there is no H: z_L = L(z_L + x), read by the unembedding;
-SR2 is that with one block, differentiated through all of its calls.
+L and H are stacks of post-norm blocks. Only the last call of L and the last of H have a gradient; in TRM one
+net plays both parts and the whole last high cycle is differentiated. For language there is one segment, no
+adaptive halting, and a fresh state for every batch (puzzle models, with `causal = False`, differ in all:
+see `puzzle`). Without x in H the states of all tokens become alike, and training can stall there.
+With high_blocks = 0 there is no H: z_L = L(z_L + x), read by the unembedding; SR2 is that with one block,
+differentiated through all of its calls.
 
 The nets as published for puzzles have SwiGLU in place of GELU, and TRM's for sudoku an MLP over the positions
 (`token_mlp`) in place of attention.

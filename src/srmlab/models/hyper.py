@@ -1,5 +1,5 @@
 """Hyper-connections: a transformer whose residual stream is n streams, mixed around every attention and MLP
-by small matrices. With loops, one stack of such blocks is applied again and again: SRM's nearest relative.
+by small matrices. With loops, one stack of such blocks is applied repeatedly: SRM's nearest relative.
 
     H_0 = Embedding(tokens), n times                            [S, B, T, D]
     h   = Σ_s read_s · H_s                                      what attention or MLP reads

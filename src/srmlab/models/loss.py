@@ -1,9 +1,9 @@
-"""Cross-entropy without the logits: unembedding and loss a chunk of tokens at a time.
+"""Chunked cross-entropy: unembedding and loss, one chunk of tokens at a time, never holding all logits.
 
 All logits of a training step would be the largest tensor of the whole computation ([tokens × 50257]: 200 KB
-a token in fp32). Here a chunk's logits are made, turned into their loss and at once into their gradient,
-and thrown away. The arithmetic is the same as with the full logits (three matmuls each way); only the peak
-memory differs.
+per token in fp32). Here a chunk's logits are computed, turned into their loss and its gradient right away,
+and freed. The arithmetic is the same as with the full logits (three matmuls each way); only the peak memory
+differs.
 """
 
 from __future__ import annotations

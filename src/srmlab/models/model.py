@@ -1,16 +1,16 @@
-"""A model, whichever its architecture: what all of them do.
+"""What all models share, whatever their architecture.
 
     model(tokens)                 logits [B, T, V]
     model(tokens, targets)        mean cross-entropy in nats, without ever holding all logits
     model(tokens, cache=cache)    logits of further tokens, after those the cache has read
-    model(tokens, attention_mask=mask)    rows of unequal length, padded: each has the logits it has alone
-    model(tokens, exit=0.05)      stopping where the recursion has settled (see `exit`)
+    model(tokens, attention_mask=mask)    padded rows of unequal length: each gets the same logits as alone
+    model(tokens, exit=0.05)      early exit, once the recursion has settled (see `exit`)
     model(tokens, targets, progress=0.5)    what training minimises half-way through it, and its parts
     model.num_parameters()        unique parameters; tied ones count once
     model.flops_per_token(512)    arithmetic of a forward pass and of a training step
-    model.segment(boards)         logits of puzzles and the state to go on from (see `puzzle`)
+    model.segment(boards)         logits of puzzles and the state to continue from (see `puzzle`)
 
-and the verbs of `Instrumented` (sites, hooks and caches) and of `WithText` (text in and out).
+and the methods of `Instrumented` (sites, hooks and caches) and of `WithText` (text in and out).
 
 What an architecture must or may define is in `contract`.
 """

@@ -1,11 +1,11 @@
-"""The architectures by name, and everything that is looked up in them: configs, presets, models.
+"""The registry of architectures, and what is looked up in it: configs, presets, models.
 
     >>> build(preset("srm-med"), device="meta").num_parameters()
     134783488
     >>> preset("srm-nano", streams=16).streams
     16
 
-An architecture is entered with `@register` on its class; one of a user's own in the same way.
+`@register` on a class registers an architecture, ours or your own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sites: named places in the computation, where a value can be read, kept or replaced.
+"""Sites: named hook points in the computation, where a value can be read, cached or replaced.
 
 The layer's weights are shared by all its calls, so a hook on a weight-bearing module would see many calls
 and keep the last. A `Site` stands for one place in one call: an identity module with its own name, called
@@ -17,18 +17,17 @@ layer, whatever weights made it.
     ...     return z
     >>> changed = model.run_with_hooks(tokens, fwd_hooks=[("layers.3.out", silence)])
 
-Several sites at once: in `layers.*.out` the star stands for one part of the name, so these are the eight
-layers' results; `**` stands for any number of parts: `**.out`.
+Several sites at once: in `layers.*.out` the star stands for one part of the name, so these are the outputs
+of the eight layers; `**` stands for any number of parts: `**.out`.
 
-Mechanism. The model's code hands every named value to a tap where it is computed: `z = here("out", z)`.
+Mechanism. The model's code passes every named value through a tap where it is computed: `z = here("out", z)`.
 Nothing else lists the sites: when a model is built its forward pass is run once on the meta device with a
-tap that records the names (`Recorder`). When nobody listens anywhere the tap is `SILENT`, which gives the
-value straight back, so a silent model pays nothing and compiles to one graph without a trace of the sites.
-When somebody listens (a hook of ours, a plain `register_forward_hook`, or a tool such as nnsight that
-replaces a module's `forward`), the pass runs uncompiled and each listened site is called with its value in
-the paper's order: [batch, token, stream, dim]. That holds for `model.compile()` and for
-`torch.compile(model)`; with `fullgraph=True` there is no way out of the graph, and a pass with listeners is
-refused.
+tap that records the names (`Recorder`). If there are no hooks the tap is `SILENT`, which returns the value
+unchanged, so a model without hooks pays nothing and compiles to one graph without a trace of the sites. If
+there are hooks (ours, a plain `register_forward_hook`, or a tool such as nnsight that replaces a module's
+`forward`), the pass runs uncompiled and each hooked site is called with its value in the paper's order:
+[batch, token, stream, dim]. That holds for `model.compile()` and for `torch.compile(model)`; with
+`fullgraph=True` there is no way out of the graph, and a pass with hooks is refused.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The Stream Recursion Model's sizes: its config, and the paper's presets of it."""
+"""The config of the Stream Recursion Model, and the paper's presets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text in and out of a model that knows its tokenizer, by TransformerLens' verbs.
+"""Text in and out of a model that has its tokenizer, with TransformerLens' methods.
 
     >>> import srmlab, torch
     >>> model = srmlab.load("srm-nano")                 # comes with its tokenizer
@@ -12,7 +12,7 @@
     >>> model.generate("My fellow citizens of the", max_new_tokens=4, temperature=0)
     'My fellow citizens of the United States'
 
-A model that was built has none until it is given one: `model.tokenizer = srmlab.load_tokenizer(path)`.
+A newly built model has no tokenizer until you set one: `model.tokenizer = srmlab.load_tokenizer(path)`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""TransformerLens' words for what a model does here: `return_type`, `stop_at_layer` and `cfg`."""
+"""TransformerLens' names for what a model does here: `return_type`, `stop_at_layer` and `cfg`."""
 
 from __future__ import annotations
 
