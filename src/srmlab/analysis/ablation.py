@@ -1,18 +1,18 @@
 """Ablation: how much the prediction needs each stream.
 
 A stream's final state, as the output function reads it, is replaced for all tokens, and the next-token
-distributions are compared: KL(full ‖ ablated), averaged over tokens. In its place comes
+distributions are compared: KL(full ‖ ablated), averaged over tokens. The replacement is
 
     mean       its mean over the evaluation tokens (the default, and the paper's)
     zero       nothing
     resample   its state at another token of the batch, drawn at random
 
 Because the output function is linear in the streams, this is exact without running the model again: S
-unembeddings a token. There, only what a stream adds to the output counts, and nothing of what others read
-from it on the way. `layers="every"` replaces the stream after every layer instead (`range(2, 5)`: after
-those), so that both count, and runs the model once per stream; a survey has it as `ablation_everywhere`. The
-two can rank streams in opposite order. `groups` ablates streams together; `interaction` (in interaction.py)
-asks about all pairs.
+unembeddings per token. This counts only what a stream adds to the output, not what other streams read from
+it on the way. `layers="every"` replaces the stream after every layer instead (`range(2, 5)`: after those), so
+that both count, and runs the model once per stream; in a survey it is `ablation_everywhere`. The two can rank
+streams in opposite order. `groups` ablates streams together; `interaction` (in interaction.py) covers all
+pairs.
 
     >>> import srmlab, srmlab.analysis, torch
     >>> model = srmlab.build(srmlab.preset("srm-nano"))

@@ -1,8 +1,8 @@
 """Depth: the same weights run for fewer or more layers than they were trained for.
 
-SRM's layers share their weights, so a model can stop early or go on. One pass at the greatest depth asked for
-gives all lesser ones: the state after layer t goes through the post-steps and the output function as if it
-were the last. Reported per depth:
+SRM's layers share their weights, so a model can stop early or run on. One pass at the largest depth gives all
+smaller ones: the state after layer t goes through the post-steps and the output function as if it were the
+last. Reported per depth:
 
     loss         nats per token
     agreement    the share of tokens whose most likely next token is that of the trained depth

@@ -1,8 +1,8 @@
-"""Dynamics: the analyses over a run's checkpoints, as curves over training steps.
+"""Training dynamics: the analyses at each of a run's checkpoints, as curves over training steps.
 
 When do hubs appear? Is the jump of drift in the middle of the model the boundary of the gradient? The drift
-curves are kept with the layer where the gradient begins (`boundary`), so runs with different l can be laid
-side by side.
+curves are saved with the layer where the gradient begins (`boundary`), so runs with different l can be
+compared.
 
     >>> import srmlab, srmlab.analysis, torch
     >>> untrained = srmlab.build(srmlab.preset("srm-nano"))

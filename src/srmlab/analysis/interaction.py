@@ -1,8 +1,8 @@
 """Interaction: do two streams cover for each other?
 
-Of all pairs of streams: does ablating both cost more or less than the two alone? Joint KL − (KL_i + KL_j).
-Positive, or super-additive: each covers for the other. Negative, or sub-additive: without the one, the other
-was of less use.
+For all pairs of streams: does ablating both cost more or less than ablating each alone? Joint KL −
+(KL_i + KL_j). Positive, or super-additive: each covers for the other. Negative, or sub-additive: without one,
+the other was of less use.
 
     >>> import srmlab, srmlab.analysis, torch
     >>> model = srmlab.build(srmlab.preset("srm-nano"))

@@ -1,13 +1,13 @@
-"""Interventions: change something inside the model on purpose, and see what happens to the prediction.
+"""Interventions: change something inside the model, and see what happens to the prediction.
 
-Four kinds of change, each a list of hooks for `effect` (or for `model.hooks` and `model.run_with_hooks`;
-lists can be added):
+Four kinds, each a list of hooks for `effect` (or for `model.hooks` and `model.run_with_hooks`; lists can be
+concatenated):
 
-    replace_streams   put the mean, zero, or another token's state in place of some streams after some layers
-    cut_edges         take edges (layer, head, target, source) out of the attention pattern between streams,
+    replace_streams   mean-, zero- or resample-ablate streams after some layers
+    cut_edges         remove edges (layer, head, target, source) from the attention pattern between streams,
                       at all tokens or one, renormalised or not
-    patch_streams     put in streams from a run on another prompt or from another layer, at all or some tokens
-    hold_features     hold features of a dictionary at a value; 0 silences them
+    patch_streams     patch in streams from another prompt or another layer, at all or some tokens
+    hold_features     clamp features of a dictionary to a value; 0 ablates them
 
     >>> import srmlab, srmlab.analysis, torch
     >>> from srmlab.analysis import interventions
@@ -20,14 +20,14 @@ lists can be added):
     >>> bool(srmlab.analysis.effect(model, tokens, patch).mean_kl > 0)
     True
 
-An `Intervention` is the same as plain data: it can be checked, sent and saved, and gives its hooks.
+An `Intervention` is the same as plain data: it can be validated, sent and saved, and returns its hooks.
 
     >>> means = srmlab.analysis.state_means(model, [tokens])
     >>> silence = Intervention(ablations=(AblatedStream(stream=5, mode="mean", first=7, last=7),))
     >>> len(silence.hooks(model, means))
     1
 
-Nothing here changes the model: hooks are open for one forward pass.
+Nothing here changes the model: hooks are active for one forward pass.
 """
 
 from __future__ import annotations

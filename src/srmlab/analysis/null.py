@@ -1,7 +1,7 @@
-"""Untrained twins: the same analysis, on the same text, of the same model before it learned anything.
+"""Untrained twins: the same analysis, on the same text, of untrained models with the same config.
 
-A statistic of a trained model says nothing about learning if models with other random weights and no training
-have it too. Twins have the model's config with other seeds; their results lie in analysis/null/seed-N.
+A statistic of a trained model says nothing about learning if untrained models have it too. Twins have the
+model's config with other seeds; their results are in analysis/null/seed-N.
 
     >>> import srmlab, srmlab.analysis, torch
     >>> model = srmlab.build(srmlab.preset("srm-nano"))
@@ -10,9 +10,9 @@ have it too. Twins have the model's config with other seeds; their results lie i
     >>> learned_hubs(srmlab.analysis.routing(model, batches), others)        # it is untrained itself
     []
 
-A number is beyond its twins if it is outside the interval in which one more twin would lie in 95 % of cases
-(Student's, for so few). A hub is a stream whose outgoing frequency is beyond that of each twin's strongest
-stream: the strongest of S is high in any model.
+A number is beyond its twins if it is outside the interval in which one more twin would fall 95 % of the time
+(Student's, as there are few). A hub is a stream whose outgoing frequency is beyond that of each twin's
+strongest stream: the strongest of S is high in any model.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Pairs of prompts for patching: a clean and a corrupt one of equal length, and how far apart a metric finds
-their predictions.
+"""Prompt pairs for patching: a clean and a corrupt prompt of equal length, and metrics of how far apart their
+predictions are.
 
     >>> import torch
     >>> metric = logit_difference(right=torch.tensor([1]), wrong=torch.tensor([0]))

@@ -1,9 +1,8 @@
-"""The mean state of every stream after every layer: what mean ablation and the mean-corrected lens put in a
-stream's place.
+"""The mean state of every stream after every layer, used by mean ablation and the mean-corrected logit lens.
 
 Points are the places where a state can be read: after every layer, and after every post-step. The last one is
-what the output function reads. `PointReader` puts the states at points together as a pass goes by; `Finished`
-reads the state after every layer as if that layer were the last, which takes it through the post-steps.
+what the output function reads. `PointReader` collects the states at points during a pass; `Finished` reads
+the state after every layer as if that layer were the last, which takes it through the post-steps.
 
     >>> import srmlab, srmlab.analysis, torch
     >>> model = srmlab.build(srmlab.preset("srm-nano"))
