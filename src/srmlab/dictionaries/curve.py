@@ -1,8 +1,8 @@
-"""What a dictionary costs at every sparsity: features in use (L0) against what is explained and recovered.
+"""Sparsity curves: active features (L0) against variance explained and loss recovered.
 
-Two nulls stand beside it. `shuffled`: the loss recovered when every feature writes what another would.
-`untrained`: the variance that as many features explain of an untrained model (of its loss there is nothing to
-recover). Where a null was not measured it is NaN.
+There are two nulls. `shuffled`: the loss recovered when every feature writes another's direction.
+`untrained`: the variance that as many features explain in an untrained model (it has no loss to recover). A
+null that was not measured is NaN.
 
 >>> import srmlab, srmlab.dictionaries, torch
 >>> model = srmlab.build(srmlab.preset("srm-nano"))

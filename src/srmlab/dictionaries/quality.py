@@ -1,13 +1,13 @@
-"""How good a dictionary is: what it explains of the states, and what the model loses by it.
+"""How good a dictionary is: variance explained, and loss recovered when the model runs on reconstructions.
 
     explained    1 − |x − x̂|² / |x − mean|²: the share of a stream's variance that its dictionary explains
-    active       how many features are in use for a state
+    active       active features per state (L0)
     alive        the share of features that fire at all on this text
     recovered    (loss with the stream at its mean − loss with x̂ in place of x) / (loss with the stream at
                  its mean − loss): 1 if the model does as well on the reconstruction as on the state itself,
                  0 if the reconstruction is worth no more than the mean
 
-Replacement is at all the points the dictionary was learned from, so with `layers="every"` the model runs on
+States are replaced at all points the dictionary was trained on, so with `layers="every"` the model runs on
 reconstructions from the first layer on. Every number has a standard error over sequences, as in the analyses.
 
     >>> import srmlab, srmlab.dictionaries, torch

@@ -114,7 +114,7 @@ class Execution:
     checkpoint_every: int = count(250)
     """Steps between checkpoints; a crash loses at most this many."""
     keep_checkpoints: int = count(2)
-    """How many of the latest checkpoints to keep."""
+    """How many checkpoints to keep."""
     log_every: int = count(10)
     """Steps between log lines (if not on a terminal), and between points in TensorBoard and W&B."""
     tensorboard: bool = False

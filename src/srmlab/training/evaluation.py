@@ -1,9 +1,8 @@
-"""How good a model is on text it has not seen: loss, perplexity and bits per byte, each with its standard
-error.
+"""Evaluation on held-out text: loss, perplexity and bits per byte, each with its standard error.
 
 The tokens of a window share their context, so they are not independent samples; windows nearly are. Standard
-errors are therefore those of a mean over windows. Perplexity and bits per byte are functions of sums over
-windows, and get theirs by the delta method.
+errors are therefore over windows. Perplexity and bits per byte are functions of sums over windows, and get
+theirs by the delta method.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A run before it starts: whether it can work, and what it would cost (`srmlab train … --dry-run`).
 
-Parameters and FLOPs are formulas. Memory is the peak of a step on tensors without data (see `footprint`); of
-a model for GPUs also on one, four and eight of them. Time is bounded from below by the speed of one matrix
-product on this machine.
+Parameters and FLOPs are formulas. Memory is the peak of a step on tensors without data (see `footprint`); for
+a model meant for GPUs, also on one, four and eight of them. Time is a lower bound, from the speed of one
+matrix product on this machine.
 """
 
 from __future__ import annotations
