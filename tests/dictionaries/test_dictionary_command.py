@@ -34,7 +34,7 @@ def test_a_dictionary_from_a_run_to_its_page(trained, capsys, tmp_path):
     code, out, err = run(capsys, trained, *SHORT)
     assert code == 0
     folder = trained / "dictionaries" / "last-64-1"
-    assert "Dictionaries of 64 features, at most 1 in use (512 tokens in 32 sequences" in out
+    assert "Dictionaries of 64 features, at most 1 active (512 tokens in 32 sequences" in out
     assert f"{folder}/features.html" in out
     assert "learning: 16 of 16 steps" in err
     found = srmlab.analysis.load(folder / "quality")

@@ -114,7 +114,7 @@ class Ablation(Result):
 
     def headline(self) -> str:
         first = ", ".join(f"{self.names[g]} {self.bits[g]:.3f}" for g in self.ranking[:3])
-        return f"{first} … bits; {self.groups_for(0.5)} of {len(self.kl)} give half the impact"
+        return f"{first} … bits; {self.groups_for(0.5)} of {len(self.kl)} make up half the impact"
 
     def summary(self) -> str:
         where = self.points[0] if len(self.points) == 1 else f"{self.points[0]} … {self.points[-1]}"

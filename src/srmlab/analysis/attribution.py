@@ -73,7 +73,7 @@ class Attribution(Result):
         return "\n".join(
             [
                 f"Direct attribution to the correct token's logit ({self.evidence})",
-                f"  above the vocabulary's mean: {listed}; together {self.text('total', '+.3f')}",
+                f"  relative to the vocabulary mean: {listed}; together {self.text('total', '+.3f')}",
                 f"  {self.text('against', 'd')} of {len(self.centred)} streams lower the correct "
                 "token's logit on average",
                 f"  mean logit {self.text('logit', '+.3f')}, the sum of {parts}",

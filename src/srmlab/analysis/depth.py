@@ -69,7 +69,7 @@ class Depth(Result):
         at = {int(d): v for d, v in zip(self.depths, self.loss, strict=True)}
         return (
             f"loss {at[self.trained]:.3f} at {self.trained} {self.unit}, "
-            f"least {self.loss.min():.3f} at {self.best}; "
+            f"lowest {self.loss.min():.3f} at {self.best}; "
             f"predictions settle at {self.mean_settling:.1f}"
         )
 
@@ -83,7 +83,7 @@ class Depth(Result):
             mark = " (trained)" if d == self.trained else ""
             lines.append(f"  {d:>3} {self.unit}: {loss} nats; agrees {same}, settles {here}{mark}")
         lines.append(
-            f"  the least loss is at {self.text('best', 'd')} {self.unit}; "
+            f"  the loss is lowest at {self.text('best', 'd')} {self.unit}; "
             f"predictions settle at {self.text('mean_settling', '.2f')} on average"
         )
         return "\n".join(lines)

@@ -125,7 +125,7 @@ class Edges(Result):
     def headline(self) -> str:
         return (
             f"{self.smallest:.0f} of {self.weight.size:,} edges keep the loss within {self.margin:g} nats: "
-            f"{self.cost:+.3f} on other text, as many at random {self.cost_random:+.3f}"
+            f"{self.cost:+.3f} on other text, as many random edges {self.cost_random:+.3f}"
         )
 
     def summary(self) -> str:

@@ -59,9 +59,9 @@ class FixedPoints(Result):
 
     def headline(self) -> str:
         return (
-            f"{self.stays_to_the_end:.1%} of solved boards stay so for twice as many segments; of the others "
-            f"{float(self.stuck):.0%} are stuck, {float(self.cycling):.0%} cycle, {float(self.escaping):.0%} "
-            f"escape; the state still changes by {self.change_at_last:.2g}"
+            f"{self.stays_to_the_end:.1%} of solved boards stay solved for twice as many segments; of the "
+            f"others {float(self.stuck):.0%} are stuck, {float(self.cycling):.0%} cycle, "
+            f"{float(self.escaping):.0%} escape; the state still changes by {self.change_at_last:.2g}"
         )
 
     def summary(self) -> str:

@@ -62,9 +62,9 @@ class Induction(Result):
 
     def summary(self) -> str:
         lines = [
-            f"Induction on {self.length} random tokens read twice ({self.evidence.sequences} sequences)",
+            f"Induction on {self.length} random tokens, repeated once ({self.evidence.sequences} sequences)",
             f"  a token's loss is {self.text('gain', '+.3f')} nats lower in the second copy",
-            f"  a head that reads all earlier tokens alike would score {self.uniform:.3f}",
+            f"  a head with uniform attention would score {self.uniform:.3f}",
         ]
         lines += [
             f"  {self.text('score', '.3f', at)}  {self.calls[at[0]]}, head {at[1]}" for at in self.ranking[:5]

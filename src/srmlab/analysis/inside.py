@@ -71,7 +71,7 @@ class Inside:
 
 
 def inside(model: LanguageModel, batches: Sequence[Batch], twins: int) -> Inside:
-    """The numbers of a model beside those of this many untrained twins."""
+    """The numbers of a model, next to those of this many untrained twins."""
     own = numbers(model, batches)
     others = [numbers(twin, batches) for _, twin in twins_of(model, twins)]
 

@@ -70,7 +70,7 @@ class Interaction(Result):
         ]
         for a, b in self.pairs[:6]:
             joint, more = self._bits("joint", a, b, ".3f"), self._bits("interaction", a, b, "+.4f")
-            lines.append(f"  S{a} and S{b}: joint {joint}, beyond the sum of both {more} bits")
+            lines.append(f"  S{a} and S{b}: joint {joint}, minus the sum of both {more} bits")
         return "\n".join(lines)
 
     def _bits(self, name: str, a: int, b: int, form: str) -> str:

@@ -120,7 +120,7 @@ def patch_streams(
     tokens: Iterable[int] | None = None,
     from_tokens: Iterable[int] | None = None,
 ) -> list[Hook]:
-    """Hooks that put in, after `layer`, the streams that a run on `source` [B, T] has after `from_layer` (the
+    """Hooks that patch in, after `layer`, the streams of a run on `source` [B, T] after `from_layer` (the
     same by default). At all tokens, of prompts of one length; or at `tokens`, from those of the source at
     `from_tokens` (the same by default), of prompts of any length."""
     chosen = _checked_streams(model, streams)

@@ -97,7 +97,7 @@ class LogitLens(Result):
             if self.largest_fall[m] < 0:
                 t = int(np.diff(self.stream_mean[m]).argmin())
                 fall = self.text("largest_fall", ".2f", (m,))
-                lines.append(f"    the largest fall, {fall} nats: {self.points[t]} → {self.points[t + 1]}")
+                lines.append(f"    the largest drop, {fall} nats: {self.points[t]} → {self.points[t + 1]}")
         return "\n".join(lines)
 
 
@@ -251,7 +251,7 @@ def logit_lens(
     seed: int = 0,
     through_post: bool = False,
 ) -> LogitLens:
-    """What each stream alone says about the next token. `means` saves the pass that measures them.
+    """What each stream alone predicts about the next token. `means` saves the pass that measures them.
 
     `through_post` takes every layer's state through the post-steps before it is decoded.
     """

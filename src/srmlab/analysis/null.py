@@ -78,7 +78,7 @@ class Beside:
         return low if low == high else f"{low} to {high}"
 
     def __str__(self) -> str:
-        beyond = ", beyond them" * self.beyond
+        beyond = ", beyond the twins" * self.beyond
         return f"{self.name} {self.value:{self.form}}; untrained twins {self.span}{beyond}"
 
 
@@ -112,7 +112,7 @@ def learned_hubs(result: Routing, others: Sequence[Result]) -> list[int]:
 
 def summary(result: Result, others: Sequence[Result]) -> str:
     """What stands under a result's own summary."""
-    lines = [f"  beside {len(others)} untrained twins:"] + [f"    {line}" for line in beside(result, others)]
+    lines = [f"  next to {len(others)} untrained twins:"] + [f"    {line}" for line in beside(result, others)]
     if isinstance(result, Routing):
         hubs = ", ".join(f"S{s}" for s in learned_hubs(result, others)) or "none"
         lines.append(f"    hubs beyond the twins' strongest stream: {hubs}")

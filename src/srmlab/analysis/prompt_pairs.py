@@ -69,7 +69,7 @@ class Patched:
         for at in self.ranking[:8]:
             null = self.text("null", form, at) if known else ""
             lines.append(f"  {self.text('share', form, at)}  {name(at)}{beside}{null}")
-        return lines if known else [*lines, "  no null: that takes a second pair, whose state is patched in"]
+        return lines if known else [*lines, "  no null: it needs a second pair, whose state is patched in"]
 
 
 # --- metrics ------------------------------------------------------------------------------------------------

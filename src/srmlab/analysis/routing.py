@@ -61,7 +61,7 @@ class Routing(Result):
 
     @property
     def uniform(self) -> float:
-        """The weight of every edge if a stream read all streams alike: 1/S."""
+        """The weight of every edge if a stream read all streams equally: 1/S."""
         return 1 / self.streams
 
     @derived("", "share of all edges and tokens")

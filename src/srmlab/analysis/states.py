@@ -153,11 +153,9 @@ class StateMeans(Result):
 
     def summary(self) -> str:
         full = self.mean.shape[-1] ** 0.5
-        lines = [
-            f"Mean states ({self.evidence}); a length of √D = {full:.1f} would mean that all tokens agree"
-        ]
+        lines = [f"Mean states ({self.evidence}); a norm of √D = {full:.1f} would mean that all tokens agree"]
         lines += [
-            f"  {point}: mean length {self.text('mean_length', '.2f', (p,))}, "
+            f"  {point}: mean norm {self.text('mean_length', '.2f', (p,))}, "
             f"by stream {' '.join(f'{v:.1f}' for v in self.length[p])}"
             for p, point in enumerate(self.points)
         ]

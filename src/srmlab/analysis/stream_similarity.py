@@ -59,7 +59,7 @@ class StreamSimilarity(Result):
 
     def headline(self) -> str:
         return (
-            f"cosine between streams {self.by_depth[0]:+.2f} at first, {self.last:+.2f} at last; "
+            f"cosine between streams {self.by_depth[0]:+.2f} at first, {self.last:+.2f} at the end; "
             f"the two most alike {self.most_alike[-1]:+.2f}"
         )
 

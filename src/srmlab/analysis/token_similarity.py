@@ -47,7 +47,7 @@ class TokenSimilarity(Result):
         return float(self.by_depth[-1])
 
     def headline(self) -> str:
-        return f"cosine between tokens {self.by_depth[0]:.2f} at first, {self.last:.2f} at last"
+        return f"cosine between tokens {self.by_depth[0]:.2f} at first, {self.last:.2f} at the end"
 
     def summary(self) -> str:
         lines = [f"Similarity of tokens: cosine between states of different tokens ({self.evidence})"]

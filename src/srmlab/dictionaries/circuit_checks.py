@@ -107,11 +107,11 @@ class CircuitCheck:
         spread = draws.std(ddof=1) if len(draws) > 1 else np.nan
         return "\n".join(
             [
-                f"  cut one by one, {len(self.actual)} features: predicted and real change correlate with "
+                f"  {len(self.actual)} features ablated singly: predicted and actual change correlate at "
                 f"{self.correlation:.2f} (95 %: {low:.2f} to {high:.2f})",
                 f"  they change the target by {np.abs(self.actual).mean():.4f} on average, "
-                f"{len(self.random_actual)} features at random by {np.abs(self.random_actual).mean():.4f}",
-                f"  all features of the graph cut: {self.whole:+.3f}; as many at random: "
+                f"{len(self.random_actual)} random features by {np.abs(self.random_actual).mean():.4f}",
+                f"  all features of the graph ablated: {self.whole:+.3f}; as many random ones: "
                 f"{draws.mean():+.3f} ± {spread:.3f} ({len(draws)} draws)",
             ]
         )

@@ -128,12 +128,12 @@ class Quality(AllReplaced, Result):
     def headline(self) -> str:
         explained, recovered = self.text("mean_explained", ".1%"), self.text("all_recovered", ".1%")
         found = f"{explained} of variance explained, {recovered} of the loss recovered"
-        return f"{self.features} features a stream, {self.in_use} in use: {found}"
+        return f"{self.features} features per stream, {self.in_use} active: {found}"
 
     def summary(self) -> str:
         most = f"at most {self.k}" if self.activation == "topk" else self.in_use
         lines = [
-            f"Dictionaries of {self.features} features, {most} in use ({self.evidence})",
+            f"Dictionaries of {self.features} features, {most} active ({self.evidence})",
             f"  {self.text('mean_explained', '.1%')} of variance explained; with all streams replaced "
             f"the loss is {self.text('all_spliced')} instead of {self.text('loss')} nats, "
             f"{self.text('all_recovered', '.1%')} recovered",
@@ -141,7 +141,7 @@ class Quality(AllReplaced, Result):
         for s in range(len(self.recovered)):
             active, alive = self.text("stream_active", ".1f", (s,)), self.text("alive", ".0%", (s,))
             lines.append(
-                f"  S{s}: {self.text('stream_explained', '.1%', (s,))} of variance, {active} in use, "
+                f"  S{s}: {self.text('stream_explained', '.1%', (s,))} of variance, {active} active, "
                 f"{alive} alive, {self.text('recovered', '.1%', (s,))} recovered"
             )
         return "\n".join(lines)

@@ -81,7 +81,7 @@ class TranscoderQuality(AllReplaced, Result):
         return f"{explained} of variance explained, {recovered} of the loss recovered with all replaced"
 
     def summary(self) -> str:
-        kinds = [f"{self.features} features", f"{self.text('mean_active', '.1f')} in use ({self.activation})"]
+        kinds = [f"{self.features} features", f"{self.text('mean_active', '.1f')} active ({self.activation})"]
         kinds += ["skip connection"] if self.skip else []
         kinds += [f"writing {self.reach} levels ahead"] if self.reach > 1 else []
         lines = [

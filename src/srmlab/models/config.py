@@ -31,7 +31,7 @@ SUDOKU_NANO: dict[str, Any] = SUDOKU | {"learned_positions": True}  # of those f
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes that tables and other people's tools ask for, in their words."""
+    """The sizes that tables and other tools ask for, under their names."""
 
     width: int
     heads: int

@@ -56,7 +56,7 @@ class Connection(nn.Module):
         raise NotImplementedError
 
     def initialize(self) -> None:
-        """Fill weights that are not in a `StreamLinear`, which is filled anyway."""
+        """Initialise weights that are not in a `StreamLinear`, which initialises itself."""
 
     def multiply_adds(self) -> int:
         """The arithmetic of one token."""
@@ -88,7 +88,7 @@ Kind = TypeVar("Kind", bound=type[Connection])
 
 
 def connection(name: str) -> Callable[[Kind], Kind]:
-    """Enter a class as a value of `SRMConfig.connection`."""
+    """Register a class as a value of `SRMConfig.connection`."""
 
     def enter(kind: Kind) -> Kind:
         CONNECTIONS[name] = kind
@@ -137,7 +137,7 @@ class StreamAttention(Connection):
 
 @connection("gate")
 class GateOnly(Connection):
-    """Attention decides how much of each stream to take; the streams' states are taken as they are."""
+    """Attention decides how much of each stream to take; states are passed on untranslated."""
 
     formula = "pattern(z) · z"
     has_pattern = True
@@ -226,7 +226,7 @@ class Mixing(Connection):
 
 @connection("addition")
 class Addition(Connection):
-    """HRM's connection for any number of streams: each is given the sum of the others, untranslated.
+    """HRM's connection for any number of streams: each receives the sum of the others, untranslated.
 
     Divided by sqrt(S − 1), the sum has the size of one state, and with two streams it is HRM's own.
     """
@@ -240,7 +240,7 @@ class Addition(Connection):
 
 @connection("none")
 class NoConnection(Connection):
-    """Streams that never meet before the output function."""
+    """Streams that do not interact before the output function."""
 
     formula = "0"
 

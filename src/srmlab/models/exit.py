@@ -57,7 +57,7 @@ class Exit:
 
     @property
     def mean_levels(self) -> float:
-        """Levels computed per token; NaN before the first."""
+        """Mean number of levels computed per token; NaN before the first."""
         return self.levels / self.tokens if self.tokens else math.nan
 
     def settled(self, before: Tensor, after: Tensor, together: bool) -> Tensor:

@@ -99,7 +99,7 @@ class Pass:
 
     @property
     def silent(self) -> bool:
-        """Whether nobody listens at any site."""
+        """Whether there are no hooks at any site."""
         return self.tap is SILENT
 
     def past(self) -> Past | None:

@@ -39,7 +39,7 @@ _torchs_own = False
 
 @contextmanager
 def torchs_own() -> Iterator[None]:
-    """While open nothing is computed by hand, as on a GPU."""
+    """While open these kernels are not used, as on a GPU."""
     global _torchs_own
     before, _torchs_own = _torchs_own, True
     try:

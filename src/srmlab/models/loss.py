@@ -117,7 +117,7 @@ def shared_cross_entropy(
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """The same from logits [B, T, V] that are there anyway."""
+    """The same from given logits [B, T, V]."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     total = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=IGNORE, reduction="sum")
     return total / (targets != IGNORE).sum().clamp(min=1)

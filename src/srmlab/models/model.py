@@ -51,7 +51,7 @@ class Recording:
 
 class LanguageModel(Described[Config], Generic[Config]):
     def ready(self) -> None:
-        """The last line of every `__init__`: finds the sites, then fills the weights."""
+        """The last line of every `__init__`: finds the sites, then initialises the weights."""
         self.puzzle = None
         if not self.config.causal:
             assert self.initial_state.ndim == 2  # [S, D], or a refusal
@@ -75,7 +75,7 @@ class LanguageModel(Described[Config], Generic[Config]):
 
     @property
     def attention_calls(self) -> int:
-        """How often a forward pass attends over tokens: the slots of a decoding cache."""
+        """Attention calls over tokens in a forward pass: the number of slots of a KV cache."""
         return self.recording.attention_calls
 
     def output_embedding(
@@ -249,7 +249,7 @@ class LanguageModel(Described[Config], Generic[Config]):
         return DecodingCache(context if capacity is None else capacity, reuse)
 
     def compile(self, **options: Any) -> None:
-        """Compile the units, each once for all its calls: far quicker than one graph of everything."""
+        """Compile the units, each once for all its calls: much faster than one graph of everything."""
         import torch._dynamo  # here: it takes as long as all of torch
 
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, RECOMPILE_LIMIT)
@@ -259,7 +259,7 @@ class LanguageModel(Described[Config], Generic[Config]):
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """eval() and no gradient, and afterwards as it was."""
+        """eval() and no gradient while open; restores the mode afterwards."""
         was = self.training
         self.eval()
         try:

@@ -32,7 +32,7 @@ FAMILIES: dict[str, Preset] = {}  # presets that take arguments, such as a sweep
 
 
 def register(kind: Architecture) -> Architecture:
-    """Enter an architecture, under its config's `architecture`, with its presets."""
+    """Register an architecture, under its config's `architecture`, with its presets."""
     name = config_of(kind).architecture
     given = ((PRESETS, kind.presets), (SWEEP_PRESETS, kind.sweep_presets), (FAMILIES, kind.preset_families))
     for known, presets in given:
@@ -57,7 +57,7 @@ def config_of(kind: type[LanguageModel]) -> type[ModelConfig]:
 def build(
     config: ModelConfig, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
 ) -> LanguageModel:
-    """The model of a config, with weights that are a function of the config alone.
+    """Build the model of a config; its weights are a function of the config alone.
 
     `device="meta"` builds the shape without memory. Weights are drawn on the CPU, so that they are the
     same everywhere.

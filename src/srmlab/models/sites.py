@@ -74,7 +74,7 @@ class HookPoint:
 
 
 class Site(nn.Module):
-    """One named place. An identity; watching it means hooking it."""
+    """One named hook point: an identity module to hook."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ SILENT = Tap()
 
 
 class Recorder(Tap):
-    """Writes down the names that a pass hands over, in their order, and computes everything optional."""
+    """Records the names of a pass, in order, and computes everything optional."""
 
     def __init__(self, names: dict[str, None], prefix: str = "") -> None:
         self.names, self.prefix = names, prefix
@@ -149,7 +149,7 @@ class Recorder(Tap):
 
 
 class LiveTap(Tap):
-    """A tap with somebody listening at some of its sites."""
+    """A tap with hooks at some of its sites."""
 
     def __init__(
         self, sites: Mapping[str, Site], prefix: str = "", passed: list[Tensor] | None = None
@@ -208,7 +208,7 @@ uncompiled.__dict__.update(
 
 
 class Instrumented(nn.Module):
-    """A model with sites: TransformerLens' verbs on a recurrent computation."""
+    """A model with sites: TransformerLens' methods on a recurrent computation."""
 
     def add_site(self, name: str) -> None:
         """Put a site at a dotted name, making the modules on the way as needed."""
@@ -236,7 +236,7 @@ class Instrumented(nn.Module):
         return list(self.sites)
 
     def tap(self) -> Tap:
-        """The tap for one forward pass: live if anybody listens anywhere."""
+        """The tap for one forward pass: live if there is any hook."""
         return LiveTap(self.sites) if self.listening else SILENT
 
     @property
@@ -286,7 +286,7 @@ class Instrumented(nn.Module):
             self.added_hooks.append(self.sites[name].register_forward_hook(hook))
 
     def reset_hooks(self) -> None:
-        """Take away what `add_hook` has added."""
+        """Remove the hooks that `add_hook` has added."""
         while self.added_hooks:
             self.added_hooks.pop().remove()
 

@@ -30,7 +30,7 @@ from srmlab.models.sites import Instrumented
 
 
 class TextTokenizer(Protocol):
-    """What is asked of a tokenizer here; `srmlab.data.Tokenizer` is one."""
+    """What a tokenizer must provide; `srmlab.data.Tokenizer` is one."""
 
     @property
     def end_of_text(self) -> int: ...
@@ -80,7 +80,7 @@ class WithText(Instrumented):
     def to_str_tokens(
         self, given: str | Tensor | Sequence[str] | Sequence[int], prepend_bos: bool = False
     ) -> list[str] | list[list[str]]:
-        """One string a token, of a text or of ids [T]; of several texts, or ids [B, T], a list for each."""
+        """One string per token, of a text or of ids [T]; of several texts, or ids [B, T], a list for each."""
         if is_texts(given):
             return [self.to_str_tokens(text, prepend_bos) for text in given]  # pyright: ignore[reportReturnType]
         if isinstance(given, str):

@@ -21,7 +21,7 @@ ReturnType = Literal["logits", "loss", "both"]
 
 @dataclass(frozen=True)
 class TransformerLensConfig:
-    """Sizes in TransformerLens' words."""
+    """Sizes under TransformerLens' names."""
 
     n_layers: int
     d_model: int  # of all streams together
