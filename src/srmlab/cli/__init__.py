@@ -28,7 +28,7 @@ COMMANDS = {  # name → one line for `srmlab --help`; the module is srmlab.cli.
     "info": "describe a model or run: computation, parameters, sites",
     "prepare": "tokenize a corpus by name, or your own files; generate puzzles",
     "train": "train a model on prepared tokens or puzzles",
-    "resume": "continue a stopped run, bitwise identical to an unbroken one",
+    "resume": "continue a stopped run, bitwise as if uninterrupted",
     "evaluate": "loss, perplexity and bits per byte on held-out text",
     "compare": "compare runs of any architecture on the same tokens",
     "solve": "accuracy on tasks and puzzles, by difficulty and depth",

@@ -64,7 +64,7 @@ class Command:
     resume: bool = False
     """Continue if --out is already a run; for jobs restarted by torchrun or a batch system."""
     dry_run: bool = False
-    """Print parameters, tokens, FLOP, memory and time without training."""
+    """Print parameters, tokens, FLOP, memory and time, and write nothing."""
     json: bool = False
     """With --dry-run: print JSON, for scripts."""
     model: ModelConfig = field(default_factory=lambda: srmlab.preset("srm-med"))

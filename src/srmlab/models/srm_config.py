@@ -44,7 +44,7 @@ class SRMConfig(ModelConfig):
 
     # the step functions
     token_heads: int = 8  # attention heads of a step function
-    head_dim: int = 64  # of both token-wise and stream-wise heads
+    head_dim: int = 64  # size of token-wise and stream-wise heads
     mlp_dim: int = 3072
     rope_theta: float = 10_000.0
     norm_eps: float = 1e-5
