@@ -67,7 +67,7 @@ def test_texts_of_unequal_length_become_one_batch_with_its_mask():
         assert alone.attention_mask.all()
         assert tokens[row, mask[row] == 1].tolist() == alone.tokens[0].tolist() == tokenizer.encode(text)
         torch.testing.assert_close(logits[row, -1], model(alone.tokens)[0, -1], rtol=0, atol=1e-4)
-    with pytest.raises(UserError, match="there is an empty text"):
+    with pytest.raises(UserError, match="a text is empty"):
         tokenizer(["a", ""])
 
 

@@ -152,8 +152,8 @@ def test_a_checkpoint_is_analysed_beside_itself_and_left_untouched(trained):
         ({"path": Path("nowhere")}, "nowhere does not exist"),
         ({"batch_size": 0}, "--batch-size 0: must be at least 1"),
         ({"formats": ("jpgg",)}, "--formats jpgg: must be one of png, svg, pdf"),
-        ({"max_depth": 2}, "max_depth = 2: at least the trained depth, 3"),
-        ({"max_depth": 0}, "max_depth = 0: at least the trained depth, 3"),
+        ({"max_depth": 2}, "max_depth = 2: must be at least the trained depth, 3"),
+        ({"max_depth": 0}, "max_depth = 0: must be at least the trained depth, 3"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(trained, tmp_path, options, message):

@@ -144,7 +144,7 @@ def test_layers_are_a_word_or_any_list_of_numbers(model, batches):
 
 
 def test_an_edge_that_is_not_there_is_refused(model, batches):
-    with pytest.raises(UserError, match=r"layers\.3\.connection\.pattern: head 9, give one of 0 to 1"):
+    with pytest.raises(UserError, match=r"layers\.3\.connection\.pattern: head 9, must be 0 to 1"):
         srmlab.analysis.effect(model, batches[0], srmlab.analysis.cut_edges(model, [(3, 9, 0, 2)]))
     unconnected = build(connection="none")
     with pytest.raises(UserError, match="cut_edges is defined on a connection with a pattern"):
@@ -156,7 +156,7 @@ def test_a_result_without_a_figure_says_so(model, batches):
         srmlab.analysis.effect(model, batches[0], []),
         srmlab.analysis.state_means(model, batches),
     ):
-        with pytest.raises(UserError, match="there is no figure of"):
+        with pytest.raises(UserError, match="there is no figure for"):
             result.figure()
 
 

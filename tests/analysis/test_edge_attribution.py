@@ -127,7 +127,7 @@ def test_an_edge_says_what_cutting_it_does_on_the_shipped_model():
 def test_it_is_refused_where_it_is_not_defined():
     with pytest.raises(UserError, match="pattern"):
         edge_attribution(build(connection="mixing"), TOKENS, 0)
-    with pytest.raises(UserError, match=r"token 6: give one of 0 to 5"):
+    with pytest.raises(UserError, match=r"token 6: must be 0 to 5"):
         edge_attribution(build(), TOKENS, 6)
     gpt2 = srmlab.build(srmlab.preset("gpt2", vocab_size=24, dim=16, blocks=1, heads=2, mlp_dim=16))
     with pytest.raises(UserError, match="edge_attribution"):

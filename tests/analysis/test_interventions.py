@@ -144,9 +144,9 @@ def test_what_cannot_be_changed_is_refused_in_one_line(model, tokens, batches):
     patch = srmlab.analysis.patch_streams(model, batches[0][:, :8], [0], layer=1)
     with pytest.raises(UserError, match="the same shape"):
         srmlab.analysis.effect(model, tokens, patch)
-    with pytest.raises(UserError, match="from_tokens goes with tokens"):
+    with pytest.raises(UserError, match="from_tokens needs tokens"):
         srmlab.analysis.patch_streams(model, tokens, [0], layer=1, from_tokens=[1])
-    with pytest.raises(UserError, match="2 tokens of the source for 1 of the prompt"):
+    with pytest.raises(UserError, match="2 source tokens for 1 prompt tokens"):
         srmlab.analysis.patch_streams(model, tokens, [0], layer=1, tokens=[1], from_tokens=[1, 2])
     with pytest.raises(UserError, match="token 99 of the source"):
         srmlab.analysis.patch_streams(model, tokens, [0], layer=1, tokens=[99])

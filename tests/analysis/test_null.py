@@ -33,7 +33,9 @@ def test_a_number_is_beyond_its_twins_outside_the_interval_of_one_more():
     assert str(Beside("in use", "share of tokens", 0.576, values)) == (
         "in use 57.6%; untrained twins 41.0% to 60.0%"
     )
-    assert str(Beside("x", "bits", 9.0, (1.0, 1.1, 1.2))).endswith("untrained twins 1 to 1.2, beyond them")
+    assert str(Beside("x", "bits", 9.0, (1.0, 1.1, 1.2))).endswith(
+        "untrained twins 1 to 1.2, beyond the twins"
+    )
     assert not Beside("x", "bits", 9.0, (1.0,)).beyond  # one twin says nothing of the others
 
 
@@ -89,7 +91,7 @@ def test_twins_are_measured_kept_and_told(tmp_path):
     options = {"path": run, "tokens": 256, "only": ("routing",), "batch_size": 4, "formats": ("png",)}
     answer = Command(**options, null=2).analyze(show=False)
     assert "untrained twins" in answer["results"]["routing"]["twins"][0]
-    assert "beside 2 untrained twins" in (run / "analysis" / "summary.txt").read_text()
+    assert "next to 2 untrained twins" in (run / "analysis" / "summary.txt").read_text()
     for seed in (1, 2):
         twin = load(run / "analysis" / "null" / f"seed-{seed}" / "routing")
         assert twin.evidence == load(run / "analysis" / "routing").evidence

@@ -232,7 +232,7 @@ def test_analyze_measures_cells_on_the_test_boards_and_on_twins(run, capsys):
         (["{run}", "--text", "a.txt"], "--text is for text"),
         (["{run}", "--only", "dynamics"], "measured on text"),
         (["{run}", "--segments", "0"], "1 or more"),
-        (["--pretrained", "--segments", "2"], "--segments is for a puzzle model"),
+        (["--pretrained", "--segments", "2"], "--segments is for puzzle models"),
         (["--pretrained", "--only", "cells"], "reads puzzles"),
     ],
 )

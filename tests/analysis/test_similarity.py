@@ -68,7 +68,7 @@ def test_a_model_that_sees_no_token_has_collapsed(model, batches):
         model.embedding.weight.copy_(model.embedding.weight[:1].expand_as(model.embedding.weight))
     found = token_similarity(model, [batches[0][:, :1].expand(3, 16)])
     assert found.last == pytest.approx(1.0, abs=1e-4)
-    assert found.headline().endswith("1.00 at last")
+    assert found.headline().endswith("1.00 at the end")
 
 
 def test_one_token_has_no_other(model, batches):

@@ -117,8 +117,8 @@ def test_the_loss_is_that_of_evaluate(runs, capsys):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda runs: runs[:1], "give two runs or more"),
-        (lambda runs: (runs[0], runs[0]), "a run is named twice"),
+        (lambda runs: runs[:1], "give at least two runs"),
+        (lambda runs: (runs[0], runs[0]), "a run is given twice"),
         (lambda runs: (*runs, "--context", "14"), "has a context of"),
         (lambda runs: (runs[0], "nowhere"), "nowhere"),
         (lambda runs: (runs[0], "--pretrained"), "different tokenizers"),

@@ -45,5 +45,5 @@ def test_a_short_demo_ends_with_a_report_and_a_second_one_keeps_what_is_there(tm
     weights = sorted((out / "run" / "checkpoints").rglob("model*.safetensors"))
     before = [path.read_bytes() for path in weights]
     Command(out=out, steps=2, tokens=512).run()
-    assert "done before, kept" in capsys.readouterr().out
+    assert "already done" in capsys.readouterr().out
     assert [path.read_bytes() for path in weights] == before

@@ -62,7 +62,7 @@ def test_the_hugging_face_folder_opens_with_the_auto_classes(capsys, model, fold
     out = tmp_path / "hf"
     code, said, err = run(capsys, folder, "--to", "hf", "--out", out)
     assert (code, err) == (0, "")
-    assert said == f"{out}: open it with AutoModelForCausalLM.from_pretrained, trust_remote_code=True\n"
+    assert said == f"{out}: load it with AutoModelForCausalLM.from_pretrained, trust_remote_code=True\n"
     theirs, tokenizer = AutoModelForCausalLM.from_pretrained(out), AutoTokenizer.from_pretrained(out)
     assert same_weights(model, theirs.model)
     prompt = tokenizer("né", return_tensors="pt")
@@ -78,7 +78,7 @@ def test_a_hugging_face_folder_becomes_a_plain_one_again(capsys, folder, tmp_pat
     assert run(capsys, folder, "--out", tmp_path / "hf")[0] == 0
     code, said, _ = run(capsys, tmp_path / "hf", "--to", "safetensors", "--out", tmp_path / "back")
     assert code == 0
-    assert said == f'{tmp_path / "back"}: open it with srmlab.load("{tmp_path / "back"}")\n'
+    assert said == f'{tmp_path / "back"}: load it with srmlab.load("{tmp_path / "back"}")\n'
     assert same_weights(srmlab.load(folder), srmlab.load(tmp_path / "back"))
     tokenizer = load_tokenizer(tmp_path / "back")
     assert tokenizer is not None

@@ -53,7 +53,7 @@ def test_the_help_of_every_command_shows_an_example(capsys, name):
     ("arguments", "message"),
     [
         (["inof"], "srmlab inof: no such command; did you mean 'info'?"),
-        (["xyzzy"], "srmlab xyzzy: no such command; `srmlab --help` lists them"),
+        (["xyzzy"], "srmlab xyzzy: no such command; `srmlab --help` lists the commands"),
         (["info", "srm-bse"], "srmlab info: no preset is called 'srm-bse'; did you mean 'srm-base'?"),
         (["info", "?"], "srmlab info: no preset is called '?'; `srmlab presets` lists them"),
         (["info"], "srmlab info: NAME missing; `srmlab info --help` shows the options"),

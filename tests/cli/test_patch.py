@@ -86,7 +86,7 @@ def test_paths_are_patched_with_their_own_figure(capsys, folder, pairs, tmp_path
         (("--clean", "ab", "--corrupt", "abc"), "'ab' has 2 tokens and 'abc' 3"),
         (("--clean", "ab", "--corrupt", "ab"), "begin with the same token; give --answer and --other"),
         (("--pairs", "none.jsonl"), "cannot read none.jsonl"),
-        (("--pairs", "none.jsonl", "--clean", "a"), "--pairs and --clean are alternatives"),
+        (("--pairs", "none.jsonl", "--clean", "a"), "--pairs and --clean cannot be combined"),
         (("--clean", "ab", "--corrupt", "ac", "--answer", ""), "an empty answer"),
     ],
 )

@@ -176,7 +176,7 @@ def test_text_shorter_than_one_window_is_refused_with_the_fix(length):
         lambda: evaluation_batches(counting(length), 9, 1),
     ):
         with pytest.raises(
-            DataError, match=rf"^{length} tokens are less than one window of 10: shorten the context"
+            DataError, match=rf"^{length} tokens are fewer than one window of 10: shorten the context"
         ):
             attempt()
     assert Batches(counting(10), 9, 1).batch(0).tokens.shape == (1, 9)
@@ -193,5 +193,5 @@ def test_impossible_divisions_are_refused_with_the_fix():
         Batches(counting(1000), context=9, batch_size=0)
     with pytest.raises(DataError, match="context is 0"):
         Batches(counting(1000), context=0, batch_size=1)
-    with pytest.raises(DataError, match="less than one window: give 9"):
+    with pytest.raises(DataError, match="fewer than one window: give 9"):
         evaluation_batches(counting(1000), 9, 1, limit_tokens=8)

@@ -221,7 +221,7 @@ def test_an_unknown_dataset_and_one_without_texts_are_refused(monkeypatch):
     FakeHub(monkeypatch, rows=[{"image": 1}])
     with pytest.raises(DataError, match="no column `text`"):
         texts("hf:owner/name")
-    with pytest.raises(DataError, match="names no dataset"):
+    with pytest.raises(DataError, match="does not name a dataset"):
         open_source("hf:")
 
 

@@ -69,5 +69,5 @@ def test_unseen_tokens_cost_much_but_not_infinitely():
 
 
 def test_without_a_pair_there_is_nothing_to_predict():
-    with pytest.raises(DataError, match="1 validation tokens hold no pair"):
+    with pytest.raises(DataError, match="1 validation tokens contain no bigram"):
         reference_losses(stream([1, 2, 3]), stream([1]))

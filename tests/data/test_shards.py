@@ -266,7 +266,7 @@ def test_a_foreign_folder_in_the_way_is_left_alone(tmp_path):
 
 @pytest.mark.parametrize("texts", [[], ["", " \n"]])
 def test_an_empty_corpus_is_refused_and_nothing_is_touched(tmp_path, texts):
-    with pytest.raises(DataError, match="holds no text"):
+    with pytest.raises(DataError, match="contains no text"):
         prepare(config(tmp_path / "data"), source=Texts(texts))
     assert list(tmp_path.iterdir()) == []
 

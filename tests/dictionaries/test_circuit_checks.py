@@ -84,7 +84,7 @@ def test_predictions_hold_and_the_graphs_features_matter_more_than_others(small,
     assert set(found.actual) <= set(found.each.values())
     assert len(found.random_whole) == 5
     assert abs(found.whole) > np.abs(found.random_whole).mean()
-    assert "at random" in found.summary()
+    assert "random ones" in found.summary()
 
 
 def test_a_features_own_graph_is_checked_too(small, transcoders, graph):
@@ -140,7 +140,7 @@ def test_the_command_writes_a_graph(run, capsys, tmp_path):
     assert code == 0
     assert '"prompt": "stream"' in view.read_text()
     assert "__GRAPH__" not in view.read_text()
-    assert "predicted and real change correlate" in out
+    assert "predicted and actual change correlate" in out
     written = json.loads((tmp_path / "g.json").read_text())
     assert written["metadata"]["prompt"] == "stream"
     feature = next(node for node in written["nodes"] if node["feature_type"] == "cross layer transcoder")

@@ -34,7 +34,7 @@ def test_a_dictionary_from_a_run_to_its_page(trained, capsys, tmp_path):
     code, out, err = run(capsys, trained, *SHORT)
     assert code == 0
     folder = trained / "dictionaries" / "last-64-1"
-    assert "Dictionaries of 64 features, at most 1 in use (512 tokens in 32 sequences" in out
+    assert "Dictionaries of 64 features, at most 1 active (512 tokens in 32 sequences" in out
     assert f"{folder}/features.html" in out
     assert "learning: 16 of 16 steps" in err
     found = srmlab.analysis.load(folder / "quality")
@@ -86,7 +86,7 @@ def test_a_dictionary_follows_how_its_run_was_trained(capsys, tmp_path):
         (("--lr", "-1"), "lr = -1.0: must be positive"),
         (("--features", "0"), "features = 0: give 1 or more"),
         (("--tokens", "10"), "--tokens 10: a single batch has 128"),
-        (("--eval-tokens", "3"), "3 tokens are less than one window"),
+        (("--eval-tokens", "3"), "3 tokens are fewer than one window"),
         (("--data", "nowhere"), "nowhere"),
     ],
 )

@@ -79,9 +79,9 @@ def test_generation_goes_on_under_a_held_feature_as_a_full_pass_does(small):
 @pytest.mark.parametrize(
     ("held", "words"),
     [
-        ((9, 0, 0.0), "hold stream 9: give one of 0 to"),
-        ((0, -1, 0.0), "hold feature -1: give one of 0 to"),
-        ((0, 1.5, 0.0), "hold feature 1.5: give one of 0 to"),
+        ((9, 0, 0.0), "hold stream 9: must be 0 to"),
+        ((0, -1, 0.0), "hold feature -1: must be 0 to"),
+        ((0, 1.5, 0.0), "hold feature 1.5: must be 0 to"),
         ((0, 1, float("nan")), "hold feature 1 at nan: give a number"),
     ],
 )

@@ -209,7 +209,7 @@ def test_a_missing_or_damaged_dictionary_is_refused_in_one_line(dictionary, tmp_
         ({"steps": 0}, "steps = 0"),
         ({"features": 0}, "features = 0: give 1 or more"),
         ({"lr": float("nan")}, "lr = nan: must be positive"),
-        ({"lr": 1e30, "steps": 9}, "less than lr = 1e"),
+        ({"lr": 1e30, "steps": 9}, "lower the learning rate, now 1e"),
     ],
 )
 def test_what_cannot_be_learned_is_refused(small, options, message):

@@ -179,7 +179,9 @@ def test_too_little_text_is_refused(small, every):
 def test_the_command_finds_the_runs_dictionary_or_says_how_to_learn_one(tmp_path):
     run = trained_run(tmp_path)
     command = Command(path=run, only=("switches",), tokens=128, null=1, formats=("png",))
-    with pytest.raises(UserError, match=r"no dictionary of all depths .*srmlab dictionary .* --layers every"):
+    with pytest.raises(
+        UserError, match=r"no dictionary for all depths: .*srmlab dictionary .* --layers every"
+    ):
         command.analyze(show=False)
     model = srmlab.load(run)
     words = torch.randint(0, 256, (4, 16), generator=torch.Generator().manual_seed(0))

@@ -140,8 +140,8 @@ def test_report_writes_a_file_and_names_it(export, tmp_path, capsys):
 
 @pytest.mark.parametrize("command", ["explore", "report"])
 def test_what_cannot_be_opened_is_one_line(command, capsys, tmp_path):
-    assert "give one of these" in refused(capsys, command)
-    assert "give one of these" in refused(capsys, command, "run", "--preset", "srm-nano")
+    assert "give one of: a run" in refused(capsys, command)
+    assert "give one of: a run" in refused(capsys, command, "run", "--preset", "srm-nano")
     out = ["--out", str(tmp_path / "r.html")] if command == "report" else ["--port", "0"]
     assert "does not exist" in refused(capsys, command, str(tmp_path / "none"), *out)
     assert "no preset is called" in refused(capsys, command, "--preset", "srm-nani", *out)

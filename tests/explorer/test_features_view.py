@@ -99,7 +99,7 @@ def test_a_held_feature_is_an_intervention_like_the_others(model, lexicon, trace
     changed = session.trace(tokens, silent)
     assert used not in changed["features"][:, :, 1]
     assert changed.manifest["note"]["intervention"]["holds"] == [{"stream": 1, "feature": used, "value": 0.0}]
-    with pytest.raises(UserError, match="feature 99: give one of 0 to 23"):
+    with pytest.raises(UserError, match="feature 99: must be 0 to 23"):
         session.intervene(tokens, Intervention(holds=(HeldFeature(1, 99),)))
     with pytest.raises(UserError, match="no dictionary was learned on these weights"):
         Session(model, TOKENIZER).intervene(tokens, silent)

@@ -88,8 +88,8 @@ def test_the_model_is_as_before_after_an_intervention_and_after_a_refused_one(ti
 @pytest.mark.parametrize(
     ("intervention", "complaint"),
     [
-        (Intervention((AblatedStream(3, "mean", 0, 0),)), r"stream 3: give one of 0 to 2"),
-        (Intervention((AblatedStream(0, "mean", 0, 3),)), r"last layer 3: give one of 0 to 2"),
+        (Intervention((AblatedStream(3, "mean", 0, 0),)), r"stream 3: must be 0 to 2"),
+        (Intervention((AblatedStream(0, "mean", 0, 3),)), r"last layer 3: must be 0 to 2"),
         (Intervention((AblatedStream(0, "mean", 2, 1),)), "swap them"),
         (Intervention(cuts=(CutEdge(0, 2, 0, 0),)), "head 2"),
         (Intervention(cuts=(CutEdge(0, 0, 0, 0, token=6),)), "token 6"),

@@ -153,8 +153,8 @@ def test_no_file_of_the_page_names_another_host():
         ("/api/trace", {"tokens": [257]}, 422, "not in 0…256"),
         ("/api/trace", {"tokens": [-1]}, 422, "tokens.0"),
         ("/api/trace", {"prompt": "a", "path": "/etc/passwd"}, 422, "path"),
-        ("/api/intervene", {"prompt": "a", "intervention": ablate(3)}, 422, "stream 3: give one of 0 to 2"),
-        ("/api/intervene", {"prompt": "a", "intervention": ablate(-1)}, 422, "stream -1: give one of 0 to 2"),
+        ("/api/intervene", {"prompt": "a", "intervention": ablate(3)}, 422, "stream 3: must be 0 to 2"),
+        ("/api/intervene", {"prompt": "a", "intervention": ablate(-1)}, 422, "stream -1: must be 0 to 2"),
         ("/api/intervene", {"prompt": "a", "intervention": ablate(*[0] * 257)}, 422, "at most 256"),
         ("/api/intervene", {"prompt": "a", "intervention": {"paths": []}}, 422, "paths"),
         (

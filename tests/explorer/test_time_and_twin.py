@@ -100,4 +100,4 @@ def test_saved_results_stand_beside_those_of_the_runs_twins(tmp_path, session):
     srmlab.analysis.routing(session.model, batches).save(folder / "routing")
     for seed, model in twins(session.model, 2):
         srmlab.analysis.routing(model.eval(), batches).save(folder / "null" / f"seed-{seed}" / "routing")
-    assert "beside 2 untrained twins" in saved_results(tmp_path)["routing"]["summary"]
+    assert "next to 2 untrained twins" in saved_results(tmp_path)["routing"]["summary"]

@@ -1,4 +1,4 @@
-"""A connection function without weights: every stream is given the mean of all."""
+"""A connection function without weights: every stream receives the mean of all streams."""
 
 from torch import Tensor
 

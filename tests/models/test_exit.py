@@ -257,14 +257,14 @@ def test_random_orders_refuse_exit():
 def test_hooks_and_exit_are_refused_together():
     model = small(SRM_TINY)
     with model.hooks([("layers.0.out", lambda z, hook: None)]):  # noqa: ARG005
-        with pytest.raises(UserError, match="exit leaves out layers, and hooks need every site"):
+        with pytest.raises(UserError, match="early exit skips layers, and hooks need every site"):
             model(some_tokens(), exit=0.1)
-        with pytest.raises(UserError, match="exit leaves out layers"):
+        with pytest.raises(UserError, match="early exit skips layers"):
             generate(model, some_tokens(), 2, exit=0.1)
 
 
 def test_training_with_exit_is_refused():
-    with pytest.raises(UserError, match=r"exit is for a model in eval\(\)"):
+    with pytest.raises(UserError, match=r"early exit needs model.eval\(\)"):
         small(SRM_TINY).train()(some_tokens(), exit=0.1)
 
 

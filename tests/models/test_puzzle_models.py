@@ -143,7 +143,7 @@ def test_a_config_survives_its_dictionary_and_a_causal_one_says_nothing_new():
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (SMALL["gpt2"], "carries no state"),
+        (SMALL["gpt2"], "cannot carry its state"),
         (SRM_TINY.replace(z0="input"), "begins from a constant state"),
     ],
 )

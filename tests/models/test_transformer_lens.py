@@ -107,7 +107,7 @@ def test_sizes_are_there_in_their_words(name):
 
 def test_a_hook_says_its_layer():
     assert HookPoint("layers.3.steps.1.out").layer() == 3
-    with pytest.raises(UserError, match="in no layer"):
+    with pytest.raises(UserError, match="not in a layer"):
         HookPoint("logits").layer()
 
 
@@ -116,7 +116,7 @@ def test_a_hook_says_its_layer():
     [
         ({"return_type": "los"}, "must be one of logits, loss, both"),
         ({"stop_at_layer": 9}, "stop_at_layer = 9: there are 3 layers"),
-        ({"return_type": "loss", "targets": TOKENS}, "go without return_type"),
+        ({"return_type": "loss", "targets": TOKENS}, "cannot be combined with return_type"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(options, complaint):
@@ -202,7 +202,7 @@ def test_a_model_without_a_tokenizer_says_how_to_give_it_one(tmp_path):
         built.to_tokens("a")
     built.tokenizer = tokenizer = srmlab.load_tokenizer("srm-nano")
     assert built.to_tokens("The").tolist() == [tokenizer.encode("The")]
-    with pytest.raises(UserError, match="there is an empty text"):
+    with pytest.raises(UserError, match="a text is empty"):
         built.to_tokens(["The", ""])
     bare = srmlab.load(srmlab.save(built, tmp_path / "bare"))
     assert bare.tokenizer is None

@@ -167,7 +167,7 @@ def test_the_command_says_what_it_made(tmp_path, capsys):
         (["maze:9", "--empty", "3-4"], "is for sudokus"),
         (["sudoku:4x4", "--count", "0"], "ask for 1 or more"),
         (["sudoku:4x4", "--val-fraction", "1"], "val_fraction is 1.0"),
-        (["sudoku:4x4", "maze:5"], "one SOURCE at a time"),
+        (["sudoku:4x4", "maze:5"], "give only one SOURCE"),
         (["sudoku:4x4", "--count", "20", "--rating", "90-99"], "widen the range"),
         (["sotu", "--count", "5"], "--count is for puzzles"),
     ],

@@ -73,7 +73,7 @@ def test_mazes_come_from_a_table_with_blanks(tmp_path):
         (f"{LINES[1]}\n{'.' * 36}\n", "line 2: a sudoku:6x6 among sudoku:4x4"),
         (f"{LINES[1]}\n11{'.' * 14}\n", "line 2: it has no solution"),
         (f"{'.' * 16}\n", "line 1: it has more than one solution"),
-        ("# nothing\n", "holds no puzzle"),
+        ("# nothing\n", "contains no puzzles"),
     ],
 )
 def test_a_bad_line_is_named_with_its_number_and_the_reason(content, says, tmp_path, capsys):
@@ -297,7 +297,7 @@ def test_a_bad_arc_task_is_named(task, says, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["arc:{there}", "--count", "5"], "--count is for puzzles that are made"),
+        (["arc:{there}", "--count", "5"], "--count is for generated puzzles"),
         (["hrm:{there}", "--rating", "1-2"], "--rating is for sudokus and mazes"),
         (["sudoku:4x4", "--variants", "3"], "--variants is for ARC"),
         (["sudoku:4x4", "--copies", "-1"], "--copies of 0 or more"),

@@ -102,7 +102,7 @@ def test_evaluate_tells_the_loss_on_answers(folder, capsys):
         (["srm", "--difficulty", "32"], "exceeds the model's context of 64"),
         (["srm", "--depth", "0"], "--depth 0: must be at least 1"),
         (["srm", "--problems", "0"], "--problems 0: must be at least 1"),
-        (["srm", "--data", "other"], "is not what"),
+        (["srm", "--data", "other"], "is not the data"),
         (["srm", "--data", "nowhere"], "is not prepared data"),
         (["gpt2", "--depth", "4"], "gpt2 cannot run at another depth"),
         (["export"], "does not say what it was trained on: give --data"),

@@ -186,7 +186,7 @@ def test_a_damaged_checkpoint_is_refused_and_of_a_run_the_one_before_is_taken(so
     assert begun is not None
     assert begun.path.name == "step-8"
     (source / "checkpoints/step-12/config.json").write_text('{"format": 1}')
-    with pytest.raises(CheckpointError, match="describes no model"):
+    with pytest.raises(CheckpointError, match="does not describe a model"):
         tune(source / "checkpoints/step-12", other, tmp_path / "next")
 
 

@@ -67,7 +67,7 @@ def test_a_file_is_one_document_and_known_by_what_it_says(masked, tmp_path):
     assert name.endswith(", 11 windows of 8")
     file.write_text("alpha beta stream lawyer " * 4)
     assert open_text(masked, text=file).source != text.source
-    with pytest.raises(UserError, match="does not come with what it was trained on: give --data"):
+    with pytest.raises(UserError, match="does not come with its training data: give --data"):
         text.training_batches(2, seed=0)
 
 
@@ -142,4 +142,4 @@ def test_what_needs_the_training_text_asks_for_it(command, tmp_path, monkeypatch
     with pytest.raises(SystemExit) as stop:
         main([command, "--pretrained"])
     assert stop.value.code == 2
-    assert "does not come with what it was trained on: give --data DIR" in capsys.readouterr().err
+    assert "does not come with its training data: give --data DIR" in capsys.readouterr().err

@@ -259,7 +259,7 @@ def test_without_end_a_step_that_is_not_finite_is_skipped_and_its_puzzles_are_le
 @pytest.mark.parametrize(
     ("model", "changes", "message"),
     [
-        (SRM.replace(causal=True, puzzle_positions=0), {}, "holds puzzles, and the model reads text"),
+        (SRM.replace(causal=True, puzzle_positions=0), {}, "holds puzzles, but the model reads text"),
         (SRM.replace(vocab_size=5), {}, "set --model.vocab-size 6"),
         (SRM.replace(context=16), {}, "set --model.context 17"),
         (SRM, {"answers_only": True}, "answers_only = True: is for text"),

@@ -169,7 +169,7 @@ def test_bad_data_is_refused(tmp_path, toml, capsys):
     check_one_line(capsys, "run srmlab prepare first")
     small = write_data(tmp_path / "small", sections=2, val_fraction=0.0)
     assert srmlab_command("train", "srm-nano", "--data", small, *options, "--model.context", "5000") == 2
-    check_one_line(capsys, "less than one window")
+    check_one_line(capsys, "fewer than one window")
     shard = small / "train-00000.bin"
     shard.write_bytes(shard.read_bytes()[:-2])
     assert srmlab_command("train", "srm-nano", "--data", small, *options) == 2

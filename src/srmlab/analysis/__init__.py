@@ -1,4 +1,4 @@
-"""Looking inside a model: one file an analysis, each a function of a model and batches of tokens.
+"""The analyses: one file each, each a function of a model and batches of tokens.
 
     >>> import srmlab, srmlab.analysis, torch
     >>> model = srmlab.build(srmlab.preset("srm-nano"))
@@ -6,8 +6,8 @@
     >>> print(found.summary().splitlines()[1].strip())
     8 layers × 2 heads × 8 streams; uniform 1/S = 0.125
 
-A result saves itself (`result.save(path)`, `srmlab.analysis.load(path)`), sums itself up (`summary()`), draws
-itself (`figure()`) and writes data files for LaTeX (`to_pgfplots(directory, prefix)`).
+A result can be saved (`result.save(path)`, `srmlab.analysis.load(path)`), summarised (`summary()`), plotted
+(`figure()`) and written as data files for LaTeX (`to_pgfplots(directory, prefix)`).
 """
 
 from srmlab.analysis.capture import Accumulator, Mean, Placed, capture, merge

@@ -1,18 +1,18 @@
 """Ablation: how much the prediction needs each stream.
 
 A stream's final state, as the output function reads it, is replaced for all tokens, and the next-token
-distributions are compared: KL(full ‖ ablated), averaged over tokens. In its place comes
+distributions are compared: KL(full ‖ ablated), averaged over tokens. The replacement is
 
     mean       its mean over the evaluation tokens (the default, and the paper's)
     zero       nothing
     resample   its state at another token of the batch, drawn at random
 
 Because the output function is linear in the streams, this is exact without running the model again: S
-unembeddings a token. There, only what a stream adds to the output counts, and nothing of what others read
-from it on the way. `layers="every"` replaces the stream after every layer instead (`range(2, 5)`: after
-those), so that both count, and runs the model once per stream; a survey has it as `ablation_everywhere`. The
-two can rank streams in opposite order. `groups` ablates streams together; `interaction` (in interaction.py)
-asks about all pairs.
+unembeddings per token. This counts only what a stream adds to the output, not what other streams read from
+it on the way. `layers="every"` replaces the stream after every layer instead (`range(2, 5)`: after those), so
+that both count, and runs the model once per stream; in a survey it is `ablation_everywhere`. The two can rank
+streams in opposite order. `groups` ablates streams together; `interaction` (in interaction.py) covers all
+pairs.
 
     >>> import srmlab, srmlab.analysis, torch
     >>> model = srmlab.build(srmlab.preset("srm-nano"))
@@ -114,7 +114,7 @@ class Ablation(Result):
 
     def headline(self) -> str:
         first = ", ".join(f"{self.names[g]} {self.bits[g]:.3f}" for g in self.ranking[:3])
-        return f"{first} … bits; {self.groups_for(0.5)} of {len(self.kl)} give half the impact"
+        return f"{first} … bits; {self.groups_for(0.5)} of {len(self.kl)} make up half the impact"
 
     def summary(self) -> str:
         where = self.points[0] if len(self.points) == 1 else f"{self.points[0]} … {self.points[-1]}"
@@ -167,7 +167,7 @@ class AblationSums(Accumulator):
         self.groups = tuple(groups) if groups is not None else tuple((s,) for s in range(S))
         for group in self.groups:
             if not group or len(set(group)) < len(group) or any(not 0 <= s < S for s in group):
-                raise UserError(f"group {group}: give different streams of 0 to {S - 1}")
+                raise UserError(f"group {group}: give distinct streams from 0 to {S - 1}")
         if by == "mean" and means is not None:
             means.check(model, self.points)
         self.readout = Readout(model)

@@ -1,4 +1,4 @@
-"""Alignment: does what a layer adds point the way of what is already there? Cosines, averaged over tokens.
+"""Alignment: does what a layer adds point along what is already there? Cosines, averaged over tokens.
 
 Connection alignment, per layer and stream: cos(c_t, x), the connection's output against the token input. The
 paper finds them nearly orthogonal, with a small positive bias (means 0.067, 0.056, 0.064).

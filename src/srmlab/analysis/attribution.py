@@ -1,9 +1,8 @@
 """Direct attribution: how much each stream adds to the correct token's logit.
 
-The output function is linear, so the logit of a token v is a sum over streams, U_v · W_s z_s, with no
-remainder: the contributions of a token add up to its logit. A logit means nothing by itself, since adding the
-same to all of them changes no prediction; `centred` is measured against the mean logit of the vocabulary,
-(U_v − mean U) · W_s z_s.
+The output function is linear, so the logit of a token v is exactly a sum over streams, U_v · W_s z_s: the
+contributions sum to the logit. A logit means nothing by itself, since adding a constant to all of them
+changes no prediction; `centred` is relative to the mean logit of the vocabulary, (U_v − mean U) · W_s z_s.
 
     >>> import srmlab, srmlab.analysis, torch
     >>> model = srmlab.build(srmlab.preset("srm-nano"))
@@ -74,7 +73,7 @@ class Attribution(Result):
         return "\n".join(
             [
                 f"Direct attribution to the correct token's logit ({self.evidence})",
-                f"  above the vocabulary's mean: {listed}; together {self.text('total', '+.3f')}",
+                f"  relative to the vocabulary mean: {listed}; together {self.text('total', '+.3f')}",
                 f"  {self.text('against', 'd')} of {len(self.centred)} streams lower the correct "
                 "token's logit on average",
                 f"  mean logit {self.text('logit', '+.3f')}, the sum of {parts}",

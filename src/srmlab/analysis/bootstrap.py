@@ -1,5 +1,4 @@
-"""Statistics: standard errors from parts of the text, of means over rows and by bootstrap of what a result
-derives; correlations; ranks.
+"""Statistics: standard errors of means over rows, bootstrap errors of derived numbers, correlations, ranks.
 
 >>> rows = np.array([[1.0, 2.0], [3.0, np.nan], [5.0, 6.0]])
 >>> mean_of_known(rows), error_of_known(rows).round(3)

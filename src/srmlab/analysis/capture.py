@@ -1,8 +1,8 @@
-"""Streaming capture: one forward pass per batch feeds any number of accumulators, which keep sums and no
+"""Streaming capture: one forward pass per batch feeds any number of accumulators, which keep sums rather than
 caches.
 
-An `Accumulator` names the sites it wants, sees their values as the pass goes by, and reduces them to one
-number per sequence and quantity (`sums`), which are added to its `Mean`s. Nothing that grows with the text is
+An `Accumulator` names the sites it wants, sees their values during the pass, and reduces them to one number
+per sequence and quantity (`sums`), which are added to its `Mean`s. Nothing that grows with the text is
 kept, so memory is that of one batch.
 
     >>> import srmlab, torch
@@ -22,16 +22,16 @@ kept, so memory is that of one batch.
     [256.0, 256.0, 256.0, 256.0, 256.0, 256.0, 256.0, 256.0]
 
 All state is sums, so two halves of a text merge by addition (`merge`), processes under torchrun share the
-batches and add up their sums, and a run that is stopped picks up its saved sums (`checkpoint=`).
+batches and add up their sums, and a stopped run resumes from its saved sums (`checkpoint=`).
 
-Standard errors are over sequences: tokens of one window depend on each other, windows hardly do. For
+Standard errors are over sequences: tokens within a window are dependent, windows nearly independent. For
 per-sequence sums s_i of w_i tokens the mean is m = Σs/Σw and its standard error √(n/(n−1) · Σ(s_i −
 m·w_i)²)/Σw, from Σs², Σsw and Σw². One sequence alone has no standard error (NaN).
 
-What a result derives from its means (a hub score, a share, a rank) has its standard error by bootstrap.
-Sequences are dealt in turn to 32 folds, whose sums are kept apart; folds are drawn anew, with replacement,
-100 times, and each time the result is made again from what was drawn. The spread of its numbers, times
-√(k/(k−1)) for k folds in use, is their error.
+Quantities that a result derives from its means (a hub score, a share, a rank) have bootstrap errors.
+Sequences are assigned in turn to 32 folds with separate sums; the folds are resampled, with replacement, 100
+times, and each time the result is recomputed. The standard deviation of its numbers, times √(k/(k−1)) for k
+folds in use, is their error.
 """
 
 from __future__ import annotations

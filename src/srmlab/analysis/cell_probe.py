@@ -1,17 +1,17 @@
-"""Which stream holds which digits and cells: a linear probe of every stream, beside its null.
+"""Which stream holds which digits and cells: a linear probe of every stream, next to a null.
 
-From the state of one stream at a cell that was to be filled, the right value of that cell is read off by
-least squares, one regression for each value it may have (with a little ridge). Boards are dealt to eight
-parts; what is fitted on seven is tried on the eighth, and
+From the state of one stream at an unknown cell, the right value of that cell is predicted by least squares,
+one regression per value (with a little ridge). The boards are split into eight parts; probes are fitted on
+seven and tested on the eighth:
 
     held       R² on unseen boards after every segment: 1 if the stream holds the value, 0 if it knows no more
                than how often each value occurs
-    shuffled   the same for answers that were exchanged among the cells of a board: what a probe of this size
-               finds where there is nothing. May be a little below 0
-    digit      after the last segment, by the value it is about
-    cell       after the last segment, by the place on the board, where the probe of all cells is tried
+    shuffled   the same with the answers permuted among the cells of a board: what a probe of this size finds
+               where there is nothing. May be slightly below 0
+    digit      after the last segment, by value
+    cell       after the last segment, by position on the board, where the probe of all cells is tested
 
-A stream may hold a value and yet not be used for it; ablation says that. Errors are over the eight parts.
+A stream may hold a value that is not used; ablation tests that. Errors are over the eight parts.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Cell by cell: when does each cell of a puzzle become right, and does it flip back?
 
-Of a puzzle model, unrolled over its segments (`srmlab.training.run_puzzles`), the state after every layer
-is read out as if it were the last, and the likeliest value of every cell that was to be filled is compared
-with the answer. Over segments × layers:
+A puzzle model is unrolled over its segments (`srmlab.training.run_puzzles`). The state after every layer is
+read out as if it were the last, and the most likely value of every unknown cell is compared with the answer.
+Over segments × layers:
 
     right     the share of those cells that are right
     solved    the share of boards on which all of them are

@@ -1,9 +1,9 @@
-"""Runs of any architectures side by side, on the same tokens: what they cost, how good they are, and what is
-inside, beside untrained twins.
+"""Runs of any architecture side by side, on the same tokens: their cost, their loss, and what is inside, next
+to untrained twins.
 
-Losses are taken window by window on one text, so that the difference of two models is paired: what makes a
-window hard for one makes it hard for the other. Intervals are Student's at 95 %, over windows; they say
-nothing about other seeds (`srmlab sweep` does).
+Losses are measured per window on one text, so that the difference between two models is paired: what makes a
+window hard for one makes it hard for the other. Intervals are Student's at 95 %, over windows; they do not
+cover training seeds (`srmlab sweep` does).
 """
 
 from __future__ import annotations

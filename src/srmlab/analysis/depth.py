@@ -1,8 +1,8 @@
 """Depth: the same weights run for fewer or more layers than they were trained for.
 
-SRM's layers share their weights, so a model can stop early or go on. One pass at the greatest depth asked for
-gives all lesser ones: the state after layer t goes through the post-steps and the output function as if it
-were the last. Reported per depth:
+SRM's layers share their weights, so a model can stop early or run on. One pass at the largest depth gives all
+smaller ones: the state after layer t goes through the post-steps and the output function as if it were the
+last. Reported per depth:
 
     loss         nats per token
     agreement    the share of tokens whose most likely next token is that of the trained depth
@@ -69,7 +69,7 @@ class Depth(Result):
         at = {int(d): v for d, v in zip(self.depths, self.loss, strict=True)}
         return (
             f"loss {at[self.trained]:.3f} at {self.trained} {self.unit}, "
-            f"least {self.loss.min():.3f} at {self.best}; "
+            f"lowest {self.loss.min():.3f} at {self.best}; "
             f"predictions settle at {self.mean_settling:.1f}"
         )
 
@@ -83,7 +83,7 @@ class Depth(Result):
             mark = " (trained)" if d == self.trained else ""
             lines.append(f"  {d:>3} {self.unit}: {loss} nats; agrees {same}, settles {here}{mark}")
         lines.append(
-            f"  the least loss is at {self.text('best', 'd')} {self.unit}; "
+            f"  the loss is lowest at {self.text('best', 'd')} {self.unit}; "
             f"predictions settle at {self.text('mean_settling', '.2f')} on average"
         )
         return "\n".join(lines)
@@ -150,7 +150,7 @@ def deepened(model: LanguageModel, max_depth: int | None) -> LanguageModel:
     deepest = max_depth if max_depth is not None else (2 * trained if model.recurrent else trained)
     if deepest < trained:
         raise UserError(
-            f"max_depth = {deepest}: at least the trained depth, {trained}; lesser depths are always included"
+            f"max_depth = {deepest}: must be at least the trained depth, {trained} (smaller are included)"
         )
     return model if deepest == trained else at_depth(model, deepest)
 

@@ -1,8 +1,8 @@
-"""Dynamics: the analyses over a run's checkpoints, as curves over training steps.
+"""Training dynamics: the analyses at each of a run's checkpoints, as curves over training steps.
 
 When do hubs appear? Is the jump of drift in the middle of the model the boundary of the gradient? The drift
-curves are kept with the layer where the gradient begins (`boundary`), so runs with different l can be laid
-side by side.
+curves are saved with the layer where the gradient begins (`boundary`), so runs with different l can be
+compared.
 
     >>> import srmlab, srmlab.analysis, torch
     >>> untrained = srmlab.build(srmlab.preset("srm-nano"))
@@ -149,7 +149,7 @@ def dynamics(
     for step, given in checkpoints:
         model = streams_of(given, "dynamics")
         if model.config.depth == 1:
-            raise UserError("dynamics follows the drift between layers: train with depth = 2 or more")
+            raise UserError("dynamics needs drift, which is between layers: train with depth = 2 or more")
         found, loss = _analyses(model, batches, threshold)
         drift = found["drift"]
         rows["steps"].append(step)

@@ -1,21 +1,20 @@
-"""Edge attribution: how much one prediction owes to each edge between streams, traced back from its logit.
+"""Edge attribution: how much each edge between streams contributes to the logit of one prediction.
 
-The streams of a token meet in the connection only. With the patterns held, what a target receives is a sum
-over sources and heads, pattern × value × output, with no remainder; so with g the gradient of the logit
-with respect to a weight of the pattern,
+The streams of a token interact only in the connection. With the patterns frozen, what a target receives is
+exactly a sum over sources and heads, pattern × value × output; so with g the gradient of the logit with
+respect to a weight of the pattern,
 
     edge[source → target] = weight · g
 
 is exactly that message's part of (gradient of the logit) · (what the target receives): over sources and heads
-the edges of a target add up to it. What becomes of a message after that, through norms, MLPs and attention
-over tokens, is not linear: there the gradient stands for it, and an edge is an estimate of what the logit
-loses without it, to be checked by cutting it. Between the layers
+the edges into a target sum to it. What happens to a message after that, through norms, MLPs and attention
+over tokens, is not linear: there the gradient is an approximation, and an edge is an estimate of how much the
+logit would drop without it, to be checked by cutting it. Between the layers
 
     node[stream] = gradient · (state − mean state)
 
-is the same estimate of what the logit loses if the stream's state at this token is put at its mean. The last
-states are read out linearly: `direct` adds up to the logit exactly. All are logits above the vocabulary's
-mean.
+is the same estimate for mean-ablating the stream's state at this token. The last states are read out
+linearly: `direct` sums to the logit exactly. All logits are relative to the vocabulary mean.
 
     >>> import srmlab, torch
     >>> model = srmlab.build(srmlab.preset("srm-nano"))

@@ -3,17 +3,16 @@
 An edge (layer, head, target, source) is one weight of the connection's pattern. Every edge gets a gate g, 1
 in the model as it is, and carries g · weight + (1 − g) · level. The level is 0 (`by="zero"`: a closed edge
 carries nothing), or the edge's mean weight (`by="mean"`: it still contributes, but no longer depends on the
-token). The pattern of later layers answers to what a closed gate changes.
+token). The patterns of later layers react to what a closed gate changes.
 
-    exact         the change of the loss when this one gate is closed: one pass for every edge
-    attribution   −∂loss/∂g at g = 1: one pass back for all edges
-    integrated    the mean of −∂loss/∂g on the way of all gates from 0 to 1 (integrated gradients, by
-                  Gauss and Legendre's rule). Over all edges it adds up to the loss with all gates closed less
-                  the loss
+    exact         the change in loss when this one gate is closed: one pass per edge
+    attribution   −∂loss/∂g at g = 1: one backward pass for all edges
+    integrated    the mean of −∂loss/∂g as all gates go from 0 to 1 (integrated gradients, by Gauss–Legendre
+                  quadrature). Over all edges it sums to the loss with all gates closed minus the loss
 
-A circuit is a set of edges whose gates stay open while all others are closed: those with most integrated
-gradient. The smallest that keeps the loss within a margin on one half of the text is tested on the other
-half, beside as many edges chosen by attribution, by mean weight, and at random.
+A circuit is a set of edges whose gates stay open while all others are closed: those with the largest
+integrated gradients. The smallest that keeps the loss within a margin on one half of the text is tested on
+the other half, next to as many edges chosen by attribution, by mean weight, and at random.
 
     >>> import srmlab, srmlab.analysis, torch
     >>> model = srmlab.build(srmlab.preset("srm-nano", streams=4, depth=3, gradient_depth=1))
@@ -126,7 +125,7 @@ class Edges(Result):
     def headline(self) -> str:
         return (
             f"{self.smallest:.0f} of {self.weight.size:,} edges keep the loss within {self.margin:g} nats: "
-            f"{self.cost:+.3f} on other text, as many at random {self.cost_random:+.3f}"
+            f"{self.cost:+.3f} on other text, as many random edges {self.cost_random:+.3f}"
         )
 
     def summary(self) -> str:

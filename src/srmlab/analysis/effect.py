@@ -7,7 +7,7 @@
     >>> found.kl.shape                                            # batch, token
     (1, 32)
 
-The changes are hooks, of interventions.py or one's own.
+The changes are hooks, from interventions.py or your own.
 """
 
 from __future__ import annotations

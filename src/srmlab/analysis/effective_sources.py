@@ -1,7 +1,7 @@
 """Effective number of sources: how many streams a stream reads, without a threshold.
 
-The exponential of the entropy of its pattern over sources (1: one source; S: all alike), mean over tokens.
-Beside it the same of the mean pattern: where that is much greater, a stream reads few sources at a time but
+The exponential of the entropy of its pattern over sources (1: one source; S: all equally), mean over tokens;
+and the same for the mean pattern: where that is much larger, a stream reads few sources at a time but
 different ones at different tokens.
 
     >>> import srmlab, srmlab.analysis, torch

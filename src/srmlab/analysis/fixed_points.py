@@ -1,7 +1,7 @@
 """Fixed points: does a solved board stay solved, does the state settle, and where do wrong answers end up?
 
-A puzzle model, unrolled over its segments, is run for twice as many as it was trained for. K is the
-trained number, and k counts the ends of segments:
+A puzzle model, unrolled over its segments, is run for twice as many segments as in training. K is the
+trained number, and k counts segments:
 
     change      ‖z_k − z_{k−1}‖ / ‖z_{k−1}‖ of the whole state of a cell, mean over cells
     moved       the share of cells to be filled whose value differs from that one segment earlier
@@ -10,8 +10,8 @@ trained number, and k counts the ends of segments:
     recurrence  ‖z_2K − z_{2K−lag}‖ / ‖z_2K‖: a state that repeats every p segments has a dip at lag p
 
 Boards that are not solved after K end in one of four ways: `stuck`, a wrong answer that never changes again
-(a wrong attractor); `cycling`, an answer that comes back after others; `escaping`, solved at some time after
-all; or none of these.
+(a wrong attractor); `cycling`, an answer that recurs after others; `escaping`, solved at some later point;
+or none of these.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class FixedPoints(Result):
 
     def headline(self) -> str:
         return (
-            f"{self.stays_to_the_end:.1%} of solved boards stay so for twice as many segments; of the others "
-            f"{float(self.stuck):.0%} are stuck, {float(self.cycling):.0%} cycle, {float(self.escaping):.0%} "
-            f"escape; the state still changes by {self.change_at_last:.2g}"
+            f"{self.stays_to_the_end:.1%} of solved boards stay solved for twice as many segments; of the "
+            f"others {float(self.stuck):.0%} are stuck, {float(self.cycling):.0%} cycle, "
+            f"{float(self.escaping):.0%} escape; the state still changes by {self.change_at_last:.2g}"
         )
 
     def summary(self) -> str:

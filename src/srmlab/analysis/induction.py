@@ -1,9 +1,9 @@
-"""Induction: does a head look for what came after the same token before, and does the model copy it?
+"""Induction: does a head attend to what followed the same token earlier, and does the model copy it?
 
-A random sequence of tokens is read twice in a row. In the second copy nothing but the first one helps. The
-score of a head is the weight that it gives, at a token of the second copy, to the token that followed it in
-the first; `uniform` is what it would be if all earlier tokens were read alike. The gain is what the loss of a
-token is lower in the second copy than in the first, in nats.
+A random sequence of tokens is repeated once. In the second copy only the first one helps. The score of a head
+is its attention weight, at a token of the second copy, on the token that followed it in the first; `uniform`
+is the score of uniform attention over all earlier tokens. The gain is how much lower the loss per token is in
+the second copy than in the first, in nats.
 
     >>> import srmlab, srmlab.analysis, torch
     >>> model = srmlab.build(srmlab.preset("srm-nano"))
@@ -13,9 +13,9 @@ token is lower in the second copy than in the first, in nats.
     >>> bool(found.strongest < 0.5)                              # it is untrained
     True
 
-Each window of the text gives one sequence, drawn by the window's tokens: the same text has the same ones.
-What is read is not the text, so a survey does not include it; untrained twins (`srmlab.analysis.null.twins`)
-are measured as the model is.
+Each window of the text gives one sequence, seeded by the window's tokens: the same text gives the same
+sequences. The model does not read the text itself, so a survey does not include this analysis; untrained
+twins (`srmlab.analysis.null.twins`) are measured like the model.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class Induction(Result):
 
     def summary(self) -> str:
         lines = [
-            f"Induction on {self.length} random tokens read twice ({self.evidence.sequences} sequences)",
+            f"Induction on {self.length} random tokens, repeated once ({self.evidence.sequences} sequences)",
             f"  a token's loss is {self.text('gain', '+.3f')} nats lower in the second copy",
-            f"  a head that reads all earlier tokens alike would score {self.uniform:.3f}",
+            f"  a head with uniform attention would score {self.uniform:.3f}",
         ]
         lines += [
             f"  {self.text('score', '.3f', at)}  {self.calls[at[0]]}, head {at[1]}" for at in self.ranking[:5]

@@ -1,11 +1,11 @@
-"""What is inside a model, in a few numbers that any architecture has, beside the same of untrained twins.
+"""What is inside a model, in a few numbers that any architecture has, next to those of untrained twins.
 
-    collapse   cosine between the states of different tokens where they are read out
-    streams    cosine between the states of different streams of a token there; of several streams only
+    collapse   cosine similarity between the final states of different tokens
+    streams    cosine similarity between the final states of a token's streams, if there are several
     drift      cosine distance between what the last two levels contribute; where every token is in all levels
-    change     by how much the last level changes the state, relative to its length
-    losses     nats, if the model stopped after each level: the logit lens by level. Of a recurrent model up
-               to twice its depth, where `changes` tell whether it comes to rest
+    change     how much the last level changes the state, relative to its norm
+    losses     nats, if the model stopped after each level: the logit lens by level. For a recurrent model up
+               to twice its depth, where `changes` show whether it settles
     gates      what an exit gate knows, after each level but the last
 
     >>> import srmlab, torch
@@ -16,10 +16,10 @@
     >>> len(found.losses), len(found.gates), found.streams                  # 4 loops, run for 8
     (8, 3, None)
 
-An exit gate is asked of held-out tokens: within every window, does it go on where there is more to gain? That
-is the rank correlation, over the window's tokens, of 1 − λ with the loss here less that at the last level.
-Beside it: the same with the gates of the window's tokens shuffled, and the correlation of the prediction's
-own entropy, for which no gate has to be trained. A gate that is alike for all tokens has 0.
+An exit gate is tested on held-out tokens: within every window, does it continue where there is more to gain?
+That is the rank correlation, over the window's tokens, of 1 − λ with the loss here minus that at the last
+level; next to it, the same with the gates shuffled within the window, and with the prediction's entropy, for
+which no gate has to be trained. A gate that is the same for all tokens has 0.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Inside:
 
 
 def inside(model: LanguageModel, batches: Sequence[Batch], twins: int) -> Inside:
-    """The numbers of a model beside those of this many untrained twins."""
+    """The numbers of a model, next to those of this many untrained twins."""
     own = numbers(model, batches)
     others = [numbers(twin, batches) for _, twin in twins_of(model, twins)]
 

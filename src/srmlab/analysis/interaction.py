@@ -1,8 +1,8 @@
 """Interaction: do two streams cover for each other?
 
-Of all pairs of streams: does ablating both cost more or less than the two alone? Joint KL − (KL_i + KL_j).
-Positive, or super-additive: each covers for the other. Negative, or sub-additive: without the one, the other
-was of less use.
+For all pairs of streams: does ablating both cost more or less than ablating each alone? Joint KL −
+(KL_i + KL_j). Positive, or super-additive: each covers for the other. Negative, or sub-additive: without one,
+the other was of less use.
 
     >>> import srmlab, srmlab.analysis, torch
     >>> model = srmlab.build(srmlab.preset("srm-nano"))
@@ -70,7 +70,7 @@ class Interaction(Result):
         ]
         for a, b in self.pairs[:6]:
             joint, more = self._bits("joint", a, b, ".3f"), self._bits("interaction", a, b, "+.4f")
-            lines.append(f"  S{a} and S{b}: joint {joint}, beyond the sum of both {more} bits")
+            lines.append(f"  S{a} and S{b}: joint {joint}, minus the sum of both {more} bits")
         return "\n".join(lines)
 
     def _bits(self, name: str, a: int, b: int, form: str) -> str:

@@ -1,13 +1,13 @@
-"""Interventions: change something inside the model on purpose, and see what happens to the prediction.
+"""Interventions: change something inside the model, and see what happens to the prediction.
 
-Four kinds of change, each a list of hooks for `effect` (or for `model.hooks` and `model.run_with_hooks`;
-lists can be added):
+Four kinds, each a list of hooks for `effect` (or for `model.hooks` and `model.run_with_hooks`; lists can be
+concatenated):
 
-    replace_streams   put the mean, zero, or another token's state in place of some streams after some layers
-    cut_edges         take edges (layer, head, target, source) out of the attention pattern between streams,
+    replace_streams   mean-, zero- or resample-ablate streams after some layers
+    cut_edges         remove edges (layer, head, target, source) from the attention pattern between streams,
                       at all tokens or one, renormalised or not
-    patch_streams     put in streams from a run on another prompt or from another layer, at all or some tokens
-    hold_features     hold features of a dictionary at a value; 0 silences them
+    patch_streams     patch in streams from another prompt or another layer, at all or some tokens
+    hold_features     clamp features of a dictionary to a value; 0 ablates them
 
     >>> import srmlab, srmlab.analysis, torch
     >>> from srmlab.analysis import interventions
@@ -20,14 +20,14 @@ lists can be added):
     >>> bool(srmlab.analysis.effect(model, tokens, patch).mean_kl > 0)
     True
 
-An `Intervention` is the same as plain data: it can be checked, sent and saved, and gives its hooks.
+An `Intervention` is the same as plain data: it can be validated, sent and saved, and returns its hooks.
 
     >>> means = srmlab.analysis.state_means(model, [tokens])
     >>> silence = Intervention(ablations=(AblatedStream(stream=5, mode="mean", first=7, last=7),))
     >>> len(silence.hooks(model, means))
     1
 
-Nothing here changes the model: hooks are open for one forward pass.
+Nothing here changes the model: hooks are active for one forward pass.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def cut_edges(model: LanguageModel, edges: Iterable[Edge], renormalise: bool = T
 def _check_edge(place: tuple, pattern: Tensor, hook: HookPoint) -> None:
     for axis, at, size in zip(("token", "head", "target", "source"), place, pattern.shape[1:], strict=True):
         if not isinstance(at, slice) and not -size <= at < size:
-            raise UserError(f"cut_edges at {hook.name}: {axis} {at}, give one of 0 to {size - 1}")
+            raise UserError(f"cut_edges at {hook.name}: {axis} {at}, must be 0 to {size - 1}")
 
 
 def patch_streams(
@@ -120,18 +120,18 @@ def patch_streams(
     tokens: Iterable[int] | None = None,
     from_tokens: Iterable[int] | None = None,
 ) -> list[Hook]:
-    """Hooks that put in, after `layer`, the streams that a run on `source` [B, T] has after `from_layer` (the
+    """Hooks that patch in, after `layer`, the streams of a run on `source` [B, T] after `from_layer` (the
     same by default). At all tokens, of prompts of one length; or at `tokens`, from those of the source at
     `from_tokens` (the same by default), of prompts of any length."""
     chosen = _checked_streams(model, streams)
     points_at(model, [layer, layer if from_layer is None else from_layer])
     to, origin = model.points[layer], model.points[layer if from_layer is None else from_layer]
     if tokens is None and from_tokens is not None:
-        raise UserError("from_tokens goes with tokens: say where in the prompt they are put")
+        raise UserError("from_tokens needs tokens: the positions in the prompt to patch")
     at = None if tokens is None else list(tokens)
     origins = at if from_tokens is None else list(from_tokens)
     if at is not None and origins is not None and len(at) != len(origins):
-        raise UserError(f"{len(origins)} tokens of the source for {len(at)} of the prompt: give one for each")
+        raise UserError(f"{len(origins)} source tokens for {len(at)} prompt tokens: give one for each")
     with model.evaluating(), torch.inference_mode():
         _, cache = model.run_with_cache(source.to(model.device), origin.sites)
     given = model.state_at(origin, cache).clone()
@@ -319,7 +319,7 @@ class Intervention:
 
 def within(what: str, value: int, size: int) -> None:
     if value not in range(size):
-        raise UserError(f"{what} {value}: give one of 0 to {size - 1}")
+        raise UserError(f"{what} {value}: must be 0 to {size - 1}")
 
 
 def _checked_streams(model: LanguageModel, streams: Iterable[int]) -> list[int]:

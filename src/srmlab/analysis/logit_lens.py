@@ -1,4 +1,4 @@
-"""The stream-wise logit lens: what one stream alone says about the next token, after every layer.
+"""The stream-wise logit lens: what one stream alone predicts about the next token, after every layer.
 
 A state is decoded with the output function after layer t, with stream s kept and
 
@@ -8,12 +8,12 @@ A state is decoded with the output function after layer t, with stream s kept an
 and `full` keeps them all: at the last point that is the model itself. Reported is the mean log-probability of
 the correct next token, in nats.
 
-A model with post-steps has a point after each of them too. What is decoded at the layers is the layer's own
-state: the lens asks what is in it, and a post-step would add what it works out itself. `through_post` asks
-the other question, what the model would say if it stopped there: every layer's state goes through the
-post-steps first, and the points are the layers.
+A model with post-steps has a point after each of them too. At a layer, the layer's own state is decoded: the
+lens asks what is in it, and a post-step would add its own computation. `through_post` asks the other
+question, what the model would predict if it stopped there: every layer's state first goes through the
+post-steps, and the points are the layers.
 
-The lens costs 2·S + 1 unembeddings a token and point, so it reads a random sample of positions
+The lens costs 2·S + 1 unembeddings per token and point, so it reads a random sample of positions
 (`lens_tokens`).
 
     >>> import srmlab, srmlab.analysis, torch
@@ -97,7 +97,7 @@ class LogitLens(Result):
             if self.largest_fall[m] < 0:
                 t = int(np.diff(self.stream_mean[m]).argmin())
                 fall = self.text("largest_fall", ".2f", (m,))
-                lines.append(f"    the largest fall, {fall} nats: {self.points[t]} → {self.points[t + 1]}")
+                lines.append(f"    the largest drop, {fall} nats: {self.points[t]} → {self.points[t + 1]}")
         return "\n".join(lines)
 
 
@@ -171,7 +171,7 @@ class LensSums(Accumulator):
         seed: int = 0,
     ) -> None:
         if lens_tokens is not None and lens_tokens < 1:
-            raise UserError(f"lens_tokens = {lens_tokens}: at least 1, or None for every token")
+            raise UserError(f"lens_tokens = {lens_tokens}: must be at least 1, or None for every token")
         self.decoder, self.seed = decoder, seed
         self.sites = decoder.sites
         self.rate = 1.0 if lens_tokens is None else min(1.0, lens_tokens / max(total_tokens, 1))
@@ -251,7 +251,7 @@ def logit_lens(
     seed: int = 0,
     through_post: bool = False,
 ) -> LogitLens:
-    """What each stream alone says about the next token. `means` saves the pass that measures them.
+    """What each stream alone predicts about the next token. `means` saves the pass that measures them.
 
     `through_post` takes every layer's state through the post-steps before it is decoded.
     """

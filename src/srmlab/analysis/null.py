@@ -1,7 +1,7 @@
-"""Untrained twins: the same analysis, on the same text, of the same model before it learned anything.
+"""Untrained twins: the same analysis, on the same text, of untrained models with the same config.
 
-A statistic of a trained model says nothing about learning if models with other random weights and no training
-have it too. Twins have the model's config with other seeds; their results lie in analysis/null/seed-N.
+A statistic of a trained model says nothing about learning if untrained models have it too. Twins have the
+model's config with other seeds; their results are in analysis/null/seed-N.
 
     >>> import srmlab, srmlab.analysis, torch
     >>> model = srmlab.build(srmlab.preset("srm-nano"))
@@ -10,9 +10,9 @@ have it too. Twins have the model's config with other seeds; their results lie i
     >>> learned_hubs(srmlab.analysis.routing(model, batches), others)        # it is untrained itself
     []
 
-A number is beyond its twins if it is outside the interval in which one more twin would lie in 95 % of cases
-(Student's, for so few). A hub is a stream whose outgoing frequency is beyond that of each twin's strongest
-stream: the strongest of S is high in any model.
+A number is beyond its twins if it is outside the interval in which one more twin would fall 95 % of the time
+(Student's, as there are few). A hub is a stream whose outgoing frequency is beyond that of each twin's
+strongest stream: the strongest of S is high in any model.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Beside:
         return low if low == high else f"{low} to {high}"
 
     def __str__(self) -> str:
-        beyond = ", beyond them" * self.beyond
+        beyond = ", beyond the twins" * self.beyond
         return f"{self.name} {self.value:{self.form}}; untrained twins {self.span}{beyond}"
 
 
@@ -112,7 +112,7 @@ def learned_hubs(result: Routing, others: Sequence[Result]) -> list[int]:
 
 def summary(result: Result, others: Sequence[Result]) -> str:
     """What stands under a result's own summary."""
-    lines = [f"  beside {len(others)} untrained twins:"] + [f"    {line}" for line in beside(result, others)]
+    lines = [f"  next to {len(others)} untrained twins:"] + [f"    {line}" for line in beside(result, others)]
     if isinstance(result, Routing):
         hubs = ", ".join(f"S{s}" for s in learned_hubs(result, others)) or "none"
         lines.append(f"    hubs beyond the twins' strongest stream: {hubs}")

@@ -1,9 +1,9 @@
-"""Patching: which part of the state carries what makes two prompts differ.
+"""Activation patching: which part of the state carries the difference between two prompts.
 
-A clean and a corrupt prompt of one length are read; then the corrupt one is read again and again, each time
-with one part of its state replaced by the clean prompt's (one layer, stream and position: a cell of the
-grid). How far that moves a number of the prediction, the metric, is the cell's effect: 1 if all of the
-difference comes back, 0 if none of it.
+A clean and a corrupt prompt of equal length are run; then the corrupt one is run many times, each time with
+one part of its state replaced by the clean prompt's (one layer, stream and position: a cell of the grid). How
+far that moves a metric of the prediction is the cell's effect: 1 if the whole difference is restored, 0 if
+none of it.
 
     >>> import srmlab, torch
     >>> from srmlab.analysis import logit_difference
@@ -16,14 +16,14 @@ difference comes back, 0 if none of it.
     >>> bool((abs(found.share[:, 0, :2]) < 1e-3).all())          # before the prompts differ
     True
 
-A metric is a function of the logits [pair, token, vocabulary] that gives a number for each pair.
+A metric is a function of the logits [pair, token, vocabulary] that returns one number per pair.
 
-Attribution. To first order a patch moves the metric by gradient · (clean − corrupt state), and one backward
-pass gives that for every cell at once. It stands beside the exact grid as `approximate`, with the correlation
-of the two. The gradient goes through every layer, also those that are trained without one.
+Attribution patching. To first order a patch moves the metric by gradient · (clean − corrupt state), and one
+backward pass gives that for every cell at once: `approximate`, next to the exact grid, with the correlation
+between the two. The gradient flows through every layer, including those trained without one.
 
-Null. With two pairs or more the grid is also measured with the states of another pair's corrupt prompt,
-`mismatched`: what some other state in this place does, one that does not carry what the clean prompt has.
+Null. With two or more pairs the grid is also measured with the states of another pair's corrupt prompt,
+`mismatched`: the effect of some other state there, one that does not carry what the clean prompt has.
 
 Texts of unequal length are padded on the left (`tokenizer(texts)`), and positions then count from the end.
 """

@@ -1,14 +1,14 @@
-"""Path patching along streams: what one stream tells another, in one layer, and what that is worth.
+"""Path patching between streams: how much the message from one stream to another, in one layer, matters.
 
 A path (layer, source → target) is a part of the connection: what the target stream receives there depends
 on the source stream's state before the layer. It is patched in two steps:
 
-1. The corrupt prompt is read with the source stream, before the layer, as in the clean prompt, and what the
-   target then receives is kept.
-2. The corrupt prompt is read with that one message in place of its own. Everything else is held: the source
-   itself, the messages to other streams, and those of other layers, but for what follows from the message.
+1. The corrupt prompt is run with the source stream, before the layer, patched from the clean prompt, and what
+   the target then receives is recorded.
+2. The corrupt prompt is run with that one message patched in. Everything else is frozen: the source itself,
+   the messages to other streams, and those of other layers, except for what follows from the message.
 
-The effect is measured as in `patching`: 1 if all of the metric's difference comes back.
+The effect is measured as in `patching`: 1 if the metric's whole difference is restored.
 
     >>> import srmlab, srmlab.analysis, torch
     >>> model = srmlab.build(srmlab.preset("srm-nano").replace(depth=2, gradient_depth=1))
@@ -20,7 +20,7 @@ The effect is measured as in `patching`: 1 if all of the metric's difference com
     >>> bool((abs(found.share[0]) < 1e-3).all())                 # the first layer reads z_0, not the prompt
     True
 
-It is defined on models whose streams exchange something at a site of its own (`model.exchanges`).
+It is defined for models whose streams exchange messages at a site of their own (`model.exchanges`).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Pairs of prompts for patching: a clean and a corrupt one of equal length, and how far apart a metric finds
-their predictions.
+"""Prompt pairs for patching: a clean and a corrupt prompt of equal length, and metrics of how far apart their
+predictions are.
 
     >>> import torch
     >>> metric = logit_difference(right=torch.tensor([1]), wrong=torch.tensor([0]))
@@ -69,7 +69,7 @@ class Patched:
         for at in self.ranking[:8]:
             null = self.text("null", form, at) if known else ""
             lines.append(f"  {self.text('share', form, at)}  {name(at)}{beside}{null}")
-        return lines if known else [*lines, "  no null: that takes a second pair, whose state is patched in"]
+        return lines if known else [*lines, "  no null: it needs a second pair, whose state is patched in"]
 
 
 # --- metrics ------------------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ class Pairs:
             )
         model.check_tokens(tokens)
         if not bool(real[:, -1].all()):
-            raise UserError("pad prompts on the left, as tokenizer(texts) does it")
+            raise UserError("pad prompts on the left, as tokenizer(texts) does")
         return Pairs(model, metric, *((others, tokens) if into == "corrupt" else (tokens, others)), real)
 
     @property

@@ -1,4 +1,4 @@
-"""The output function by stream. It is linear in the streams, so much about it is exact and cheap.
+"""The output function, stream by stream. It is linear, so much about it is exact and cheap.
 
     embedding = Σ_s W_s z_s              what each stream adds is one term (`Readout.parts`)
     logits    = U · embedding

@@ -1,11 +1,11 @@
-"""The registry of analyses: each says what it needs and what it is defined on, and `survey` runs them.
+"""The registry of analyses: each declares what it needs and what it is defined on, and `survey` runs them.
 
     >>> from srmlab.analysis import ANALYSES
     >>> [name for name, analysis in ANALYSES.items() if analysis.needs == "means"]
     ['ablation', 'ablation_everywhere', 'logit_lens', 'interaction']
 
-An analysis registers itself, at the end of its own file; a user's own does so from anywhere, and is then
-known to `survey` and to `srmlab analyze --only NAME` (tests/analysis/test_registry.py has all of one):
+An analysis registers itself, at the end of its file; your own can do so from anywhere, and is then known to
+`survey` and to `srmlab analyze --only NAME` (tests/analysis/test_registry.py has a complete one):
 
     class Sizes(Result):
         kind: ClassVar[str] = "sizes"

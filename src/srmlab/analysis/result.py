@@ -1,4 +1,4 @@
-"""Results: what an analysis found, from which text, with names and units; saved as npz + JSON, never pickle.
+"""Results: what an analysis found, on which text, with axes and units; saved as npz + JSON, never pickle.
 
 A result is a frozen dataclass. Its array fields carry the names of their axes and their unit,
 
@@ -6,11 +6,11 @@ A result is a frozen dataclass. Its array fields carry the names of their axes a
 
 and an axis name means one size throughout a result: the constructor refuses arrays that disagree. Arrays that
 were given rather than measured, such as training steps, are marked `Axes`. Everything else in a result is a
-number, a text or a list of them. What is worked out of the fields, such as a hub score, is a method marked
+number, a string or a list of them. What is derived from the fields, such as a hub score, is a method marked
 `@derived(axes, unit)`, read like a field.
 
 Every measured and every derived number has a standard error, over sequences: `standard_error(name)`. A
-field's comes from the sums of the pass, a derived number's from a bootstrap when the analysis ran.
+field's comes from the sums of the pass, a derived number's from a bootstrap during the analysis.
 
     >>> import srmlab, srmlab.analysis, torch
     >>> model = srmlab.build(srmlab.preset("srm-nano"))

@@ -61,7 +61,7 @@ class Routing(Result):
 
     @property
     def uniform(self) -> float:
-        """The weight of every edge if a stream read all streams alike: 1/S."""
+        """The weight of every edge if a stream read all streams equally: 1/S."""
         return 1 / self.streams
 
     @derived("", "share of all edges and tokens")
@@ -168,7 +168,7 @@ class RoutingSums(Accumulator):
 
     def __init__(self, model: LanguageModel, threshold: float = 0.10) -> None:
         if not 0 <= threshold < 1:
-            raise UserError(f"threshold = {threshold}: a share of attention, at least 0 and less than 1")
+            raise UserError(f"threshold = {threshold}: must be an attention weight, from 0 to below 1")
         self.sites = pattern_sites(model, "routing")
         self.threshold = threshold
         self.settings = {"threshold": threshold}

@@ -1,8 +1,8 @@
-"""What routing is worth: the loss when the pattern is replaced by one that says less.
+"""What routing is worth: the loss with the pattern replaced by a less informative one.
 
-    uniform     every stream reads every stream alike, 1/S
-    shuffled    every token has the pattern of another token of the batch: the mean wiring stays, what is made
-                of this token goes
+    uniform     every stream reads every stream equally, 1/S
+    shuffled    every token gets the pattern of another token in the batch: the mean wiring stays, what
+                depends on the token is lost
 
 in all layers at once. If shuffling costs nothing, the pattern is a constant of the model.
 

@@ -1,9 +1,9 @@
-"""What a model's own ways of spending less cost: loss against arithmetic, threshold by threshold.
+"""What early exit costs: loss against FLOP, threshold by threshold, for each of the model's exit rules.
 
-Every token stops at the first level at which the model's rule says so (see `models.exit`), and is read out
-there. All levels are computed once and the rules are applied to what they gave, so that many thresholds cost
-one pass. Keys and values are therefore those of the full pass; while decoding, those of levels that were not
-computed are copies of the last one that was, which `srmlab bench exit` measures.
+Every token stops at the first level at which the rule says so (see `models.exit`), and is read out there. All
+levels are computed once and the rules are applied afterwards, so that many thresholds cost one pass. Keys and
+values are therefore those of the full pass; in decoding, those of skipped levels are copies of the last
+computed one's, which `srmlab bench exit` measures.
 
     >>> import srmlab, torch
     >>> model = srmlab.build(srmlab.preset("ouro-nano", blocks=1, vocab_size=64))

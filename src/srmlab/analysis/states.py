@@ -1,9 +1,8 @@
-"""The mean state of every stream after every layer: what mean ablation and the mean-corrected lens put in a
-stream's place.
+"""The mean state of every stream after every layer, used by mean ablation and the mean-corrected logit lens.
 
 Points are the places where a state can be read: after every layer, and after every post-step. The last one is
-what the output function reads. `PointReader` puts the states at points together as a pass goes by; `Finished`
-reads the state after every layer as if that layer were the last, which takes it through the post-steps.
+what the output function reads. `PointReader` collects the states at points during a pass; `Finished` reads
+the state after every layer as if that layer were the last, which takes it through the post-steps.
 
     >>> import srmlab, srmlab.analysis, torch
     >>> model = srmlab.build(srmlab.preset("srm-nano"))
@@ -154,11 +153,9 @@ class StateMeans(Result):
 
     def summary(self) -> str:
         full = self.mean.shape[-1] ** 0.5
-        lines = [
-            f"Mean states ({self.evidence}); a length of √D = {full:.1f} would mean that all tokens agree"
-        ]
+        lines = [f"Mean states ({self.evidence}); a norm of √D = {full:.1f} would mean that all tokens agree"]
         lines += [
-            f"  {point}: mean length {self.text('mean_length', '.2f', (p,))}, "
+            f"  {point}: mean norm {self.text('mean_length', '.2f', (p,))}, "
             f"by stream {' '.join(f'{v:.1f}' for v in self.length[p])}"
             for p, point in enumerate(self.points)
         ]

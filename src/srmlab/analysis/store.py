@@ -1,5 +1,5 @@
-"""The folder of results: analysis/ of a run. A result is known by the model, text and settings it came from,
-and is measured again when one of them is another.
+"""The folder of results: analysis/ of a run. A result is identified by its model, text and settings, and
+measured again if one of them changes.
 
     store = Store(Path("runs/nano"), model, "validation tokens 4f…, 64 windows of 256", [0.1, 4096, None])
     if not store.has("routing"):

@@ -1,8 +1,8 @@
-"""Similarity of streams: have they become alike, so that many do the work of one?
+"""Stream similarity: have the streams become alike, so that many do the work of one?
 
-At every point in depth, the mean over tokens of the cosine between the states of two streams. Streams have
-bases of their own, so that untrained ones are near 0, and a cosine of 1 means the same state in the same
-basis; the same content in different bases is not seen.
+At every point in depth, the mean over tokens of the cosine similarity between the states of two streams. Each
+stream has its own basis, so that untrained ones are near 0, and a cosine of 1 means the same state in the
+same basis; the same content in different bases is not detected.
 
     >>> import srmlab, srmlab.analysis, torch
     >>> model = srmlab.build(srmlab.preset("srm-nano"))
@@ -59,7 +59,7 @@ class StreamSimilarity(Result):
 
     def headline(self) -> str:
         return (
-            f"cosine between streams {self.by_depth[0]:+.2f} at first, {self.last:+.2f} at last; "
+            f"cosine between streams {self.by_depth[0]:+.2f} at first, {self.last:+.2f} at the end; "
             f"the two most alike {self.most_alike[-1]:+.2f}"
         )
 

@@ -1,8 +1,8 @@
-"""A survey: every analysis of a model in as few passes as they need.
+"""A survey: every analysis of a model in as few passes as possible.
 
-Analyses say what they need (see registry.py). Those that need no more than the states of a pass share the
-first, those that need the mean states the second; a third runs the model deeper. Each pass feeds all its
-analyses at once, can be stopped and picked up, and only what is asked for is measured.
+Analyses declare what they need (see registry.py). Those that need only the states of a pass share the first,
+those that need the mean states the second; a third runs the model deeper. Each pass feeds all its analyses at
+once, can be stopped and resumed, and only what is asked for is measured.
 
     >>> import srmlab, srmlab.analysis, torch
     >>> model = srmlab.build(srmlab.preset("srm-nano"))

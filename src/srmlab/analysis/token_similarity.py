@@ -1,9 +1,9 @@
-"""Similarity of tokens: have the states of different tokens become alike (collapse)?
+"""Token similarity: have the states of different tokens become alike (collapse)?
 
-At every point in depth, for every stream, the mean cosine between the states of two different tokens of a
-window, over all pairs. 1: every token has the same state, up to its length, and the model can predict no more
-than how often tokens occur. States that have a mean in common are similar without having collapsed: compare
-with the same number of untrained twins.
+At every point in depth, for every stream, the mean cosine similarity between the states of two different
+tokens in a window, over all pairs. 1: every token has the same state, up to its norm, and the model can only
+predict token frequencies. States that share a mean are similar without having collapsed: compare with the
+same number for untrained twins.
 
     >>> import srmlab, srmlab.analysis, torch
     >>> model = srmlab.build(srmlab.preset("hrm-nano"))
@@ -47,7 +47,7 @@ class TokenSimilarity(Result):
         return float(self.by_depth[-1])
 
     def headline(self) -> str:
-        return f"cosine between tokens {self.by_depth[0]:.2f} at first, {self.last:.2f} at last"
+        return f"cosine between tokens {self.by_depth[0]:.2f} at first, {self.last:.2f} at the end"
 
     def summary(self) -> str:
         lines = [f"Similarity of tokens: cosine between states of different tokens ({self.evidence})"]

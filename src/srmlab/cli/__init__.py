@@ -23,21 +23,21 @@ from srmlab.cli.options import parse
 from srmlab.errors import Notice, UserError, nearest
 
 COMMANDS = {  # name → one line for `srmlab --help`; the module is srmlab.cli.<name>
-    "demo": "the whole pipeline in small: text, training, analyses, a report",
+    "demo": "the whole pipeline in miniature: text, training, analyses, report",
     "presets": "list the models by name: sizes, exact parameters, FLOP",
     "info": "describe a model or run: computation, parameters, sites",
     "prepare": "tokenize a corpus by name, or your own files; generate puzzles",
     "train": "train a model on prepared tokens or puzzles",
-    "resume": "continue a stopped run, bitwise as if it had never stopped",
+    "resume": "continue a stopped run, bitwise as if uninterrupted",
     "evaluate": "loss, perplexity and bits per byte on held-out text",
     "compare": "compare runs of any architecture on the same tokens",
     "solve": "accuracy on tasks and puzzles, by difficulty and depth",
     "generate": "continue a prompt, streaming the text",
     "analyze": "measure routing, alignment, drift, ablation, logit lens and more",
     "patch": "activation, attribution and path patching between prompts",
-    "dictionary": "train SAEs of the streams; write a page of features",
-    "transcoder": "train transcoders of the step functions, shared by all depths",
-    "circuit": "attribution graph of a prediction, feature by feature",
+    "dictionary": "train an SAE for each stream; write a page of features",
+    "transcoder": "train transcoders for the step functions, shared by all depths",
+    "circuit": "write the attribution graph of a prediction",
     "sparsity": "SAE sparsity (L0) against loss recovered, over several k and seeds",
     "paper": "write the data files that the paper's LaTeX figures read",
     "report": "write one self-contained HTML file about a run",
@@ -77,20 +77,20 @@ def main(argv: list[str] | None = None) -> NoReturn:
 
 
 def import_extensions(argv: list[str]) -> list[str]:
-    """Import the files of `--import FILE`, before the command, and of SRMLAB_IMPORT; the rest of the line.
+    """Import the files of `--import FILE`, before the command, and of SRMLAB_IMPORT; return the rest.
 
-    Such a file enters your own architectures, connections, analyses or tasks (docs/extending.md).
+    Such a file registers your own architectures, connections, analyses or tasks (docs/extending.md).
     """
     files = [file for file in os.environ.get("SRMLAB_IMPORT", "").split(os.pathsep) if file]
     while argv and argv[0] == "--import":
         if len(argv) < 2:
-            raise UserError("give a Python file: srmlab --import my_model.py train …")
+            raise UserError("--import needs a Python file: srmlab --import my_model.py train …")
         files.append(argv[1])
         argv = argv[2:]
     for file in files:
         import_file(Path(file))
     if not argv:
-        raise UserError("no command after --import; `srmlab --help` lists them")
+        raise UserError("no command after --import; `srmlab --help` lists the commands")
     return argv
 
 
@@ -104,7 +104,7 @@ def import_file(path: Path) -> None:
     if known is not None and getattr(known, "__file__", None) == found.origin:
         return  # imported already, by an earlier command of this process
     if known is not None:
-        raise UserError(f"--import {path}: a module is called {path.stem} already; rename the file")
+        raise UserError(f"--import {path}: there is already a module called {path.stem}; rename the file")
     module = importlib.util.module_from_spec(found)
     sys.modules[path.stem] = module
     try:
@@ -112,7 +112,7 @@ def import_file(path: Path) -> None:
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"--import {path} fails ({type(error).__name__}: {error}): fix the file") from error
+        raise UserError(f"--import {path} failed ({type(error).__name__}: {error}): fix the file") from error
 
 
 def show_warning(
@@ -137,7 +137,7 @@ def with_shipped(arguments: list[str]) -> list[str]:
 
 def run(name: str, arguments: list[str]) -> None:
     if name not in COMMANDS:
-        hint = nearest(name, list(COMMANDS)) or "; `srmlab --help` lists them"
+        hint = nearest(name, list(COMMANDS)) or "; `srmlab --help` lists the commands"
         raise UserError(f"no such command{hint}")
     module = importlib.import_module(f"srmlab.cli.{name}")
     arguments = with_shipped(arguments)
@@ -154,4 +154,4 @@ def overview() -> str:
         "",
     ]
     lines += [f"  {name:<{width}}{summary}" for name, summary in COMMANDS.items()]
-    return "\n".join([*lines, "", "`srmlab COMMAND --help` shows the options of one, with an example."])
+    return "\n".join([*lines, "", "`srmlab COMMAND --help` shows a command's options, with examples."])

@@ -35,7 +35,7 @@ WITHOUT_TWINS = ("dynamics", "switches")  # switches measures twins of its own
 @dataclass(kw_only=True)
 class Command(OfText):
     """Measure routing, alignment, drift, ablation, logit lens, attribution, interaction and depth on
-    held-out text, and on untrained twins as the null; write the results, figures and a summary. Existing
+    held-out text, with untrained twins as the null; write results, figures and a summary. Existing
     results are kept, and a stopped analysis continues.
 
     Example:
@@ -51,7 +51,7 @@ class Command(OfText):
     """
 
     only: tuple[str, ...] = ()
-    """Which analyses; by default all but dynamics, edges, switches and translations, which take long."""
+    """Which analyses to run; by default all but the slow ones: dynamics, edges, switches, translations."""
     tokens: int = TOKENS
     """How many tokens to read."""
     text: Path | None = None
@@ -59,13 +59,13 @@ class Command(OfText):
     out: Path | None = None
     """Where analysis/ and figures/ go; by default into the run, or next to a checkpoint or export."""
     null: int | None = None
-    """Untrained twins to measure on the same text; by default 3, or none for more than 5M parameters."""
+    """Number of untrained twins, measured on the same text; by default 3, or 0 above 5M parameters."""
     threshold: str = "0.10"
-    """An edge is in use above this weight; 2/S is twice the uniform weight."""
+    """An edge counts as in use above this weight; 2/S is twice the uniform weight."""
     lens_tokens: int = 4096
-    """Positions the logit lens reads; each costs 2·S + 1 unembeddings per layer."""
+    """Positions to decode with the logit lens; each costs 2·S + 1 unembeddings per layer."""
     margin: float = 0.05
-    """Edges: the most a circuit may add to the loss, in nats."""
+    """Edges: how much a circuit may raise the loss, in nats."""
     closed: Literal["zero", "mean"] = "zero"
     """Edges: a closed edge carries nothing, or its mean weight."""
     exact: int = 128
@@ -73,7 +73,7 @@ class Command(OfText):
     edge_tokens: int = 4096
     """Edges: how many tokens to read; circuits are chosen on one half and tested on the other."""
     dictionary: Path | None = None
-    """Switches, translations: a folder of `srmlab dictionary --layers every`; by default the run's newest."""
+    """Switches, translations: output of `srmlab dictionary --layers every`; by default the run's newest."""
     segments: int | None = None
     """Puzzles: how many segments to analyse; by default as many as in training."""
     max_depth: int | None = None
@@ -158,7 +158,7 @@ class Command(OfText):
 
         self.segment_depth: int | None = None
         if not reads_puzzles(path):
-            refuse(self, "segments", why="is for a puzzle model")
+            refuse(self, "segments", why="is for puzzle models")
             return self.open_text(text=self.text, longest=self.tokens, device=device)
         refuse(self, "text", "document_mask", "answers_only", why=f"is for text, and {path} reads puzzles")
         for kind in EXTRA:
@@ -215,7 +215,7 @@ class Command(OfText):
             return self.dictionary
         if (folder := dictionary_folder(text.path, suits)) is None:
             command = f"srmlab dictionary {text.path} --layers every"
-            raise UserError(f"no dictionary of all depths for {text.path}: learn one with `{command}`")
+            raise UserError(f"{text.path} has no dictionary for all depths: train one with `{command}`")
         return folder
 
     def null_count(self, model: LanguageModel) -> int:

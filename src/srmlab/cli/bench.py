@@ -32,7 +32,7 @@ class Command(Answers):
     benches: Annotated[tuple[str, ...], tyro.conf.Positional] = BENCHES
     """Which ones: training_step, attention, decoding, sites, analyses, explorer, exit, scaling."""
     rounds: int = 3
-    """Rounds in which the candidates take turns; medians are reported."""
+    """Rounds, with the candidates taking turns; medians are reported."""
     threads: int = 2
     """CPU threads to use."""
     base_tokens: int = 1024
@@ -44,9 +44,7 @@ class Command(Answers):
         from srmlab.training.memory import keep_buffers
 
         if not FOLDER.is_dir():
-            raise UserError(
-                "the benchmarks are in the source checkout, not in the package; run this from a clone"
-            )
+            raise UserError("the benchmarks are not part of the installed package: run this from a clone")
         for bench in self.benches:
             if bench not in BENCHES:
                 raise unknown("bench", bench, BENCHES)

@@ -22,8 +22,8 @@ DESCRIBED, EXAMPLES = 2048, 4  # tokens that features are described by, and plac
 class Command(RunsModel):
     """Write the attribution graph of a prediction: which features, at which step, stream and token,
     produce it, and what produces those, down to the tokens. Features are those of the run's newest
-    transcoders (`srmlab transcoder RUN`). The graph is checked by ablating features and comparing the
-    actual change of the target with the predicted one, and with random features.
+    transcoders (`srmlab transcoder RUN`). The graph is checked by ablating features: the actual change
+    in the target is compared with the predicted one, and with that from random features.
 
     Example:
         srmlab circuit runs/nano --prompt "The people of the United" --out graph.json
@@ -39,23 +39,23 @@ class Command(RunsModel):
     out: Path
     """The JSON file to write, in Neuronpedia's format; must not exist."""
     transcoders: Path | None = None
-    """A folder of `srmlab transcoder`; by default the run's newest of MLPs."""
+    """Output folder of `srmlab transcoder --of mlp`; by default the run's newest."""
     target: str | None = None
     """The target token, as text; by default the most likely one."""
     against: str | None = None
-    """Another token: explain the difference of the two logits."""
+    """Another token: explain the difference between the two logits."""
     feature: str | None = None
     """LAYER.STEP.STREAM.FEATURE, active at the last token: explain it instead of a logit."""
     nodes: int = 384
     """Number of features to expand, the most influential first."""
     node_share: float = 0.8
-    """Share of all influence that the kept nodes must have."""
+    """Keep the fewest nodes with this share of all influence."""
     edge_share: float = 0.98
-    """Share of their influence that the kept edges must have."""
+    """Keep the fewest edges with this share of those nodes' influence."""
     check: bool = True
-    """Ablate features and report the actual change."""
+    """Check the graph by ablating features."""
     view: Path | None = None
-    """Also write the graph as a view for `srmlab explore RUN --view FILE`: a JavaScript file."""
+    """Also write the graph as a JavaScript view for `srmlab explore RUN --view FILE`."""
 
     def result(self) -> dict[str, Any]:
         from srmlab.dictionaries import attribute
@@ -98,7 +98,7 @@ class Command(RunsModel):
             if file is not None:
                 refuse_existing(file, option)
                 if not file.parent.is_dir():
-                    raise UserError(f"{option} {file}: there is no folder {file.parent}; make it first")
+                    raise UserError(f"{option} {file}: {file.parent} does not exist; create it first")
         if self.feature is not None and (self.target is not None or self.against is not None):
             raise UserError("--feature cannot be combined with --target and --against")
         for name in ("node_share", "edge_share"):
@@ -125,7 +125,7 @@ def one_token(tokenizer: Tokenizer, text: str, option: str) -> int:
     found = tokenizer.encode(text)
     if len(found) != 1:
         raise UserError(
-            f"{option} {text!r} is {len(found)} tokens: give one, with its leading space if it has one"
+            f"{option} {text!r} is {len(found)} tokens: give a single token, including any leading space"
         )
     return found[0]
 

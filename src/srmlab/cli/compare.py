@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 @dataclass
 class Command(Answers):
     """Compare two or more runs: parameters, FLOP, depth, loss on the same tokens with its interval, and the
-    paired difference from the first run. Then, next to untrained twins: collapse of tokens, similarity of
-    streams, drift, whether the state settles, the loss read out after every level, and what an exit gate
-    knows.
+    paired difference from the first run. Then, next to untrained twins: token collapse, stream similarity,
+    drift, whether the state settles, the loss when stopped after each level, and what an exit gate knows.
 
     Example:
         srmlab compare runs/srm runs/ouro runs/huginn
@@ -49,7 +48,7 @@ class Command(Answers):
     context: int | None = None
     """Tokens per window; by default the shortest of the runs' training contexts."""
     null: int | None = None
-    """Untrained twins of every run; by default 3, and none for models of more than 5 million parameters."""
+    """Number of untrained twins of every run; by default 3, or 0 above 5M parameters."""
     device: str = "auto"
 
     def result(self) -> dict[str, Any]:
@@ -60,7 +59,7 @@ class Command(Answers):
         first = next(iter(texts.values()))
         batches = list(first.batches(self.batch_size, self.tokens))
         if not batches:
-            raise UserError(f"{first.source} is shorter than one window of {first.context}: give --context")
+            raise UserError(f"{first.source} is shorter than one window of {first.context}: lower --context")
         with self.display() as display:
             task = display.task("comparing", len(texts) * (len(batches) + 1), "passes")
             done = count(1)
@@ -76,7 +75,7 @@ class Command(Answers):
         yield ""
         yield f"{result['read']}"
         yield "±: 95 % interval over windows; it does not cover training seeds."
-        yield "difference: from the first, on the same windows."
+        yield "difference: from the first run, on the same windows."
         yield ""
         yield f"Inside, on the first {result['inside']} windows:"
         yield inside_tables(self.rows)
@@ -88,15 +87,15 @@ class Command(Answers):
         asked = (*self.runs, *([str(shipped())] if self.pretrained else []))
         runs = {name: path for given in asked for name, path in named_runs(given).items()}
         if len(runs) < 2 and len(set(asked)) == len(asked):
-            raise UserError("give two runs or more: srmlab compare runs/srm runs/ouro")
+            raise UserError("give at least two runs: srmlab compare runs/srm runs/ouro")
         if len(set(runs.values())) < len(runs) or len(set(asked)) < len(asked):
-            raise UserError("a run is named twice: give each once")
+            raise UserError("a run is given twice: give each only once")
         found = [open_text(run, data=self.data, text=self.text, device=self.device) for run in runs.values()]
         context = self.context or min(text.context for text in found)
         for run, text in zip(runs, found, strict=True):
             if text.tokenizer.fingerprint != found[0].tokenizer.fingerprint:
                 first = next(iter(runs))
-                raise UserError(f"{run} and {first} have different tokenizers: compare runs with the same")
+                raise UserError(f"{run} and {first} have different tokenizers and cannot be compared")
             if not 1 <= context <= text.model.config.context:
                 raise UserError(f"--context {context}: {run} has a context of {text.model.config.context}")
         return {run: replace(text, context=context) for run, text in zip(runs, found, strict=True)}
@@ -115,7 +114,7 @@ def named_runs(given: str) -> dict[str, str]:
             name = cell.name if len(cell.runs) == 1 else f"{cell.name}, seed {run.seed}"
             path = cell.cell.run_folder(folder.parent, run.seed)
             if not path.is_dir():
-                raise UserError(f"{given} is not next to its runs (no {path}): name the runs themselves")
+                raise UserError(f"{given} is not next to its runs (no {path}): give the runs themselves")
             runs[name] = str(path)
     return runs
 

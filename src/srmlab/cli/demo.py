@@ -52,11 +52,11 @@ class Command:
                 f"\n{number}/{len(stages)}  {stage.says}\n$ srmlab {shlex.join(stage.arguments)}", flush=True
             )
             if stage.done():
-                print("done before, kept")
+                print("already done")
             else:
                 run(stage.arguments[0], list(stage.arguments[1:]))
-        print(f"\n{duration(time.monotonic() - started)}. The page: {self.out / 'run' / 'report.html'}")
-        print(f"To ask more of the model: srmlab explore {self.out / 'run'}")
+        print(f"\n{duration(time.monotonic() - started)}. The report: {self.out / 'run' / 'report.html'}")
+        print(f"To explore the model: srmlab explore {self.out / 'run'}")
 
     def stages(self) -> list[Stage]:
         data, trained = self.out / "data", self.out / "run"
@@ -85,16 +85,16 @@ class Command:
                 ),
             ),
             Stage(
-                "How good it is, next to counts of tokens and of pairs of tokens",
+                "Evaluate it, next to unigram and bigram counts",
                 ("evaluate", str(trained), "--tokens", str(4 * self.tokens)),
             ),
             Stage(
-                "Let it write",
+                "Generate text",
                 ("generate", str(trained), "--prompt", PROMPT, "--temperature", "0.7", "--seed", "0"),
             ),
             Stage(
                 "Look inside: routing, alignment, drift, ablation, logit lens",
                 ("analyze", str(trained), "--tokens", str(self.tokens), "--null", "1"),
             ),
-            Stage("All of it on one page", ("report", str(trained))),
+            Stage("Everything on one page", ("report", str(trained))),
         ]

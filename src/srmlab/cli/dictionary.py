@@ -123,7 +123,7 @@ class Command(LearningOne):
     """
 
     layers: tuple[str, ...] = ("last",)
-    """Layers whose output to learn: last (what is read out), every (one dictionary for all), or 0, 1 …"""
+    """Layers to train on: last (the final state), every (one dictionary for all of them), or 0, 1 …"""
     examples: int = 8
     """Examples per feature."""
     out: Path | None = None

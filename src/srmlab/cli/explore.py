@@ -38,7 +38,7 @@ class Presents(OfModel):
         from srmlab.explorer.frontend import register_view
 
         if (self.path is not None) + (self.preset is not None) + self.pretrained != 1:
-            raise UserError("give one of these: a run such as runs/nano, --pretrained, or --preset NAME")
+            raise UserError("give one of: a run such as runs/nano, --pretrained, or --preset NAME")
         for path in self.view:
             register_view(path)
         return None if self.preset is not None else self.subject()
@@ -58,13 +58,13 @@ class Presents(OfModel):
 
 @dataclass(kw_only=True)
 class Command(Presents):
-    """Explore a model in the browser. Everything runs on this machine; no request goes to any other.
+    """Explore a model in the browser. Everything runs on this machine, with no requests to other hosts.
 
     Example:
         srmlab explore --pretrained
         srmlab explore runs/nano
         srmlab explore --preset srm-nano
-        srmlab explore runs                      # any run below the folder, chosen on the page
+        srmlab explore runs                      # every run in the folder; choose one on the page
         srmlab explore runs/nano --view my_view.js
         srmlab explore runs/sudoku
     """
@@ -76,7 +76,7 @@ class Command(Presents):
     port: int = 8765
     """0 picks any free port."""
     host: str = "127.0.0.1"
-    """The address to listen on. Anything but loopback gives others access: there is no password."""
+    """Address to listen on. Anything but loopback gives others access: there is no password."""
     browser: bool = True
     """Open the page in a browser."""
 
@@ -92,7 +92,7 @@ class Command(Presents):
             several = runs_below(run) if run is not None else {}
             for option in ("dictionary", "segments") if several else ():
                 if getattr(self, option) is not None:
-                    raise UserError(f"--{option} needs a run: give one")
+                    raise UserError(f"--{option} needs a single run, and {run} holds several: give one")
             if several:
                 serve(f"{len(several)} runs", listener, self.host, self.browser, partial(Runs, several))
             else:
@@ -134,9 +134,9 @@ def serve(name: str, listener: socket.socket, host: str, browser: bool, make: Ca
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, timeout_graceful_shutdown=5, server_header=False
     )
-    print(f"{name}: {url}   (Ctrl-C stops)", flush=True)
+    print(f"{name}: {url}   (Ctrl-C to stop)", flush=True)
     if host not in LOOPBACK:
-        print("listening beyond this machine: whoever reaches this address can use the model", flush=True)
+        print("listening beyond this machine: anyone who reaches this address can use the model", flush=True)
     if browser:
         threading.Timer(0.8, webbrowser.open, (url,)).start()
     uvicorn.Server(config).run(sockets=[listener])

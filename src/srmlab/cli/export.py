@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class Command(OfModel):
-    """Export the model of a run for Hugging Face, or as a plain folder for srmlab.load.
+    """Export a run's model for Hugging Face, or as a plain folder for srmlab.load.
 
     Example:
         srmlab export runs/nano --to hf --out exports/nano-hf
@@ -30,7 +30,7 @@ class Command(OfModel):
     to: Literal["hf", "safetensors"] = "hf"
     """hf: for `AutoModelForCausalLM` and `AutoTokenizer`. safetensors: for `srmlab.load`."""
     tokenizer: str | None = None
-    """gpt2, byte or a saved tokenizer's folder, if the source has none."""
+    """gpt2, byte or the folder of a saved tokenizer, if the source has none."""
 
     def run(self) -> None:
         from srmlab.storage import saved_tokenizer
@@ -40,10 +40,10 @@ class Command(OfModel):
         tokenizer = make_tokenizer(self.tokenizer) if self.tokenizer else saved_tokenizer(path)
         if self.to == "safetensors":
             srmlab.save(model, self.out, tokenizer=tokenizer)
-            print(f'{self.out}: open it with srmlab.load("{self.out}")')
+            print(f'{self.out}: load it with srmlab.load("{self.out}")')
         else:
             export_huggingface(model, self.out, tokenizer)
-            print(f"{self.out}: open it with AutoModelForCausalLM.from_pretrained, trust_remote_code=True")
+            print(f"{self.out}: load it with AutoModelForCausalLM.from_pretrained, trust_remote_code=True")
         if tokenizer is None:
             print("It has no tokenizer, as the source has none; --tokenizer adds one.")
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @dataclass
 class Command(Answers):
     """Fit a power law with an offset to the training loss of each run, against tokens and against FLOP,
-    with bootstrap intervals, and extrapolate it, saying how far that can be trusted.
+    with bootstrap intervals, and extrapolate it, noting how far that can be trusted.
 
     Example:
         srmlab fit runs/nano
@@ -36,7 +36,7 @@ class Command(Answers):
         from srmlab.experiments.fit import fit_curve, read_curve
 
         if not self.runs:
-            raise UserError("give one run or more, such as `srmlab fit runs/nano`")
+            raise UserError("give at least one run: srmlab fit runs/nano")
         if self.tokens <= 0:
             raise UserError(f"--tokens {self.tokens:g}: must be positive")
         found = []

@@ -1,4 +1,4 @@
-"""`srmlab generate`: text from a model, as it is made."""
+"""`srmlab generate`: sample text from a model, token by token."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class Command(ExitsEarly, OfModel):
     path: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_OR_PRESET")] = None
     """A run (its last good checkpoint), a checkpoint, an export, or a preset by name."""
     prompt: str = ""
-    """The text to continue; if empty, start a document."""
+    """The text to continue; if empty, a new document is started."""
     tokens: Annotated[tuple[int, ...], tyro.conf.arg(metavar="ID")] = ()
     """The prompt as token ids, instead of --prompt."""
     max_new_tokens: int = 64
-    """Maximum number of tokens; stops earlier at an end-of-text."""
+    """Maximum number of tokens; stops earlier at end-of-text."""
     temperature: float = 0.8
     """0 is greedy decoding."""
     top_k: int | None = None
@@ -56,9 +56,9 @@ class Command(ExitsEarly, OfModel):
     overflow: Literal["refuse", "slide"] = "refuse"
     """Past the model's context: stop with an error, or drop the first half and continue."""
     reuse_cache: bool = False
-    """Less memory. With --exit: store what layers share once. Else: keep a looped model's last loop only."""
+    """A smaller KV cache. With --exit: shared by layers. Else: only a looped model's last loop is kept."""
     tokenizer: str | None = None
-    """gpt2, byte or a saved tokenizer's folder, if the model has none."""
+    """gpt2, byte or the folder of a saved tokenizer, if the model has none."""
     json: bool = False
     """Print JSON at the end, for scripts."""
 
@@ -71,7 +71,7 @@ class Command(ExitsEarly, OfModel):
         fresh = not path.exists()
         model, tokenizer = build_preset(str(path)) if fresh else (srmlab.load(path), saved_tokenizer(path))
         if not model.config.causal:
-            raise UserError(f"{path} is a puzzle model and writes no text: use `srmlab solve`")
+            raise UserError(f"{path} is a puzzle model and does not generate text: use `srmlab solve`")
         if self.tokenizer is not None:
             tokenizer = make_tokenizer(self.tokenizer)
         prompt = self.prompt_tokens(model, byte_tokenizer() if fresh and tokenizer is None else tokenizer)
@@ -118,7 +118,7 @@ class Command(ExitsEarly, OfModel):
 
     def prompt_tokens(self, model: LanguageModel, tokenizer: Tokenizer | None) -> list[int]:
         if self.tokens and self.prompt:
-            raise UserError("--prompt and --tokens exclude each other: give one of them")
+            raise UserError("--prompt and --tokens cannot be combined: give one of them")
         if self.tokens:
             prompt = list(self.tokens)
         elif tokenizer is not None:

@@ -31,8 +31,8 @@ WIDTH = 80  # columns of everything printed here
 
 @dataclass
 class Command(Answers):
-    """Describe a model: computation, config, parameters by part, FLOP, memory, sites. For a run,
-    checkpoint or export, first its training: steps, data, losses, contents.
+    """Describe a model: computation, config, parameters by part, FLOP, memory and sites (hook points). For
+    a run, checkpoint or export, first its training: steps, data, losses, contents.
 
     Example:
         srmlab info srm-base

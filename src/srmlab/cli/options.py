@@ -1,7 +1,7 @@
-"""A command's options: read from the command line, and what is wrong with them said in one line.
+"""A command's options: parsed from the command line, with one-line messages for what is wrong.
 
-tyro reads them. What it could not read it hands over as an event (`tyro._errors`, which tyro may change in
-any release: for an event that is not known here, or without them, tyro's own message is shown).
+tyro parses them and reports errors as events (`tyro._errors`, which tyro may change in any release: for an
+unknown event, or without events, tyro's own message is shown).
 """
 
 from __future__ import annotations

@@ -36,9 +36,9 @@ class Command(Answers):
     """Write the paper's data files from your runs, with the paper's names and columns, so that its figures
     compile.
 
-    Runs are named by what they stand for: baseline (SRM-base), 161m (SRM-med), 479m (SRM-large), gpt2, hrm;
-    and the cells of the stream-size sweep as param:8, width:8 or stream:8. Missing ones are listed.
-    Analyses that a run lacks are computed first.
+    Runs are labelled baseline (SRM-base), 161m (SRM-med), 479m (SRM-large), gpt2 or hrm, and the cells of
+    the stream-size sweep param:8, width:8 or stream:8. Missing ones are listed. Analyses that a run lacks
+    are computed first.
 
     Example:
         srmlab paper baseline=runs/base 161m=runs/med 479m=runs/large gpt2=runs/gpt2 hrm=runs/hrm --out paper

@@ -27,8 +27,8 @@ FIELDS = ("clean", "corrupt", "answer", "other")
 @dataclass(kw_only=True)
 class Command(RunsModel):
     """Patch the states of a clean prompt into a corrupt one, part by part, and measure how much of the
-    difference in the prediction is restored; next to it attribution patching (the gradient's
-    approximation), and a null: the states of another corrupt prompt.
+    difference in the prediction is restored; alongside, attribution patching (the gradient
+    approximation) and a null: the states of another corrupt prompt.
 
     For many pairs, give a file with one JSON object per line: {"clean": …, "corrupt": …, "answer": …,
     "other": …}.
@@ -42,21 +42,21 @@ class Command(RunsModel):
     clean: str | None = None
     """The prompt whose states are patched in."""
     corrupt: str | None = None
-    """The prompt that is patched; as many tokens as the clean one."""
+    """The prompt to patch; must have as many tokens as the clean one."""
     answer: str | None = None
-    """What follows the clean prompt (its first token counts); by default the most likely token."""
+    """Continuation of the clean prompt (its first token counts); by default the most likely token."""
     other: str | None = None
-    """What follows the corrupt prompt; by default the most likely token."""
+    """Continuation of the corrupt prompt; by default the most likely token."""
     pairs: Path | None = None
-    """A file of pairs, instead of --clean and --corrupt; errors are over pairs."""
+    """A file of pairs, instead of --clean and --corrupt; standard errors are over pairs."""
     metric: Literal["logit-difference", "log-probability", "kl"] = "logit-difference"
     """Logit of the answer minus that of the other, its log-probability, or KL from the clean prediction."""
     over: tuple[Literal["layer", "stream", "position"], ...] = ("layer", "stream", "position")
-    """What is patched one by one; the rest is patched all at once."""
+    """The axes to patch one by one; the others are patched all at once."""
     into: Literal["corrupt", "clean"] = "corrupt"
-    """clean: the reverse, corrupt states into the clean prompt."""
+    """clean: the reverse, patching corrupt states into the clean prompt."""
     paths: bool = False
-    """Patch messages between streams instead of states: one pair and layer at a time, the rest frozen."""
+    """Path patching: patch messages between streams, one pair and layer at a time, the rest frozen."""
     out: Path | None = None
     """A new folder for the result and its figures; without it nothing is written."""
 
@@ -108,7 +108,7 @@ class Command(RunsModel):
                 raise UserError("give --clean TEXT and --corrupt TEXT, or --pairs FILE")
             return [given]
         if given:
-            raise UserError(f"--pairs and --{next(iter(given))} are alternatives: give one of them")
+            raise UserError(f"--pairs and --{next(iter(given))} cannot be combined: give one of them")
         return read_pairs(self.pairs)
 
     def metric_of(self, right: Tensor, wrong: Tensor, clean: Tensor) -> Callable[[Tensor], Tensor]:
@@ -184,7 +184,7 @@ def followers(name: str, rows: list[dict[str, str]], tokenizer: Tokenizer, likel
     for row, otherwise in zip(rows, likely, strict=True):
         given = tokenizer.encode(row[name]) if name in row else [otherwise]
         if not given:
-            raise UserError(f"an empty {name}: give the text that follows, with its leading space")
+            raise UserError(f"an empty {name}: give the text that follows, including any leading space")
         found.append(given[0])
     return found
 

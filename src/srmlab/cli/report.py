@@ -26,7 +26,7 @@ class Command(Presents):
     """
 
     prompt: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
-    """A prompt to trace; repeat for several. By default sentences of the run's evaluation text."""
+    """A prompt to trace; repeat for several. By default sentences from the run's evaluation text."""
     results: Path | None = None
     """A folder of `srmlab sweep` results, whose tables go into the report."""
     out: Path | None = None
@@ -39,9 +39,9 @@ class Command(Presents):
 
         run = self.presented()
         if run is None and self.out is None:
-            raise UserError("say where to write with --out, or give a run: srmlab report runs/nano")
+            raise UserError("--out missing: say where to write, or give a run: srmlab report runs/nano")
         if "" in self.prompt:
-            raise UserError('--prompt "" is empty: write at least one token, or leave it out')
+            raise UserError('--prompt "" is empty: give at least one token, or leave it out')
         session = self.open(run)
         out = self.out or place_for(run or Path(), "report.html")
         prompts = [session.encode(prompt) for prompt in self.prompt or session.prompts]

@@ -13,10 +13,10 @@ from srmlab.training.config import Execution
 
 @dataclass
 class Command:
-    """Continue a stopped run from its last good checkpoint, to the same result as if it had never stopped.
+    """Continue a stopped run from its last good checkpoint. The result is that of an uninterrupted run.
 
-    Everything that affects the result is fixed by the run. How it is computed may change: the options
-    below default to the run's values.
+    Settings that affect the result cannot be changed. Those that only affect how it is computed can: the
+    options below, which default to the run's values.
 
     Example:
         srmlab resume runs/nano
@@ -25,7 +25,7 @@ class Command:
     """
 
     run_directory: Annotated[Path, tyro.conf.Positional]
-    """The --out folder of an `srmlab train`."""
+    """The run: the --out folder of `srmlab train`."""
     data: Path | None = None
     """Where the data is now, if it has moved."""
     execution: tyro.conf.OmitArgPrefixes[Execution] = field(default_factory=Execution)

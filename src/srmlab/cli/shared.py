@@ -87,15 +87,15 @@ class ExitsEarly:
     """A command that may stop the recursion early."""
 
     exit: float | None = None
-    """Stop once the state changes by less than this fraction; or the model's own rule (Ouro's gate: 0.9)."""
+    """Stop once the state changes by less than this fraction, or by the model's rule (Ouro's gate: 0.9)."""
     exit_by: str | None = None
-    """Which of the model's rules --exit is for: change, gate …"""
+    """The exit rule that --exit is a threshold for: change, gate …"""
 
     def early_exit(self) -> Exit | None:
         from srmlab.models import Exit
 
         if self.exit is None and self.exit_by is not None:
-            raise UserError("--exit-by says what --exit is for: give --exit too, such as --exit 0.9")
+            raise UserError("--exit-by needs --exit, such as --exit 0.9")
         return None if self.exit is None else Exit(self.exit, self.exit_by)
 
 
@@ -108,7 +108,7 @@ class OfText(RunsModel):
     document_mask: bool = False
     """Attention does not cross documents (always on if the run was trained that way)."""
     answers_only: bool = False
-    """Count only what follows "=" in a document (always on if the run was trained that way)."""
+    """Measure only what follows "=" in a document (always on if the run was trained that way)."""
 
     def open_text(self, **options: Any) -> RunText:
         """The model with its text; `options` are those of `srmlab.training.run_text.open_text`."""

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class Command(RunsModel):
     """Measure accuracy on a task or on puzzles: a problem counts if the whole answer is right.
 
-    The problems are held out: they are on the validation side of the data's split. Recurrent models are
-    also run at other depths than in training, with the same weights. Brackets are 95 % Wilson intervals.
+    The problems are held out: they come from the validation split. Recurrent models are also run at depths
+    other than in training, with the same weights. Brackets are 95 % Wilson intervals.
 
     A puzzle model is run on the test puzzles of its data, or on your own file, and scored after every
     segment; --show prints boards with what each segment changed.
@@ -48,17 +48,17 @@ class Command(RunsModel):
     segments: int | None = None
     """Puzzles: segments to run; by default as many as in training."""
     votes: int = 1
-    """Puzzles: take the most frequent answer over this many symmetries of each (for ARC, the top two)."""
+    """Puzzles: majority vote over this many symmetries of each puzzle (for ARC, the top two answers)."""
     file: Path | None = None
     """Puzzles: your own file, one per line, or .csv with question and answer."""
     show: bool = False
-    """Puzzles: print the first boards, and what changes from segment to segment."""
+    """Puzzles: print the first boards, and what each segment changes."""
     data: Path | None = None
     """Output folder of `srmlab prepare` that the model was trained on; by default the run's."""
     document_mask: bool = False
     """The model was trained with attention within documents only (known for a run)."""
     seed: int = 1
-    """Seed of the problems."""
+    """Seed for drawing the problems."""
     batch_size: int = 64
     """Problems per batch."""
 
@@ -129,7 +129,7 @@ class Command(RunsModel):
         data = text.training_data()
         if text.run is not None and data.fingerprint != text.run.data_fingerprint:
             raise UserError(
-                f"{data.path} is not what {text.path} was trained on: give its training data as --data, "
+                f"{data.path} is not the data that {text.path} was trained on: give that as --data, "
                 "or the problems may have been trained on"
             )
         return data.manifest

@@ -183,7 +183,7 @@ def lines(answer: dict[str, Any]) -> Iterator[str]:
         yield "\n" + table("depth", {f"{n}{trained.get(n, '')}": by_depth[n] for n in sorted(by_depth)})
     yield ""
     if answer["halting"] != "fixed":
-        yield f"halting where q says so: {shown(halted)} solved in {halted['segments']:.1f} segments"
+        yield f"halting by q: {shown(halted)} solved in {halted['segments']:.1f} segments"
     if "votes" in answer:
         votes = answer["votes"]
         attempts = f", {votes['attempts']} attempts" if votes["attempts"] > 1 else ""

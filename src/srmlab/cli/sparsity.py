@@ -36,9 +36,9 @@ class Command(Learning):
     """Seeds per setting, counting from --seed."""
     activations: tuple[Activation, ...] = ("topk", "batchtopk", "jumprelu")
     of: Literal["states", "mlp", "attention", "step"] = "states"
-    """SAEs of states, or transcoders of a part of every step."""
+    """SAEs of the states, or transcoders of a part of every step."""
     layers: tuple[str, ...] = ("last",)
-    """Of states: layers whose output to learn: last, every, or 0, 1 …"""
+    """For SAEs: the layers to train on: last, every, or 0, 1 …"""
     tokens: int = 200_000
     """Tokens to train each on."""
     twin: bool = False
@@ -55,7 +55,7 @@ class Command(Learning):
         from srmlab.files import sealed_folder
 
         if self.seeds < 1 or not self.k or not self.activations:
-            raise UserError("give at least one of --k, --seeds and --activations")
+            raise UserError("--k, --seeds and --activations: give at least one of each")
         text = self.text()
         steps = self.steps(text)
         of_states = self.of == "states"

@@ -53,8 +53,8 @@ class Command(Answers):
     data: Path | None = None
     """Output folder of `srmlab prepare`; by default the State of the Union speeches (not at paper scale)."""
     results: Path | None = None
-    """Write the table and the figure to RESULTS/NAME-SCALE instead of next to the runs. Cells of a table
-    that is there already are kept if their runs are elsewhere."""
+    """Write the table and the figure to RESULTS/NAME-SCALE instead of next to the runs. An existing table
+    keeps its cells whose runs are elsewhere."""
     workers: int | None = None
     """Parallel runs on this machine; by default one per GPU or core."""
     on: Literal["machine", "slurm", "submitit-local"] = "machine"
@@ -62,9 +62,9 @@ class Command(Answers):
     slurm: tuple[str, ...] = ()
     """KEY=VALUE of submitit, such as gpus_per_node=1 timeout_min=600 slurm_partition=gpu."""
     steps: int | None = None
-    """Rehearse with this many steps instead of the recipe's."""
+    """Do a trial run with this many steps instead of the recipe's."""
     dry_run: bool = False
-    """List the runs and their cost, and run none."""
+    """List the runs and their cost without running any."""
 
     def result(self) -> Any:
         from srmlab.experiments import EXPERIMENTS, experiment
@@ -156,7 +156,7 @@ class Command(Answers):
             return open_data(folder)
         if self.scale == "paper" and not experiment.puzzles:
             raise UserError(
-                "--data missing: `srmlab prepare hf:Skylion007/openwebtext --out data/openwebtext` makes it"
+                "--data missing: run `srmlab prepare hf:Skylion007/openwebtext --out data/openwebtext` first"
             )
         if not (folder / "manifest.json").is_file():
             print(f"preparing {source} in {folder}", file=sys.stderr)

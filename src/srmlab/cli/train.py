@@ -25,14 +25,14 @@ TOML_KEYS = (*TOML_TEXTS, *TOML_TABLES)
 
 @dataclass
 class Command:
-    """Train a model on prepared tokens or puzzles. Everything is written to the folder --out.
+    """Train a model on prepared tokens or puzzles. Everything is written to the --out folder.
 
-    Every field of the model (--model.FIELD) and of the training is an option; `srmlab train PRESET --help`
-    shows them with the preset's values. A TOML file can set them too: the command line overrides the file,
-    and the file overrides the preset.
+    Every field of the model config (--model.FIELD) and of the training config is an option; `srmlab train
+    PRESET --help` shows them with the preset's values. A TOML file can set them too: the command line
+    overrides the file, and the file overrides the preset.
 
-    With --init-from it starts from the weights of another run, with a fresh optimizer and schedule. The
-    model is that run's: no preset is needed.
+    --init-from starts from the weights of another run, with a fresh optimizer and schedule. The model is
+    that run's: no preset is needed.
 
     Example:
         srmlab train srm-nano --data data/sotu --out runs/nano --steps 600
@@ -105,7 +105,7 @@ class Command:
 
 
 def finish(result: Any) -> None:
-    """The last line of a run, and the exit code that a shell expects after a signal."""
+    """Print the last line of a run, and exit after a signal with the code that a shell expects."""
     if result.signal:
         if os.environ.get("RANK", "0") == "0":  # one of torchrun's processes speaks for all
             print(

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class Command(LearningOne):
-    """Train transcoders of an SRM on its training text: one per step function and stream, from what the
-    step reads to what its MLP writes, shared by all layers and calls. Measure on validation text the
-    variance explained, and the loss recovered when one or all of them replace the MLPs throughout the
-    recursion, next to nulls: shuffled features and random directions.
+    """Train transcoders for an SRM on its training text: one per step function and stream, from the
+    step's input to its MLP's output, shared by all layers and calls. On validation text, measure variance
+    explained, and loss recovered when one or all of them replace the MLPs throughout the recursion, next
+    to nulls: shuffled features and random directions.
 
     Example:
         srmlab transcoder runs/nano
@@ -36,15 +36,15 @@ class Command(LearningOne):
     skip: bool = False
     """Add a linear skip connection."""
     reach: int = 1
-    """Layers that a feature writes into, including its own: 1, or up to the depth."""
+    """Number of layers a feature writes into, counting its own: 1 to the model's depth."""
     per_depth: bool = False
-    """A separate one for each call instead of one for all depths, for comparison."""
+    """Train one per call instead of one for all depths, for comparison."""
     tokens: int = 200_000
     """Tokens to train on; each is used at all depths."""
     batch_size: int = 2
     """Windows per batch; bounds memory."""
     each: bool = True
-    """Also measure every step function and stream alone, at two passes each."""
+    """Also measure each step function and stream alone, at two passes each."""
     twin: bool = False
     """Also train on an untrained twin, as a null."""
     circuit_tracer: bool = False

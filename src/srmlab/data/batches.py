@@ -152,7 +152,7 @@ class EvaluationBatches:
         _check(self)
         if self.limit_tokens is not None and self.limit_tokens < self.context:
             raise DataError(
-                f"{self.limit_tokens} tokens are less than one window: give {self.context} or more"
+                f"{self.limit_tokens} tokens are fewer than one window: give {self.context} or more"
             )
 
     @property
@@ -266,7 +266,7 @@ def _check(batches: Batches | EvaluationBatches) -> None:
             raise DataError(f"{name} is {getattr(batches, name)}: give 1 or more")
     if len(batches.tokens) < batches.context + 1:
         raise DataError(
-            f"{len(batches.tokens)} tokens are less than one window of {batches.context + 1}: "
+            f"{len(batches.tokens)} tokens are fewer than one window of {batches.context + 1}: "
             "shorten the context, or prepare more text (for validation: a larger val_fraction)"
         )
 

@@ -362,7 +362,7 @@ class HuggingFace(Source):
         rest, _, split = spec.removeprefix("hf:").partition(":")
         dataset, _, config = rest.partition("@")
         if not dataset:
-            raise DataError(f"{spec!r} names no dataset: write hf:DATASET[@CONFIG][:SPLIT]")
+            raise DataError(f"{spec!r} does not name a dataset: write hf:DATASET[@CONFIG][:SPLIT]")
         return cls(dataset, config or None, split or "train", column)
 
     @property

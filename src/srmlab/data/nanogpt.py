@@ -37,7 +37,7 @@ class NanoGPT(Source):
         return cls(folder) if (folder / "train.bin").is_file() else None
 
     def documents(self) -> Iterator[Document]:
-        raise DataError(f"{self.folder} holds tokens, not text: prepare it alone")
+        raise DataError(f"{self.folder} holds tokens, not text: prepare it on its own")
 
     def check(self, tokenizer: str, val_fraction: float, usual: float) -> None:
         """Refuse, before anything is written, what cannot come out right."""

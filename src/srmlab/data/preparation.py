@@ -68,7 +68,7 @@ class PrepareConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.val_fraction < 1:
             raise DataError(
-                f"val_fraction is {self.val_fraction}: give a share from 0 to below 1, such as 0.05"
+                f"val_fraction is {self.val_fraction}: must be at least 0 and below 1, such as 0.05"
             )
         if self.workers < 0:
             raise DataError(f"workers is {self.workers}: give 1 or more, or 0 for every core")
@@ -107,7 +107,7 @@ def prepare(
         if isinstance(source, NanoGPT):
             source.check(config.tokenizer, config.val_fraction, VAL_FRACTION)
         elif not any(document.text.strip() for document in source.documents()):
-            raise DataError(f"source {source.name} holds no text: give one that does")
+            raise DataError(f"source {source.name} contains no text: give another source")
         # nothing is touched until here
         with _exclusive(partial):
             saved = _read_progress(partial, _settings(config, source))

@@ -50,7 +50,7 @@ def reference_losses(
     for name, tokens in (("training", train), ("validation", val)):
         if len(tokens) < 2:
             raise DataError(
-                f"{len(tokens)} {name} tokens hold no pair: prepare more text, or a larger val_fraction"
+                f"{len(tokens)} {name} tokens contain no bigram: prepare more text, or a larger val_fraction"
             )
 
     val_first, val_second = (

@@ -107,7 +107,7 @@ class Tokenizer:
 
         rows = [torch.tensor(self.encode(text)) for text in ([texts] if isinstance(texts, str) else texts)]
         if not rows or not all(map(len, rows)):
-            raise DataError("there is an empty text: every text needs at least one token")
+            raise DataError("a text is empty: every text needs at least one token")
         tokens = torch.full((len(rows), max(map(len, rows))), self.end_of_text)
         mask = torch.zeros_like(tokens)
         for row, ids in enumerate(rows):

@@ -1,13 +1,13 @@
-"""Dictionary learning on streams: sparse autoencoders, one for each stream, all learned at once.
+"""Dictionary learning on streams: one SAE (sparse autoencoder) per stream, all trained at once.
 
     dictionary = srmlab.dictionaries.learn(model, batches.batch, steps=500)
     found      = srmlab.dictionaries.quality(model, dictionary, evaluation)     # explained, recovered, alive
     features   = srmlab.dictionaries.features(model, dictionary, evaluation)    # examples, promoted tokens
     srmlab.dictionaries.save(dictionary, "dictionaries/last"); srmlab.dictionaries.load("dictionaries/last")
-    hooks      = srmlab.dictionaries.hold_features(dictionary, [(3, 17, 0.0)])  # what if it were silent?
+    hooks      = srmlab.dictionaries.hold_features(dictionary, [(3, 17, 0.0)])  # what if it did not fire?
     switches   = srmlab.dictionaries.switches(model, dictionary, evaluation)    # why routing switches
 
-Transcoders read what a step function reads and write what it writes, one for all depths:
+Transcoders map a step function's input to its output, one for all depths:
 
     transcoders = srmlab.dictionaries.learn(model, batches.batch, of="mlp", steps=500)
     srmlab.dictionaries.transcoder_quality(model, transcoders, evaluation)

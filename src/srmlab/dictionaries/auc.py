@@ -1,5 +1,5 @@
-"""How well a score tells two kinds of tokens apart: the area under the ROC curve, the chance that a token of
-the one kind scores higher than one of the other (a tie is half a chance). 0.5 is no better than a coin.
+"""AUC: how well a score separates two kinds of tokens. It is the area under the ROC curve, the probability
+that a token of one kind scores higher than one of the other (ties count half); 0.5 is chance.
 
     >>> import torch
     >>> auc(torch.tensor([0.1, 0.4, 0.35, 0.8]), torch.tensor([False, False, True, True]))

@@ -1,23 +1,23 @@
 """Attribution graphs: what a prediction is made of, feature by feature.
 
-With the patterns of attention (over tokens and over streams) and the scales of the norms held as they are on
-a prompt, the model is linear in the tokens' input and in what every MLP adds. What an MLP adds is what the
-active features of its transcoder write, and an error:
+With the attention patterns (over tokens and over streams) and the norms' scales frozen at their values on a
+prompt, the model is linear in the token input and in every MLP's output. An MLP's output is what the active
+features of its transcoder write, plus an error:
 
     MLP(u) = target + Σ_f a_f · direction_f (+ u · skip) + error
 
 So the activation of a feature, (u − centre) · encoder + bias, is a sum over all that comes before it: a
 weight for every active feature at an earlier (layer, step, stream, token), for every error and every token,
 and a constant. These are the edges of the graph; a logit, or a difference of two, is a node like a feature.
-The weights are exact: those into a node, and its constant, add up to its activation (`Graph.completed`).
+The weights are exact: those into a node, plus its constant, sum to its activation (`Graph.completed`).
 
     graph = srmlab.dictionaries.attribute(model, transcoders, tokens, Target(token=17))
 
-The edges into a node are one backward pass; many nodes go through one together, a row of the batch each.
-Nodes are taken in the order of their influence on the target, until there are `nodes` of them.
+The edges into a node take one backward pass; many nodes share one, each as a row of the batch. Nodes are
+expanded in order of their influence on the target, until there are `nodes` of them.
 
-Influence: every node hands on what it has to what is before it, in proportion to the weights' absolute
-values; the target has 1. `effect` is with signs: how the target changes without the node, to first order.
+Influence: the target has 1, and every node passes its influence on to its inputs in proportion to the
+absolute weights. `effect` is signed: how the target changes without the node, to first order.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What an attribution graph is worth: made small, and held against what interventions really do.
+"""Checks of an attribution graph: pruned, and compared with what ablations actually do.
 
     kept = prune(graph)                                     # the nodes and edges that carry the influence
     found = check_circuit(model, transcoders, graph, kept)  # predicted and real changes; nodes at random
 
-A feature is cut by taking what it writes out of its MLP's contribution at one (layer, step, stream, token);
-all that comes after is computed anew: patterns, norms and MLPs. The graph predicts the change of the target
-with those held (`Graph.effect`). The null is the same for features drawn at random from all active ones, one
-by one and in sets of the graph's size.
+A feature is ablated by removing what it writes from its MLP's output at one (layer, step, stream, token);
+everything downstream is recomputed: patterns, norms and MLPs. The graph predicts the change in the target
+with those frozen (`Graph.effect`). The null is the same for random active features, one by one and in sets
+of the graph's size.
 """
 
 from __future__ import annotations
@@ -107,11 +107,11 @@ class CircuitCheck:
         spread = draws.std(ddof=1) if len(draws) > 1 else np.nan
         return "\n".join(
             [
-                f"  cut one by one, {len(self.actual)} features: predicted and real change correlate with "
+                f"  {len(self.actual)} features ablated singly: predicted and actual change correlate at "
                 f"{self.correlation:.2f} (95 %: {low:.2f} to {high:.2f})",
                 f"  they change the target by {np.abs(self.actual).mean():.4f} on average, "
-                f"{len(self.random_actual)} features at random by {np.abs(self.random_actual).mean():.4f}",
-                f"  all features of the graph cut: {self.whole:+.3f}; as many at random: "
+                f"{len(self.random_actual)} random features by {np.abs(self.random_actual).mean():.4f}",
+                f"  all features of the graph ablated: {self.whole:+.3f}; as many random ones: "
                 f"{draws.mean():+.3f} ± {spread:.3f} ({len(draws)} draws)",
             ]
         )

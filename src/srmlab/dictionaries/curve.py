@@ -1,8 +1,8 @@
-"""What a dictionary costs at every sparsity: features in use (L0) against what is explained and recovered.
+"""Sparsity curves: active features (L0) against variance explained and loss recovered.
 
-Two nulls stand beside it. `shuffled`: the loss recovered when every feature writes what another would.
-`untrained`: the variance that as many features explain of an untrained model (of its loss there is nothing to
-recover). Where a null was not measured it is NaN.
+There are two nulls. `shuffled`: the loss recovered when every feature writes another's direction.
+`untrained`: the variance that as many features explain in an untrained model (it has no loss to recover). A
+null that was not measured is NaN.
 
 >>> import srmlab, srmlab.dictionaries, torch
 >>> model = srmlab.build(srmlab.preset("srm-nano"))
@@ -62,7 +62,7 @@ class Curve(Result):
         best = int(np.nanargmax(self.mean_recovered))
         return (
             f"{len(self.ks)} sparsities of {self.of}: up to {self.mean_recovered[best]:.1%} of the loss "
-            f"recovered, with {self.active[best].mean():.1f} in use ({self.activations[best]})"
+            f"recovered, with {self.active[best].mean():.1f} active ({self.activations[best]})"
         )
 
     def summary(self) -> str:
@@ -78,7 +78,7 @@ class Curve(Result):
             beside = f" (untrained {told('untrained')})" if np.isfinite(self.untrained[e]).all() else ""
             null = f" (shuffled {told('shuffled')})" if np.isfinite(self.shuffled[e]).all() else ""
             lines.append(
-                f"  {activation} k = {k}: {told('active', '.2f')} in use, {told('explained')} of variance "
+                f"  {activation} k = {k}: {told('active', '.2f')} active, {told('explained')} of variance "
                 f"explained{beside}, {told('recovered')} of the loss recovered{null}, {told('dead')} dead"
             )
         return "\n".join(lines)

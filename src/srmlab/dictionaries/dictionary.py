@@ -1,17 +1,17 @@
-"""A dictionary writes the states of a stream as sums of few directions out of many.
+"""A dictionary: an SAE per stream, which writes the stream's states as sums of a few directions out of many.
 
     x ≈ centre + Σ_f a_f · direction_f          a = few of ReLU((x − centre) · encoder + bias)
 
-a sparse autoencoder. Which activations a_f stay above 0 is its activation:
+Which activations a_f stay above 0 depends on the activation function:
 
     topk        the k largest of a state (Gao et al., 2024)
-    batchtopk   while it learns, the k·N largest of N states, so that a state has as many as it needs; then
-                those above the threshold that this came to, one for a stream (Bussmann et al., 2024)
-    jumprelu    those above a threshold of their own, which is learned (Rajamanoharan et al., 2024)
+    batchtopk   in training, the k·N largest of N states, so that a state has as many as it needs; afterwards
+                those above the resulting threshold, one per stream (Bussmann et al., 2024)
+    jumprelu    those above a learned threshold per feature (Rajamanoharan et al., 2024)
 
-Directions have length 1. Streams do not share their spaces, so every stream has a dictionary of its own; all
-are held in one object and computed in one grouped matmul. States are taken as a site gives them, with stream
-and dim last: `dictionary.encode(cache["layers.7.out"])`.
+Directions have norm 1. Streams do not share a space, so every stream has its own SAE; all are held in one
+object and computed in one grouped matmul. States have the shape of a site's value, with stream and dim last:
+`dictionary.encode(cache["layers.7.out"])`.
 
     >>> import torch
     >>> dictionary = Dictionary(DictionaryConfig(streams=8, dim=32, features=128, k=4))
@@ -230,7 +230,7 @@ def check(model: LanguageModel, dictionary: Dictionary) -> LanguageModel:
     if not fits or (config.model and config.model != model_mark(model)):
         raise UserError(
             f"this {kind} was learned on other weights (was the run trained further?): "
-            f"`srmlab {kind}` learns one on these"
+            f"train one on these with `srmlab {kind}`"
         )
     known = model.site_names if dictionary.translates else points_of(model)
     if not config.points or not set(config.points) <= set(known):

@@ -1,12 +1,11 @@
-"""What the features of a dictionary are: the contexts in which each is strongest, and the tokens it
-promotes.
+"""What the features of a dictionary are: max-activating examples, and the tokens each promotes.
 
-For every feature: how often it fires, the places of the text where it is strongest (one in a sequence), with
-its activation at every token around them, and the tokens of this text whose logits its direction raises and
+For every feature: how often it fires, where in the text it is strongest (at most once per sequence), with its
+activation at every token around that, and the tokens of this text whose logits its direction raises and
 lowers most.
-The output function is linear, so a direction d of stream s adds U·W_s·d to the logits: exactly so for the
-final states (`layers="last"`); for earlier ones it is what the direction would say if it were read now.
-Logits are taken against their mean over the vocabulary.
+The output function is linear, so a direction d of stream s adds U·W_s·d to the logits: exactly, for the final
+states (`layers="last"`); for earlier ones it is what the direction would add if it were read out right away.
+Logits are relative to the vocabulary mean.
 
     >>> import srmlab, srmlab.dictionaries, torch
     >>> model = srmlab.build(srmlab.preset("srm-nano"))

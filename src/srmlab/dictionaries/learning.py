@@ -1,18 +1,17 @@
-"""Learning a dictionary from the states that a model has on text, or transcoders from what its steps do.
+"""Training a dictionary on a model's states, or transcoders on the inputs and outputs of its steps.
 
-Every step runs the model on a batch of windows and takes one step of Adam on the states of all its tokens, of
-every stream at once. Nothing is stored between steps, and step t reads batch t: the same seed gives the same
-dictionary. The loss of a stream is the share of its variance that is left unexplained, so streams of
-different spread learn alike, and none learns at the cost of another.
+Every step runs the model on a batch of windows and takes one Adam step on the states of all tokens, for every
+stream at once. Nothing is stored between steps, and step t reads batch t: the same seed gives the same
+dictionary. A stream's loss is its fraction of unexplained variance, so streams of different scale train
+alike, and none at the cost of another.
 
-A feature that has fired at none of the last `patience` states is dead. With dead="replace" it is
-re-initialised along the residual of one of the states that are explained worst (as in Bricken et al., 2023);
-with dead="auxiliary" the dead features together learn what the living leave unexplained, at 1/32 of the loss
-(as in Gao et al., 2024).
+A feature that has not fired on the last `patience` states is dead. With dead="replace" it is re-initialised
+along the residual of a poorly explained state (as in Bricken et al., 2023); with dead="auxiliary" the dead
+features are trained together on the residual, at 1/32 of the loss (as in Gao et al., 2024).
 
-With `layers="every"` the states after all layers are taken together: the layers share their weights, and one
-dictionary then says what a stream carries at any depth. With `of="mlp"` it is transcoders that learn, each
-from what all calls of its step function read and wrote.
+With `layers="every"` the states after all layers are pooled: the layers share their weights, and one
+dictionary then describes a stream at any depth. With `of="mlp"` transcoders are trained, each on all calls of
+its step function.
 
     >>> import srmlab, srmlab.dictionaries, torch
     >>> model = srmlab.build(srmlab.preset("srm-nano"))
@@ -164,7 +163,7 @@ class Learner:
         unexplained = residual.square().sum(-1).mean(1) / self.variance  # [S]
         if not bool(unexplained.isfinite().all()):
             raise UserError(
-                f"the loss is not finite at step {self.done}: learn with less than lr = {self.lr:g}"
+                f"the loss is not finite at step {self.done}: lower the learning rate, now {self.lr:g}"
             )
         loss = unexplained if cost is None else unexplained + cost
         asleep = self.silent >= self.patience

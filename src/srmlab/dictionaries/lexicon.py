@@ -1,5 +1,5 @@
-"""A lexicon: a dictionary, with what is known of its features. It says which features are in use at a state,
-and what each of them is.
+"""A lexicon: a dictionary with the descriptions of its features. It gives the active features of a state, and
+what each of them is.
 
     lexicon = srmlab.dictionaries.Lexicon.load("runs/nano/dictionaries/last-256-4")
     features, activations = lexicon.in_use(cache["layers.7.out"])   # [batch, token, stream, place]
@@ -32,7 +32,7 @@ class Lexicon:
     def __post_init__(self) -> None:
         config = self.dictionary.config
         if self.features.fired.shape != (config.streams, config.features):
-            raise UserError("these features are of another dictionary: learn it again")
+            raise UserError("these features belong to another dictionary: train it again")
 
     @classmethod
     def load(cls, folder: str | Path, model: LanguageModel | None = None) -> Lexicon:

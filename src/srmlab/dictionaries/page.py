@@ -1,4 +1,4 @@
-"""A page to read features in: one HTML file that needs nothing else."""
+"""A page for browsing features: one self-contained HTML file."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""How good a dictionary is: what it explains of the states, and what the model loses by it.
+"""How good a dictionary is: variance explained, and loss recovered when the model runs on reconstructions.
 
     explained    1 − |x − x̂|² / |x − mean|²: the share of a stream's variance that its dictionary explains
-    active       how many features are in use for a state
+    active       active features per state (L0)
     alive        the share of features that fire at all on this text
     recovered    (loss with the stream at its mean − loss with x̂ in place of x) / (loss with the stream at
                  its mean − loss): 1 if the model does as well on the reconstruction as on the state itself,
                  0 if the reconstruction is worth no more than the mean
 
-Replacement is at all the points the dictionary was learned from, so with `layers="every"` the model runs on
+States are replaced at all points the dictionary was trained on, so with `layers="every"` the model runs on
 reconstructions from the first layer on. Every number has a standard error over sequences, as in the analyses.
 
     >>> import srmlab, srmlab.dictionaries, torch
@@ -128,12 +128,12 @@ class Quality(AllReplaced, Result):
     def headline(self) -> str:
         explained, recovered = self.text("mean_explained", ".1%"), self.text("all_recovered", ".1%")
         found = f"{explained} of variance explained, {recovered} of the loss recovered"
-        return f"{self.features} features a stream, {self.in_use} in use: {found}"
+        return f"{self.features} features per stream, {self.in_use} active: {found}"
 
     def summary(self) -> str:
         most = f"at most {self.k}" if self.activation == "topk" else self.in_use
         lines = [
-            f"Dictionaries of {self.features} features, {most} in use ({self.evidence})",
+            f"Dictionaries of {self.features} features, {most} active ({self.evidence})",
             f"  {self.text('mean_explained', '.1%')} of variance explained; with all streams replaced "
             f"the loss is {self.text('all_spliced')} instead of {self.text('loss')} nats, "
             f"{self.text('all_recovered', '.1%')} recovered",
@@ -141,7 +141,7 @@ class Quality(AllReplaced, Result):
         for s in range(len(self.recovered)):
             active, alive = self.text("stream_active", ".1f", (s,)), self.text("alive", ".0%", (s,))
             lines.append(
-                f"  S{s}: {self.text('stream_explained', '.1%', (s,))} of variance, {active} in use, "
+                f"  S{s}: {self.text('stream_explained', '.1%', (s,))} of variance, {active} active, "
                 f"{alive} alive, {self.text('recovered', '.1%', (s,))} recovered"
             )
         return "\n".join(lines)

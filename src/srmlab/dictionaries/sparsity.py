@@ -1,14 +1,13 @@
-"""How a dictionary chooses its features while it learns.
+"""How a dictionary selects its active features in training.
 
-`chosen(dictionary, activations, width)` gives the codes that are learned from, and what they cost beside the
-error of the reconstruction:
+`chosen(dictionary, activations, width)` returns the codes, and their penalty in addition to the
+reconstruction error:
 
     topk        the k largest of each state
     batchtopk   the k·N largest of the N states of a batch, stream by stream; the smallest of them moves the
                 threshold that is used afterwards
-    jumprelu    those above the thresholds, and (in use / k − 1)², which brings the number in use to k. A
-                jump has no gradient; the thresholds are given that of one as wide as `width`
-                (Rajamanoharan et al., 2024)
+    jumprelu    those above the thresholds, and (L0 / k − 1)², which brings the L0 to k. A jump has no
+                gradient; the thresholds get that of a jump of width `width` (Rajamanoharan et al., 2024)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Switches: edges between streams that open and close with the token, and which features decide that.
+"""Switches: edges between streams that open and close with the token, and the features that decide it.
 
 A *switch* is an edge (layer, head, target ← source) that is strong (mean weight of 1/S or more) and whose
 weight differs between tokens more than it does by chance: its standard deviation over tokens is above that of
@@ -6,19 +6,19 @@ every edge of every untrained twin. (An edge with a level of its own, the same f
 *open* at a token where its weight is above its mean.
 
 The text is read in two halves. On the first, the difference between the mean logits of open and closed tokens
-is split exactly into pairs of features (pairs.py). On the second, scores are asked to tell open from closed:
+is decomposed exactly into pairs of features (pairs.py). On the second, scores have to tell open from closed:
 
     features           what all pairs of features add to the logit; the dictionary's errors are left out
     deciding feature   the one feature of target or source that makes most of it, the other side at its mean
-    best feature       the one feature whose firing goes best with open, or with closed
+    best feature       the one feature whose firing best predicts open, or closed
     token              the mean weight at this token's id
     position           the mean weight in this sixteenth of the window
     shuffled           `features` of another token
     random features    `features` of a dictionary with random directions and as many features in use
 
 and `by_pairs` has the score of the 1, 4, 16 … pairs that make most of the difference. Last, the deciding
-feature is held in the state that the layer reads. Silenced where it was in use, the edge should close (or
-open, if the feature closes it), and put in elsewhere at its mean strength it should open; beside that, the
+feature is clamped in the state that the layer reads. Ablated where it was active, the edge should close (or
+open, if the feature closes it), and added elsewhere at its mean strength it should open; as a control, the
 same is done with another feature of the stream.
 
     >>> import torch, srmlab, srmlab.dictionaries

@@ -1,4 +1,4 @@
-"""How one switch is taken apart, predicted and held: the measuring behind `switches`."""
+"""How one switch is decomposed, predicted and intervened on: the measurements behind `switches`."""
 
 from __future__ import annotations
 

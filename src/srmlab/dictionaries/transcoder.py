@@ -1,11 +1,11 @@
-"""A transcoder reads what a step function reads, and writes what it writes, by few features out of many.
+"""A transcoder maps a step function's input to its output through a few features out of many.
 
     a = few of ReLU((u − centre) · encoder + bias)          as in a dictionary
     MLP(u) ≈ target + Σ_f a_f · direction_f (+ u · skip)
 
 The layers of a recursive model share their weights, so **one transcoder for each step function and stream
-serves all depths**; `levels` says at which level each of its calls is. With `reach` above 1 its features also
-write into later calls of the step function, with directions of their own for every distance in levels: a
+serves all depths**; `levels` gives the level of each of its calls. With `reach` above 1 its features also
+write into later calls of the step function, with a separate direction for every distance in levels: a
 cross-layer transcoder whose size does not grow with depth.
 
     MLP(u_j) ≈ target + Σ_{i ≤ j} Σ_f a_f(u_i) · direction_f[level_j − level_i]

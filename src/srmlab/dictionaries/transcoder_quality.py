@@ -1,7 +1,7 @@
-"""How good transcoders are: what they explain of what steps write, and what the model loses by them.
+"""How good transcoders are: variance explained, and loss recovered when the model runs on them.
 
     explained    1 − |y − ŷ|² / |y − mean|² of what a call writes, by call and stream
-    active       how many features are in use
+    active       active features (L0)
     recovered    (loss with y at its mean − loss with ŷ in its place) / (loss with y at its mean − loss),
                  replaced wherever the step function is called, through the whole recursion: for each step
                  function and stream alone, and for all at once (`all_recovered`)
@@ -81,7 +81,7 @@ class TranscoderQuality(AllReplaced, Result):
         return f"{explained} of variance explained, {recovered} of the loss recovered with all replaced"
 
     def summary(self) -> str:
-        kinds = [f"{self.features} features", f"{self.text('mean_active', '.1f')} in use ({self.activation})"]
+        kinds = [f"{self.features} features", f"{self.text('mean_active', '.1f')} active ({self.activation})"]
         kinds += ["skip connection"] if self.skip else []
         kinds += [f"writing {self.reach} levels ahead"] if self.reach > 1 else []
         lines = [

@@ -1,7 +1,7 @@
-"""Translations: what a stream's state becomes on its way to another stream, and which feature becomes which.
+"""Translations: how a stream's state is transformed on its way to another, and which feature becomes which.
 
-What a target takes from a source through a head is weight · z_source · T with T = value · output, a matrix of
-its own for every (head, target, source). Three questions:
+What a target takes from a source through a head is weight · z_source · T with T = value · output, a separate
+matrix for every (head, target, source). Three questions:
 
     rank    how many directions does T pass on? Its effective rank is exp of the entropy of its singular
             values' shares (Roy and Vetterli, 2007): all dimensions if all are passed on alike, 1 if one is

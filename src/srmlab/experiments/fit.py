@@ -99,7 +99,7 @@ def fit(x: np.ndarray, loss: np.ndarray) -> PowerLaw:
     """The law nearest to the points."""
     x, loss = np.asarray(x, dtype=float), np.asarray(loss, dtype=float)
     if len(x) < FEWEST or len(x) != len(loss):
-        raise UserError(f"{len(x)} points are too few to fit three numbers: give {FEWEST} or more")
+        raise UserError(f"{len(x)} points are too few to fit three parameters: give {FEWEST} or more")
     middle = float(np.exp(np.log(x).mean()))  # for conditioning
     coarse = _best(EXPONENTS, x / middle, loss).exponent
     step = EXPONENTS[1] / EXPONENTS[0]

@@ -50,7 +50,7 @@ class Notes:
             saved = json.loads(path.read_text(encoding="utf-8"))
             notes = {str(name): Note(str(one["label"]), bool(one["pinned"])) for name, one in saved.items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{path} cannot be read ({error}): mend it, or move it away") from None
+            raise UserError(f"{path} cannot be read ({error}): repair it, or move it away") from None
         return cls(path, notes)
 
     def put(self, name: str, note: Note) -> None:

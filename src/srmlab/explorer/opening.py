@@ -71,7 +71,7 @@ def open_run(path: str | Path, dictionary: str | Path | None = None, segments: i
         from srmlab.explorer.boards import open_board_run
 
         if dictionary is not None:
-            raise UserError(f"{path} reads puzzles, and dictionaries are of text: leave --dictionary out")
+            raise UserError(f"{path} reads puzzles, and dictionaries are for text: leave --dictionary out")
         return open_board_run(path, segments)
     if segments is not None:
         raise UserError(f"--segments is for a puzzle run, and {path} reads text: leave it out")

@@ -182,7 +182,7 @@ def _add_features(app: FastAPI, session: Session, worker: Worker) -> None:
 def _add_jobs(app: FastAPI, session: Session, jobs: Jobs, worker: Worker) -> None:
     def state(job: Job | None) -> schema.JobState:
         if job is None:
-            raise HTTPException(404, "no such job; it may have been long ago")
+            raise HTTPException(404, "no such job; it may have expired")
         pieces = list(job.pieces) if job.status != "running" else []
         return schema.JobState(
             id=job.id, status=job.status, done=job.done, total=job.total, error=job.error, pieces=pieces

@@ -289,7 +289,7 @@ class Session:
         `exit` stops the recursion where its state has settled, and counts the levels.
         """
         if exit is not None and intervention:
-            raise UserError("early exit leaves out layers, and an intervention needs them all: choose one")
+            raise UserError("early exit skips layers, and an intervention needs them all: choose one")
         subject = self.subject(checkpoint)
         hooks = self.hooks(tokens, intervention or Intervention(), checkpoint)
         count = min(count, self.max_tokens - len(tokens))
@@ -311,7 +311,7 @@ class Session:
 
     def _lexicon(self) -> Lexicon:
         if self.lexicon is None:
-            raise UserError("there is no dictionary of these weights: srmlab dictionary RUN learns one")
+            raise UserError("there is no dictionary for these weights: train one with srmlab dictionary RUN")
         return self.lexicon
 
     def feature(self, stream: int, feature: int) -> dict[str, Any]:
@@ -336,7 +336,7 @@ class Session:
     def switch(self, edge: tuple[int, int, int, int]) -> dict[str, Any]:
         """An edge's card: which features open it."""
         if self.switches is None:
-            raise UserError("its switches are not known: srmlab analyze RUN --only switches finds them")
+            raise UserError("the switches have not been measured: run srmlab analyze RUN --only switches")
         return switch_card(self.switches, edge, self.lexicon, self.tokenizer)
 
     def sweep(self, tokens: Sequence[int], mode: By, checkpoint: str = "") -> Iterator[dict[str, Any]]:

@@ -44,7 +44,7 @@ class Finding:
     def sure(self) -> str:
         """How far to trust it."""
         if self.null is None or not self.null.twins:
-            return "It has not been compared with untrained twins: `srmlab analyze RUN --null 3` does that."
+            return "It has not been compared with untrained twins: run `srmlab analyze RUN --null 3`."
         unit = "" if self.null.unit.startswith("share") else f" {self.null.unit}"
         if len(self.null.twins) == 1:
             return f"One untrained twin has {self.null.span}{unit}: too few to say whether this was learned."

@@ -64,7 +64,7 @@ def draw(result: Result, **options: Any) -> Figure:
     """The main figure of a result."""
     for figure in figures_of(result.kind).values():
         return figure(result, **options)
-    raise UserError(f"there is no figure of {result.kind}; print(result.summary()) shows what was found")
+    raise UserError(f"there is no figure for {result.kind}; print(result.summary()) shows the numbers")
 
 
 def save_all(result: Result, directory: str | Path, formats: Iterable[str] = FORMATS) -> list[Path]:

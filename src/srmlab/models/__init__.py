@@ -1,4 +1,4 @@
-"""The architectures of the paper. Imports torch only."""
+"""The architectures: SRM, its baselines and other recursive models. Imports torch only."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The values of a pass by the names of their sites, and what a model's contract makes of them.
+"""The activation cache: the values of a forward pass by site name.
 
-`run_with_cache` gives such a cache: a dict, with TransformerLens' helpers.
+`run_with_cache` returns one: a dict, with TransformerLens' helpers.
 
     >>> import srmlab, torch
     >>> model = srmlab.build(srmlab.preset("srm-nano"))
@@ -48,12 +48,12 @@ class ActivationCache(dict[str, Tensor]):
         return f"{type(self).__name__} of {len(self)} values: {', '.join([*self][:3])} …"
 
     def to(self, device: torch.device | str) -> Self:
-        """Move all values; the cache itself."""
+        """Move all values; returns the cache."""
         self.update({name: value.to(device) for name, value in self.items()})
         return self
 
     def remove_batch_dim(self) -> Self:
-        """Take the first axis, of one text, off all values; the cache itself."""
+        """Remove the batch axis, of size 1, from all values; returns the cache."""
         if sizes := {len(value) for value in self.values()} - {1}:
             raise UserError(f"remove_batch_dim is for one text; here are {max(sizes)}")
         self.update({name: value[0] for name, value in self.items()})
@@ -71,7 +71,7 @@ class ActivationCache(dict[str, Tensor]):
         return torch.stack([self[name] for name in names])
 
     def accumulated_resid(self, return_labels: bool = False) -> Tensor | tuple[Tensor, list[str]]:
-        """[point, B, T, S, D] The state at every point in depth: what has come together so far."""
+        """[point, B, T, S, D] The state at every point in depth: what has accumulated so far."""
         self.need_batch()
         points = self.model.points
         found = torch.stack([self.model.state_at(point, self) for point in points])

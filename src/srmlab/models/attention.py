@@ -1,11 +1,11 @@
-"""Attention over tokens with rotary positions, causal unless the pass says otherwise: what every block of
-every stream uses.
+"""Attention over tokens with rotary positions, causal unless the pass says otherwise; used by every block of
+every stream.
 
 q, k and v are [N, H, T, K], with N = streams × batch folded together: `scaled_dot_product_attention` takes
 the fast path on four axes only.
 
-Sites, computed only when somebody listens: attention.q|k|v (of these tokens, turned by their positions),
-attention.weights (the softmax, which the fast path never holds) and attention.z (each head's output).
+Sites, computed only if they are hooked: attention.q|k|v (of these tokens, after rotation),
+attention.weights (the softmax, which the fast path never materialises) and attention.z (each head's output).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The block of today's transformers, which the looped models apply again and again: attention, then an MLP,
-gated or plain, each added to a residual stream and each reading it through an RMSNorm without weights.
+"""The block of modern transformers, which the looped models apply repeatedly: attention, then an MLP, gated
+or plain, each added to the residual stream and each reading it through an RMSNorm without weights.
 
     h = h + Attention(RMSNorm(h));  h = h + MLP(RMSNorm(h))
 
-With norms = "around" what is added is normed too: h + RMSNorm(Attention(RMSNorm(h))). With norms = "sum" the
-stream itself is, after every addition: RMSNorm(h + Attention(RMSNorm(h))).
+With norms = "around" what is added is normalised too: h + RMSNorm(Attention(RMSNorm(h))). With norms = "sum"
+the stream itself is, after every addition: RMSNorm(h + Attention(RMSNorm(h))).
 
 Sites: attn|mlp|out, and inside attention.q|k|v|weights|z   neurons.pre|post
 """
@@ -87,8 +87,8 @@ class BlockConfig(BlockShape, ModelConfig):
     heads: int = 12
     head_dim: int = 64
     mlp_dim: int = 2048
-    kv_heads: int = 0  # heads of keys and values, each read by several of queries; 0: as many
-    gated: bool = True  # SwiGLU, or a plain MLP with GELU
+    kv_heads: int = 0  # key-value heads, for grouped-query attention; 0: as many as heads
+    gated: bool = True  # SwiGLU; if not, a plain MLP with GELU
     norms: Norms = "before"
     rope_theta: float = 10_000.0
     norm_eps: float = 1e-5

@@ -1,13 +1,13 @@
-"""What a model remembers of the tokens it has read: keys and values for every attention call of a pass.
+"""The KV cache: keys and values of the tokens read so far, for every attention call of a pass.
 
 In a recurrent model one set of weights attends many times in a pass (SRM-base: 8 layers × 6 steps, and the
 post-step). Each call has its own keys and values, so the cache is a list with one `KeyValues` per call, in
 the order of the calls, holding all streams; the first pass makes it as long as it needs. Nothing else needs
 remembering: the states z are rebuilt for the new tokens only.
 
-With early exit (see `exit`) a token has keys and values of the levels that were computed for it, and the
-deeper levels look at those of the last of them. `Copied` gives every level a copy, as quick to read as
-without exit; `Settled` stores them once, and gathers them for every call.
+With early exit (see `exit`) a token has keys and values for the levels that were computed for it, and deeper
+levels use those of the last one computed. `Copied` gives every level a copy, as fast to read as without exit;
+`Settled` stores them once, and gathers them for every call.
 """
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ class SettledCall:
 
 
 class DecodingCache:
-    """What a model remembers of the tokens it has read: one `KeyValues` per attention call of a pass. With
+    """The KV cache of the tokens read so far: one `KeyValues` per attention call of a pass. With
     early exit those are of the calls outside the recursion, and `settled` has the rest. With `reuse` nothing
     is kept twice: with early exit what levels share is stored once, and without it only the keys and values
     of the last level are kept, which all levels then read.
@@ -294,7 +294,7 @@ class DecodingCache:
 
     @property
     def nbytes(self) -> int:
-        """What is remembered of the tokens read so far, in bytes."""
+        """The size of what is cached for the tokens read so far, in bytes."""
         settled = 0 if self.settled is None else self.settled.nbytes
         return settled + sum(slot.nbytes for slot in self.slots)
 
@@ -331,7 +331,7 @@ class DecodingCache:
         return self.real
 
     def select(self, rows: Tensor, of: int) -> None:
-        """Go on from these `rows`, of the `of` that were read; one may come several times."""
+        """Continue from these `rows`, of the `of` that were read; a row may occur several times."""
         if self.settled is not None:
             raise UserError("rows read with early exit cannot be put in another order; leave out exit")
         for slot in self:

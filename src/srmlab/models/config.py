@@ -1,12 +1,12 @@
-"""What a model is made of: a frozen dataclass per architecture, checked when it is built.
+"""Model configs: a frozen dataclass per architecture, validated when it is created.
 
     >>> from srmlab.models import SRMConfig
     >>> config = SRMConfig(streams=4, stream_dim=32, mlp_dim=64, token_heads=2, head_dim=16)
     >>> config.replace(order="ABCCBA").calls_per_layer
     6
 
-A config that exists can be built. What cannot work is refused here, in one line that names the field, its
-value and the fix; nothing downstream checks again.
+A config that exists can be built. Invalid ones are refused here, in one line that names the field, its value
+and the fix; nothing downstream checks again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SUDOKU_NANO: dict[str, Any] = SUDOKU | {"learned_positions": True}  # of those f
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes that tables and other people's tools ask for, in their words."""
+    """The sizes that tables and other tools ask for, under their names."""
 
     width: int
     heads: int
@@ -47,22 +47,22 @@ class Sizes:
 class ModelConfig:
     """What every architecture shares: a vocabulary and the context length it is trained on.
 
-    A subclass names its `architecture`, and says its `sizes`, its `shape` in one phrase and its `drawing`.
+    A subclass names its `architecture`, and defines `sizes`, `shape` (one phrase) and `drawing`.
     """
 
     architecture: ClassVar[str]
 
     vocab_size: int = 50257
     context: int = 1024
-    tied: bool = True  # the unembedding is the embedding's matrix
-    init_seed: int = 0  # weights (and z_0) are a function of the config alone
+    tied: bool = True  # the unembedding shares the embedding's weights
+    init_seed: int = 0  # seed of the initial weights (and z_0)
 
     # a puzzle model: see `puzzle`
     causal: bool = field(default=True, metadata=LATER)  # False: attention in both directions, for puzzles
-    puzzle_positions: int = field(default=0, metadata=LATER)  # before the board, for what puzzle it is
-    puzzle_ids: int = field(default=1, metadata=LATER)  # puzzles with an embedding of their own
+    puzzle_positions: int = field(default=0, metadata=LATER)  # prefix positions for the puzzle embedding
+    puzzle_ids: int = field(default=1, metadata=LATER)  # number of puzzle embeddings
     learned_positions: bool = field(default=False, metadata=LATER)
-    """Of a puzzle model: an embedding for every position in place of rotary positions."""
+    """Puzzle models: learned position embeddings instead of rotary positions."""
 
     def __post_init__(self) -> None:
         check_fields(self)

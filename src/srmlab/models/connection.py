@@ -2,18 +2,18 @@
 
 Every stream has its own query, key, value and output matrices. What stream s takes from stream r at a token
 is pattern[s, r] times r's value, translated by s's output matrix: the pattern is the learned wiring between
-streams. There is no mask and no position: any stream may read any other, and tokens never meet here.
+streams. There is no mask and no position: any stream may read any other, and tokens do not interact here.
 
-What it learns is a gate (the pattern, at every token) times a translation (value and output matrices). The
-others take that apart, to compare with:
+It learns a gate (the pattern, at every token) times a translation (value and output matrices). The others
+ablate parts of that, for comparison:
 
-    gate          the pattern of attention, states passed on untranslated
+    gate          the attention pattern, with states passed on untranslated
     translation   value and output matrices, a learned pattern that is the same for every token
     mixing        a learned matrix [S, S] and nothing else, as in hyper-connections
-    addition      the sum of the other streams, HRM's way; no weights
+    addition      the sum of the other streams, as in HRM; no weights
     none          nothing
 
-One of your own is a subclass with a name:
+Your own is a subclass with a name:
 
     @connection("mean")
     class Mean(Connection):
@@ -56,7 +56,7 @@ class Connection(nn.Module):
         raise NotImplementedError
 
     def initialize(self) -> None:
-        """Fill weights that are not in a `StreamLinear`, which is filled anyway."""
+        """Initialise weights that are not in a `StreamLinear`, which initialises itself."""
 
     def multiply_adds(self) -> int:
         """The arithmetic of one token."""
@@ -88,7 +88,7 @@ Kind = TypeVar("Kind", bound=type[Connection])
 
 
 def connection(name: str) -> Callable[[Kind], Kind]:
-    """Enter a class as a value of `SRMConfig.connection`."""
+    """Register a class as a value of `SRMConfig.connection`."""
 
     def enter(kind: Kind) -> Kind:
         CONNECTIONS[name] = kind
@@ -137,7 +137,7 @@ class StreamAttention(Connection):
 
 @connection("gate")
 class GateOnly(Connection):
-    """Attention decides how much of each stream to take; the streams' states are taken as they are."""
+    """Attention decides how much of each stream to take; states are passed on untranslated."""
 
     formula = "pattern(z) · z"
     has_pattern = True
@@ -226,7 +226,7 @@ class Mixing(Connection):
 
 @connection("addition")
 class Addition(Connection):
-    """HRM's connection for any number of streams: each is given the sum of the others, untranslated.
+    """HRM's connection for any number of streams: each receives the sum of the others, untranslated.
 
     Divided by sqrt(S − 1), the sum has the size of one state, and with two streams it is HRM's own.
     """
@@ -240,7 +240,7 @@ class Addition(Connection):
 
 @connection("none")
 class NoConnection(Connection):
-    """Streams that never meet before the output function."""
+    """Streams that do not interact before the output function."""
 
     formula = "0"
 

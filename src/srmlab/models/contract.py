@@ -1,19 +1,19 @@
-"""The interface every architecture implements: how a model describes itself, so that no other code checks
-which it is.
+"""The interface every architecture implements: how a model describes itself, so that no other code needs to
+check which one it is.
 
 An architecture is a config (a frozen `ModelConfig`) and a class with `@register`, in one file. It must have
 
     hidden(tokens, here)          the computation; named values go through `here` (see `forward`)
-    embedding, head               the table of the tokens, and the unembedding (None: tied to it)
-    flops_per_token(context)      its arithmetic
+    embedding, head               the token embedding, and the unembedding (None: tied to it)
+    flops_per_token(context)      its FLOP count
     initialize()                  weights and buffers from the config's seed
     units                         the modules that are compiled, recomputed and sharded as one
     points                        where in depth its state can be read, and how (`read_out`)
 
-and may say more: other streams than one (`streams`, `exchanges`), what its calls contribute (`calls`), that
-it can be run at another depth (`config.at_depth`), stop early (`check_exit`) and solve puzzles
-(`initial_state`), and what training minimises if that is not the cross-entropy (`training_loss`). Sites and
-the slots of the decoding cache are found by running the computation once on the meta device.
+and may define more: several streams (`streams`, `exchanges`), what its calls contribute (`calls`), running at
+another depth (`config.at_depth`), early exit (`check_exit`), puzzles (`initial_state`), and what training
+minimises if that is not the cross-entropy (`training_loss`). Sites and the slots of the KV cache are found by
+running the computation once on the meta device.
 `docs/extending.md` builds one from scratch.
 """
 
@@ -284,7 +284,7 @@ class Described(WithText, Generic[Config]):
         `here.embed`.
         """
         raise UserError(
-            f"{self.config.architecture} carries no state from one segment to the next, which puzzles need; "
+            f"{self.config.architecture} cannot carry its state over segments, as puzzles need; "
             "use srm, hrm or transformer"
         )
 

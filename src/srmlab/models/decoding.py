@@ -1,4 +1,4 @@
-"""Writing text: tokens sampled one after the other, with a cache of keys and values (see `cache`).
+"""Generation: tokens are sampled one after the other, with a KV cache (see `cache`).
 
 >>> import torch, srmlab
 >>> model = srmlab.build(srmlab.preset("srm-nano")).eval()
@@ -75,7 +75,7 @@ def generate(
     prompt, real = with_mask(tokens, attention_mask, model.device)
     check_sampling(prompt, max_new_tokens, temperature, top_k, top_p, model.config.vocab_size)
     if exit is not None and not use_cache:
-        raise UserError("exit needs the cache: without it every token would be read again at another depth")
+        raise UserError("exit needs the cache: without it every token would be recomputed at another depth")
     exit = Exit.of(exit)
     context = model.config.context
     check_length(prompt, max_new_tokens, context, overflow)
@@ -125,7 +125,7 @@ def with_mask(given: Any, mask: Tensor | None, device: torch.device) -> tuple[An
     if not hasattr(given, "attention_mask") or not hasattr(given, "tokens"):
         return given, mask
     if mask is not None:
-        raise UserError("attention_mask is given twice: what the tokenizer gave has one")
+        raise UserError("attention_mask is given twice: the tokenizer's output already has one")
     padded = not bool(given.attention_mask.all())
     return given.tokens.to(device), given.attention_mask.to(device) if padded else None
 

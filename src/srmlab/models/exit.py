@@ -1,15 +1,15 @@
-"""Early exit: a recursion stops where its state has settled.
+"""Early exit: stop the recursion once its state has settled.
 
-One layer's weights are applied again and again, and the state changes less each time. With a tolerance, a
-pass stops after the first level (layer, or high cycle) at which
+One layer's weights are applied repeatedly, and the state changes less each time. With a tolerance, a pass
+stops after the first level (layer, or high cycle) at which
 
     ‖z_t − z_{t−1}‖ < tolerance · ‖z_t‖
 
 over all streams. That is the rule "change"; an architecture may have others of its own (`exit_rules`), such
-as a gate that says when it has seen enough. A pass over many tokens, or over a padded batch, stops for all of
-them at once, and padding has no say; a pass over one token a row, as in decoding, stops for each row on its
-own, and only the rows that go on are computed. The levels that were not computed have the keys and values of
-the last one that was (see `cache`).
+as a learned exit gate. A pass over many tokens, or over a padded batch, stops for all of them at once, and
+padding does not count; a pass over one token per row, as in decoding, stops for each row on its own, and only
+the rows that continue are computed. Levels that were not computed reuse the keys and values of the last one
+that was (see `cache`).
 
     >>> import torch, srmlab
     >>> from srmlab.models import Exit
@@ -57,7 +57,7 @@ class Exit:
 
     @property
     def mean_levels(self) -> float:
-        """Levels computed per token; NaN before the first."""
+        """Mean number of levels computed per token; NaN before the first."""
         return self.levels / self.tokens if self.tokens else math.nan
 
     def settled(self, before: Tensor, after: Tensor, together: bool) -> Tensor:

@@ -1,4 +1,4 @@
-"""The checks of a config's fields, for the configs of models and of training alike.
+"""Validation of config fields, for model and training configs alike.
 
 A config is a frozen dataclass with keyword fields. `check_fields`, called from `__post_init__`, refuses a
 value that is not of its field's type, or outside the bounds that the field was declared with, in one line

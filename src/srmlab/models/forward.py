@@ -1,19 +1,19 @@
 """One forward pass, seen from one place in the model.
 
-A model's code asks the pass for all that is not a state or a weight, so that `forward` takes what the
-paper's formulas take and one more argument:
+A model's code asks the pass for everything that is not a state or a weight, so that `forward` takes what the
+paper's formulas take plus one argument:
 
-    here("out", h)                       hand over a named value; what comes back is used from here on
+    here("out", h)                       pass a named value through a site; use what it returns from here on
     here.streams("out", z)               the same for a value [S, B, T, D] with the streams first
     here.wants("pattern")                whether a value that costs extra has to be computed
     here.call("steps.1", step, z, y)     call a part, whose names start with "steps.1"
-    here.positions(tokens)               where each token stands in its text, for learned positions
+    here.positions(tokens)               each token's position in its text, for learned positions
     here.rotary, here.mask, here.past()  what attention over tokens needs
     here.embed(table, tokens)            the embeddings of the input, whatever is put before the tokens
 
-A puzzle model also finds the state to begin from in `here.state` and leaves the last one there.
+A puzzle model also finds its initial state in `here.state` and leaves its last one there.
 
-Padding. With a mask of real tokens no token looks at padding, and positions count from the first real token.
+Padding. With an attention mask no token attends to padding, and positions count from the first real token.
 Rotary positions may count columns: attention sees only their differences.
 """
 
@@ -99,7 +99,7 @@ class Pass:
 
     @property
     def silent(self) -> bool:
-        """Whether nobody listens at any site."""
+        """Whether there are no hooks at any site."""
         return self.tap is SILENT
 
     def past(self) -> Past | None:

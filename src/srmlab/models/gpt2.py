@@ -1,5 +1,5 @@
-"""GPT-2 as Hugging Face's `GPT2LMHeadModel` has it by default, with the sites and the outer interface of
-the other models.
+"""GPT-2, equal to Hugging Face's default `GPT2LMHeadModel`, with the sites and the interface of the other
+models.
 
     h = Embedding(tokens) + PositionEmbedding
     h = h + Attention(LayerNorm(h));  h = h + MLP(LayerNorm(h))     for every block

@@ -5,12 +5,12 @@
         z_H = H(z_H + z_L)          with x_enters = "both": H(z_H + z_L + x)
     logits = Unembedding(z_H)
 
-L and H are stacks of post-norm blocks. Everything runs without gradient but the last call of L and the last
-of H; in TRM one net plays both parts and the whole last high cycle is differentiated. One segment, no
-adaptive halting, and fresh states for every batch (puzzles, with `causal = False`, have all that: see
-`puzzle`). Without x in H the states of all tokens become alike, and
-training can stall there. With high_blocks = 0 there is no H: z_L = L(z_L + x), read by the unembedding;
-SR2 is that with one block, differentiated through all of its calls.
+L and H are stacks of post-norm blocks. Only the last call of L and the last of H have a gradient; in TRM one
+net plays both parts and the whole last high cycle is differentiated. For language there is one segment, no
+adaptive halting, and a fresh state for every batch (puzzle models, with `causal = False`, differ in all:
+see `puzzle`). Without x in H the states of all tokens become alike, and training can stall there.
+With high_blocks = 0 there is no H: z_L = L(z_L + x), read by the unembedding; SR2 is that with one block,
+differentiated through all of its calls.
 
 The nets as published for puzzles have SwiGLU in place of GELU, and TRM's for sudoku an MLP over the positions
 (`token_mlp`) in place of attention.
@@ -67,7 +67,7 @@ class HRMConfig(ModelConfig):
     rope_theta: float = 10_000.0
     norm_eps: float = 1e-5
     x_enters: Literal["low", "both", "first"] = field(default="low", metadata=LATER)
-    """The calls that see the tokens: L's, all, or L's in a puzzle's first segment only."""
+    """The calls that see the tokens: L's, all, or L's in the first segment of a puzzle only."""
     mlp: Literal["gelu", "swiglu"] = field(default="gelu", metadata=LATER)  # swiglu: silu(W x) · V x
     token_mlp: int = field(default=0, metadata=LATER)  # width of a SwiGLU over positions; 0: attention
 

@@ -1,13 +1,13 @@
-"""Huginn: a core of a few blocks repeated as often as one likes, between a prelude and a coda.
+"""Huginn: a core of a few blocks, repeated any number of times, between a prelude and a coda.
 
     e   = Prelude(Embedding(tokens))
     s_0 ~ a random state
     s_t = Core(Adapter([s_{t−1}; e]))    t = 1 … n      gradient through the last `gradient_depth` only
     logits = Unembedding(RMSNorm(Coda(RMSNorm(s_n))))
 
-In training s_0 is drawn anew for every token, from a generator that is part of the training state, and n for
-every step (depth_schedule = "poisson", see `training.depth`). In evaluation s_0 is one fixed draw for all
-tokens, so that a pass is the same every time, cached or not.
+In training s_0 is drawn for every token, from a generator that is part of the training state, and n for every
+step (depth_schedule = "poisson", see `training.depth`). In evaluation s_0 is one fixed draw for all tokens,
+so that a pass is deterministic, cached or not.
 
 Exit: "change" (the state moves by less than the tolerance), "kl" (the next token's distribution changes by
 fewer nats) and "entropy" (its entropy does). The last two read the state through the coda after every step.
@@ -54,12 +54,12 @@ class HuginnConfig(BlockConfig):
     norms: Norms = "sum"
     norm_eps: float = 1e-6
     rope_theta: float = 50_000.0
-    prelude: int = 2  # blocks
+    prelude: int = 2  # number of blocks
     core: int = 4
     coda: int = 2
-    steps: int = 32  # how often the core is applied
-    gradient_depth: int = 8  # gradient flows through the last steps only
-    start_seed: int = 0  # of the random states in training
+    steps: int = 32  # how many times the core is applied
+    gradient_depth: int = 8  # gradient flows through this many of the last steps
+    start_seed: int = 0  # seed of the random initial states in training
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,5 +1,5 @@
 """Hyper-connections: a transformer whose residual stream is n streams, mixed around every attention and MLP
-by small matrices. With loops, one stack of such blocks is applied again and again: SRM's nearest relative.
+by small matrices. With loops, one stack of such blocks is applied repeatedly: SRM's nearest relative.
 
     H_0 = Embedding(tokens), n times                            [S, B, T, D]
     h   = Σ_s read_s · H_s                                      what attention or MLP reads
@@ -47,7 +47,7 @@ class HyperConfig(BlockConfig):
     head_dim: int = 128
     mlp_dim: int = 8192
     blocks: int = 16
-    loops: int = 0  # how often the blocks are applied, sharing their weights; 0: once, and no loop
+    loops: int = 0  # how many times the blocks are applied with the same weights; 0: no loop
     streams: int = 4
     connection: Literal["static", "dynamic"] = "dynamic"
 

@@ -1,5 +1,4 @@
-"""The arithmetic of the models on a CPU, where torch's own kernels are slower: three formulas with their
-gradients written out by hand.
+"""Faster CPU kernels than torch's own: three operations with hand-written gradients.
 
     causal_attention   softmax(q·kᵀ/√K, over the tokens so far)·v, rotary positions included
     stream_attention   softmax(q·kᵀ/√K, over the streams of one token)·v
@@ -9,9 +8,9 @@ gradients written out by hand.
 device, a transform of `torch.func`) the callers use torch's own functions, and the numbers are the same up to
 rounding.
 
-What is left to win is little: in srm-nano's training step the matmuls alone take two thirds of what the whole
-step takes with torch's own functions (`srmlab bench attention`, torch's own ÷ its matmuls: 1.52), so it
-would take faster or fewer matmuls to make it 1.6 times as fast.
+There is little left to gain: in srm-nano's training step the matmuls alone take two thirds of the time that
+the whole step takes with torch's own functions (`srmlab bench attention`, torch's own ÷ its matmuls: 1.52),
+so a speed-up of 1.6 would need faster or fewer matmuls.
 
 Each function here has one differentiable definition in plain torch beside its hand-written gradient; a second
 derivative goes through the plain one.
@@ -40,7 +39,7 @@ _torchs_own = False
 
 @contextmanager
 def torchs_own() -> Iterator[None]:
-    """While open nothing is computed by hand, as on a GPU."""
+    """While open these kernels are not used, as on a GPU."""
     global _torchs_own
     before, _torchs_own = _torchs_own, True
     try:

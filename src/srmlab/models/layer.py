@@ -1,11 +1,11 @@
-"""The layer function: connection once, update once, then the steps in their order.
+"""The layer function: one connection, one update, then the steps in order.
 
     c = Connection(z)
     y = RMSNorm(c + x)                      the update: eq. 1 adds it to the state before every step
     z = Step_i(z + y)   for i in the order, "ABC" for instance
 
-One layer's weights serve all n layers of the model. The paper says that the update is sensitive to where
-its norm is; `config.update` has the other places.
+All n layers of the model share these weights. The paper says that the update is sensitive to where its norm
+is; `config.update` has the alternatives.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Cross-entropy without the logits: unembedding and loss a chunk of tokens at a time.
+"""Chunked cross-entropy: unembedding and loss, one chunk of tokens at a time, never holding all logits.
 
 All logits of a training step would be the largest tensor of the whole computation ([tokens × 50257]: 200 KB
-a token in fp32). Here a chunk's logits are made, turned into their loss and at once into their gradient,
-and thrown away. The arithmetic is the same as with the full logits (three matmuls each way); only the peak
-memory differs.
+per token in fp32). Here a chunk's logits are computed, turned into their loss and its gradient right away,
+and freed. The arithmetic is the same as with the full logits (three matmuls each way); only the peak memory
+differs.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def shared_cross_entropy(
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """The same from logits [B, T, V] that are there anyway."""
+    """The same from given logits [B, T, V]."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     total = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=IGNORE, reduction="sum")
     return total / (targets != IGNORE).sum().clamp(min=1)

@@ -1,16 +1,16 @@
-"""A model, whichever its architecture: what all of them do.
+"""What all models share, whatever their architecture.
 
     model(tokens)                 logits [B, T, V]
     model(tokens, targets)        mean cross-entropy in nats, without ever holding all logits
     model(tokens, cache=cache)    logits of further tokens, after those the cache has read
-    model(tokens, attention_mask=mask)    rows of unequal length, padded: each has the logits it has alone
-    model(tokens, exit=0.05)      stopping where the recursion has settled (see `exit`)
+    model(tokens, attention_mask=mask)    padded rows of unequal length: each gets the same logits as alone
+    model(tokens, exit=0.05)      early exit, once the recursion has settled (see `exit`)
     model(tokens, targets, progress=0.5)    what training minimises half-way through it, and its parts
     model.num_parameters()        unique parameters; tied ones count once
     model.flops_per_token(512)    arithmetic of a forward pass and of a training step
-    model.segment(boards)         logits of puzzles and the state to go on from (see `puzzle`)
+    model.segment(boards)         logits of puzzles and the state to continue from (see `puzzle`)
 
-and the verbs of `Instrumented` (sites, hooks and caches) and of `WithText` (text in and out).
+and the methods of `Instrumented` (sites, hooks and caches) and of `WithText` (text in and out).
 
 What an architecture must or may define is in `contract`.
 """
@@ -51,7 +51,7 @@ class Recording:
 
 class LanguageModel(Described[Config], Generic[Config]):
     def ready(self) -> None:
-        """The last line of every `__init__`: finds the sites, then fills the weights."""
+        """The last line of every `__init__`: finds the sites, then initialises the weights."""
         self.puzzle = None
         if not self.config.causal:
             assert self.initial_state.ndim == 2  # [S, D], or a refusal
@@ -75,7 +75,7 @@ class LanguageModel(Described[Config], Generic[Config]):
 
     @property
     def attention_calls(self) -> int:
-        """How often a forward pass attends over tokens: the slots of a decoding cache."""
+        """Attention calls over tokens in a forward pass: the number of slots of a KV cache."""
         return self.recording.attention_calls
 
     def output_embedding(
@@ -99,9 +99,9 @@ class LanguageModel(Described[Config], Generic[Config]):
                 known = " or ".join(self.exit_rules)
                 raise UserError(f"exit by {wanted.by!r}: {self.config.architecture} stops by {known}")
             if tap is not SILENT:
-                raise UserError("exit leaves out layers, and hooks need every site; use one or the other")
+                raise UserError("early exit skips layers, and hooks need every site; use one or the other")
             if self.training:
-                raise UserError("exit is for a model in eval(); train at another depth instead")
+                raise UserError("early exit needs model.eval(); to train, set another depth instead")
         real = None if attention_mask is None else attention_mask.to(tokens.device).bool()
         if cache is not None:
             if cache.reuse and wanted is None and not self.reuses_cache:
@@ -151,7 +151,7 @@ class LanguageModel(Described[Config], Generic[Config]):
         `at_depth(depth)`.
         """
         if self.puzzle is None:
-            raise UserError("segments are for a puzzle model: one with causal = False")
+            raise UserError("segments are for puzzle models: set causal = False")
         self.check_tokens(tokens)
         tap = self.tap()
         here = Pass(tap, config=self.config_at(depth, None, tap), causal=False)
@@ -193,7 +193,9 @@ class LanguageModel(Described[Config], Generic[Config]):
         given = {name for name, value in how.items() if value is not None}
         if return_type is not None or stop_at_layer is not None:
             if targets is not None or given - {"documents", "attention_mask"}:
-                raise UserError("targets, cache, exit and depth go without return_type and stop_at_layer")
+                raise UserError(
+                    "targets, cache, exit and depth cannot be combined with return_type or stop_at_layer"
+                )
             if stop_at_layer is not None:
                 return state_before(self, stop_at_layer, partial(self.forward, tokens, **how))
             logits = self.forward(tokens, **how)
@@ -241,13 +243,13 @@ class LanguageModel(Described[Config], Generic[Config]):
         """
         context = self.config.context
         if self.puzzle is not None:
-            raise UserError("a puzzle model reads whole boards and generates nothing; use `srmlab solve`")
+            raise UserError("a puzzle model reads whole boards and does not generate; use `srmlab solve`")
         if capacity is not None and not 1 <= capacity <= context:
             raise UserError(f"capacity = {capacity}: must be between 1 and the context of {context}")
         return DecodingCache(context if capacity is None else capacity, reuse)
 
     def compile(self, **options: Any) -> None:
-        """Compile the units, each once for all its calls: far quicker than one graph of everything."""
+        """Compile the units, each once for all its calls: much faster than one graph of everything."""
         import torch._dynamo  # here: it takes as long as all of torch
 
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, RECOMPILE_LIMIT)
@@ -257,7 +259,7 @@ class LanguageModel(Described[Config], Generic[Config]):
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """eval() and no gradient, and afterwards as it was."""
+        """eval() and no gradient while open; restores the mode afterwards."""
         was = self.training
         self.eval()
         try:

@@ -1,23 +1,24 @@
-"""Mixture-of-Recursions: one stack of blocks shared by several recursions, and a router that says which
-tokens go on. A token that leaves costs nothing more: what it would have read and written is not computed.
+"""Mixture-of-Recursions: one stack of blocks shared by several recursions, and a router that decides which
+tokens continue. A token that exits costs nothing more: nothing is computed for it.
 
     h = First(Embedding(tokens))                             a block of its own
     for every recursion r = 0 … R − 1, over the tokens that are still there:
         h = h + gate_r · Core(h)                             attention among them alone
     logits = Unembedding(RMSNorm(Last(h)))                   a block of its own
 
-choice = "expert": a router a recursion, gate = 0.1·σ(w_r·h). In training the best (R − r)/R of all tokens go
-on, chosen among those still there; since that looks at later tokens, the router also learns to predict it
-(binary cross-entropy), and everywhere else a token goes on where σ > 1/2: causal. choice = "token": one
-router picks a number of recursions for every token by softmax; what its last recursion gives is weighted by
-that probability and added to what the first block gave. A balance loss and a z-loss keep it in use.
+choice = "expert": one router per recursion, gate = 0.1·σ(w_r·h). In training the top (R − r)/R of all tokens
+continue, chosen among those still there; since that looks at later tokens, the router also learns to predict
+it (binary cross-entropy), and outside training a token continues if σ > 1/2: causal. choice = "token": one
+router picks a number of recursions for every token by softmax; the output of its last recursion is weighted
+by that probability and added to the first block's. A balance loss and a z-loss keep all choices in use.
 
-keys = "own": a recursion looks at the keys and values of the tokens in it. keys = "shared": at those that the
-first recursion made of all tokens, and makes none of its own.
+keys = "own": a recursion attends to the keys and values of the tokens in it. keys = "shared": to those that
+the first recursion computed for all tokens, and computes none of its own.
 
 Sites: input.embedding   first.attn|mlp|out   [router]   recursions.{r}.[router]   recursions.{r}.blocks.{b}.…
 recursions.{r}.gate|out   last.attn|mlp|out   output.embedding   logits
-When somebody listens all tokens are computed, and those that left are not taken: sites have every token.
+If a site is hooked, all tokens are computed and the results of those that exited are not used: sites have
+every token.
 """
 
 from __future__ import annotations
@@ -64,9 +65,9 @@ class MoRConfig(BlockConfig):
     recursions: int = 3
     choice: Literal["expert", "token"] = "expert"
     keys: Literal["own", "shared"] = "own"
-    router_loss: float = 1e-3  # expert-choice: weight of predicting the choice
-    balance_loss: float = 0.1  # token-choice
-    z_loss: float = 1e-5  # token-choice
+    router_loss: float = 1e-3  # expert-choice: weight of the loss for predicting the choice
+    balance_loss: float = 0.1  # token-choice: weight of the balance loss
+    z_loss: float = 1e-5  # token-choice: weight of the z-loss
 
     def __post_init__(self) -> None:
         super().__post_init__()

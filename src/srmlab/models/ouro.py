@@ -1,20 +1,20 @@
-"""The looped language model (Ouro): a stack of blocks applied again and again, and a gate that says after
-every loop whether to go on.
+"""The looped language model (Ouro): a stack of blocks applied repeatedly, and a gate that decides after every
+loop whether to continue.
 
     h_0 = Embedding(tokens)
     h_t = RMSNorm(Stack(h_{t−1}))                 t = 1 … T; logits are Unembedding(h_T)
     λ_t = σ(w·h_t + b)                            the gate, for every token
-    p_t = λ_t · Π_{j<t} (1 − λ_j)                 of stopping after loop t; the last loop takes the rest
+    p_t = λ_t · Π_{j<t} (1 − λ_j)                 chance of stopping after loop t; the last takes the rest
 
-Training minimises the expected loss over loops less β times the entropy of where to stop,
+Training minimises the expected loss over loops minus β times the entropy of where to stop,
 
     Σ_t p_t·L_t − β·H(p)                          β is `beta` for the first stage of training, then `beta_end`
 
-A second stage (trains = "gate", from the weights of the first) trains the gate alone: to go on where a loop
-lowered the loss by more than `gain`. Evaluation is the cross-entropy of the last loop.
+A second stage (trains = "gate", from the weights of the first) trains the gate alone: to continue where a
+loop lowered the loss by more than `gain`. Evaluation uses the cross-entropy of the last loop.
 
-Exit: "gate" stops a token where the cumulated p reaches the threshold, "change" where its state settles.
-While decoding every loop has keys and values of its own; `new_cache(reuse=True)` keeps the last loop's only.
+Exit: "gate" stops a token once the cumulative p reaches the threshold, "change" once its state settles. In
+decoding every loop has its own keys and values; `new_cache(reuse=True)` keeps only the last loop's.
 
 Sites: input.embedding   loops.{t}.blocks.{b}.attn|mlp|out   loops.{t}.out|gate   output.embedding   logits
 and inside a block: attention.q|k|v|weights|z   neurons.pre|post
@@ -60,9 +60,9 @@ class OuroConfig(BlockConfig):
     blocks: int = 24
     loops: int = 4
     beta: float = 0.1  # weight of the entropy in the first stage of training
-    beta_end: float = 0.05  # and after it
+    beta_end: float = 0.05  # weight of the entropy after the first stage
     trains: Literal["all", "gate"] = "all"
-    gain: float = 0.005  # nats that a further loop must be worth, in the second stage
+    gain: float = 0.005  # second stage: nats by which one more loop must lower the loss
 
     def __post_init__(self) -> None:
         super().__post_init__()

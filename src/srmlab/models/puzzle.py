@@ -1,4 +1,4 @@
-"""Models of puzzles: an architecture that reads a whole board, and thinks about it in segments.
+"""Puzzle models: an architecture that reads a whole board, and works on it in segments.
 
     state = None
     for _ in range(16):
@@ -6,17 +6,17 @@
         state = out.state.detach()
     out.logits.argmax(-1)                               # the answers [B, cells]
 
-`config.causal = False` makes any architecture that has an `initial_state` such a model. Attention then goes
-in both directions, and to the architecture are added
+`config.causal = False` makes any architecture that has an `initial_state` such a model. Attention is then
+bidirectional, and these are added to the architecture:
 
     rows     an embedding for every puzzle, zero at the start, put before the board as the first of
              `puzzle_positions` positions; the others are zero. ARC has thousands of puzzles; all sudokus are
              one. Not a parameter: a training step touches the rows of its batch alone, by the sign of their
              gradient.
-    places   with `learned_positions`, an embedding for every position, added to what is there, in place of
-             rotary positions: those are differences, from which a cell must first find out its row and box.
-    q        two numbers read at position 0: would it be better to halt, or to continue? Weight 0 and bias −5
-             at the start.
+    places   with `learned_positions`, an embedding for every position, added to the input, instead of rotary
+             positions: those are relative, so that a cell would first have to work out its row and box.
+    q        two numbers read at position 0: is it better to halt, or to continue? Initialised to weight 0 and
+             bias −5.
 
 A segment is one forward pass from the state that the last one left. The first begins from `initial_state`,
 the same for every position. HRM and TRM are trained this way (`srmlab.training.segments`).

@@ -1,11 +1,11 @@
-"""The architectures by name, and everything that is looked up in them: configs, presets, models.
+"""The registry of architectures, and what is looked up in it: configs, presets, models.
 
     >>> build(preset("srm-med"), device="meta").num_parameters()
     134783488
     >>> preset("srm-nano", streams=16).streams
     16
 
-An architecture is entered with `@register` on its class; one of a user's own in the same way.
+`@register` on a class registers an architecture, ours or your own.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ FAMILIES: dict[str, Preset] = {}  # presets that take arguments, such as a sweep
 
 
 def register(kind: Architecture) -> Architecture:
-    """Enter an architecture, under its config's `architecture`, with its presets."""
+    """Register an architecture, under its config's `architecture`, with its presets."""
     name = config_of(kind).architecture
     given = ((PRESETS, kind.presets), (SWEEP_PRESETS, kind.sweep_presets), (FAMILIES, kind.preset_families))
     for known, presets in given:
         for taken in known.keys() & presets.keys() if name not in ARCHITECTURES else ():
-            raise UserError(f"a preset is called {taken!r} already: give {kind.__name__}'s another name")
+            raise UserError(f"there is already a preset called {taken!r}: rename {kind.__name__}'s")
         known.update(presets)
     ARCHITECTURES[name] = kind
     return kind
@@ -50,14 +50,14 @@ def config_of(kind: type[LanguageModel]) -> type[ModelConfig]:
             if isinstance(config, type) and issubclass(config, ModelConfig):
                 return config
     raise UserError(
-        f"{kind.__name__} does not name its config: write class {kind.__name__}(LanguageModel[…])"
+        f"{kind.__name__} does not name its config class: write class {kind.__name__}(LanguageModel[…])"
     )
 
 
 def build(
     config: ModelConfig, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
 ) -> LanguageModel:
-    """The model of a config, with weights that are a function of the config alone.
+    """Build the model of a config; its weights are a function of the config alone.
 
     `device="meta"` builds the shape without memory. Weights are drawn on the CPU, so that they are the
     same everywhere.

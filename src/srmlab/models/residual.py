@@ -1,5 +1,5 @@
-"""What models of one residual stream have in common: blocks that add to it, a norm at its end, a tied or
-separate unembedding. GPT-2 and the transformer of today are two of them.
+"""What models with one residual stream share: blocks that add to it, a final norm, a tied or separate
+unembedding. GPT-2 and the modern transformer are two of them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The meta device, quicker: every operation is tried once, and from then on the shape of its result is known.
+"""A faster meta device: every operation is run once, and then the shape of its result is remembered.
 
 A pass on the meta device computes nothing, but torch works out most shapes in Python, a third of a
 millisecond each, and imports its compiler for it, which takes as long as importing torch. A recursion
-repeats a few operations on the same shapes, so they are remembered here; and what is small is tried on
-zeros, which is quicker than asking for its shape.
+repeats a few operations on the same shapes, so they are remembered here; and small operations are run on
+zeros, which is faster than inferring their shapes.
 
     >>> with without_data():
     ...     print((torch.zeros(2, 3) @ torch.zeros(3, 4)).shape)

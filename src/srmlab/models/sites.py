@@ -1,4 +1,4 @@
-"""Sites: named places in the computation, where a value can be read, kept or replaced.
+"""Sites: named hook points in the computation, where a value can be read, cached or replaced.
 
 The layer's weights are shared by all its calls, so a hook on a weight-bearing module would see many calls
 and keep the last. A `Site` stands for one place in one call: an identity module with its own name, called
@@ -17,18 +17,17 @@ layer, whatever weights made it.
     ...     return z
     >>> changed = model.run_with_hooks(tokens, fwd_hooks=[("layers.3.out", silence)])
 
-Several sites at once: in `layers.*.out` the star stands for one part of the name, so these are the eight
-layers' results; `**` stands for any number of parts: `**.out`.
+Several sites at once: in `layers.*.out` the star stands for one part of the name, so these are the outputs
+of the eight layers; `**` stands for any number of parts: `**.out`.
 
-Mechanism. The model's code hands every named value to a tap where it is computed: `z = here("out", z)`.
+Mechanism. The model's code passes every named value through a tap where it is computed: `z = here("out", z)`.
 Nothing else lists the sites: when a model is built its forward pass is run once on the meta device with a
-tap that records the names (`Recorder`). When nobody listens anywhere the tap is `SILENT`, which gives the
-value straight back, so a silent model pays nothing and compiles to one graph without a trace of the sites.
-When somebody listens (a hook of ours, a plain `register_forward_hook`, or a tool such as nnsight that
-replaces a module's `forward`), the pass runs uncompiled and each listened site is called with its value in
-the paper's order: [batch, token, stream, dim]. That holds for `model.compile()` and for
-`torch.compile(model)`; with `fullgraph=True` there is no way out of the graph, and a pass with listeners is
-refused.
+tap that records the names (`Recorder`). If there are no hooks the tap is `SILENT`, which returns the value
+unchanged, so a model without hooks pays nothing and compiles to one graph without a trace of the sites. If
+there are hooks (ours, a plain `register_forward_hook`, or a tool such as nnsight that replaces a module's
+`forward`), the pass runs uncompiled and each hooked site is called with its value in the paper's order:
+[batch, token, stream, dim]. That holds for `model.compile()` and for `torch.compile(model)`; with
+`fullgraph=True` there is no way out of the graph, and a pass with hooks is refused.
 """
 
 from __future__ import annotations
@@ -70,12 +69,12 @@ class HookPoint:
         """Which layer, cycle or block it is in: the first number of its name."""
         numbers = [int(part) for part in self.name.split(".") if part.isdigit()]
         if not numbers:
-            raise UserError(f"{self.name} is in no layer")
+            raise UserError(f"{self.name} is not in a layer")
         return numbers[0]
 
 
 class Site(nn.Module):
-    """One named place. An identity; watching it means hooking it."""
+    """One named hook point: an identity module to hook."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -129,7 +128,7 @@ SILENT = Tap()
 
 
 class Recorder(Tap):
-    """Writes down the names that a pass hands over, in their order, and computes everything optional."""
+    """Records the names of a pass, in order, and computes everything optional."""
 
     def __init__(self, names: dict[str, None], prefix: str = "") -> None:
         self.names, self.prefix = names, prefix
@@ -150,7 +149,7 @@ class Recorder(Tap):
 
 
 class LiveTap(Tap):
-    """A tap with somebody listening at some of its sites."""
+    """A tap with hooks at some of its sites."""
 
     def __init__(
         self, sites: Mapping[str, Site], prefix: str = "", passed: list[Tensor] | None = None
@@ -209,7 +208,7 @@ uncompiled.__dict__.update(
 
 
 class Instrumented(nn.Module):
-    """A model with sites: TransformerLens' verbs on a recurrent computation."""
+    """A model with sites: TransformerLens' methods on a recurrent computation."""
 
     def add_site(self, name: str) -> None:
         """Put a site at a dotted name, making the modules on the way as needed."""
@@ -237,7 +236,7 @@ class Instrumented(nn.Module):
         return list(self.sites)
 
     def tap(self) -> Tap:
-        """The tap for one forward pass: live if anybody listens anywhere."""
+        """The tap for one forward pass: live if there is any hook."""
         return LiveTap(self.sites) if self.listening else SILENT
 
     @property
@@ -287,7 +286,7 @@ class Instrumented(nn.Module):
             self.added_hooks.append(self.sites[name].register_forward_hook(hook))
 
     def reset_hooks(self) -> None:
-        """Take away what `add_hook` has added."""
+        """Remove the hooks that `add_hook` has added."""
         while self.added_hooks:
             self.added_hooks.pop().remove()
 

@@ -1,4 +1,4 @@
-"""The Stream Recursion Model's sizes: its config, and the paper's presets of it."""
+"""The config of the Stream Recursion Model, and the paper's presets."""
 
 from __future__ import annotations
 
@@ -29,33 +29,32 @@ class SRMConfig(ModelConfig):
     embedding_scale: bool = True  # multiply the embedding by sqrt(E), so that x starts with unit variance
 
     # the streams
-    streams: int = 8  # S
-    stream_dim: int = 512  # D
+    streams: int = 8  # S, the number of streams
+    stream_dim: int = 512  # D, the width of one stream
     z0: Z0 = "fixed"  # the state before the first layer
 
     # the layer function
     connection: str = "attention"  # how streams interact: one of CONNECTIONS; "addition" is HRM's
     stream_heads: int = 4  # heads of the connection function
-    step_functions: int = 3  # m, named A, B, C …
+    step_functions: int = 3  # m, the number of step functions A, B, C …
     order: str = "ABC"  # the steps of a layer; "random:6" draws six step functions for every layer
-    order_seed: int = 0  # for random orders
-    depth: int = 8  # n, how often the one layer is applied
+    order_seed: int = 0  # seed of random orders
+    depth: int = 8  # n, how many times the layer is applied
     gradient_depth: int = 4  # l, gradient flows through the last l layers only
 
     # the step functions
-    token_heads: int = 8
-    head_dim: int = 64  # of token-wise and stream-wise heads alike
+    token_heads: int = 8  # attention heads of a step function
+    head_dim: int = 64  # size of token-wise and stream-wise heads
     mlp_dim: int = 3072
     rope_theta: float = 10_000.0
     norm_eps: float = 1e-5
     norm_affine: bool = False  # a learned weight per stream and dimension in every norm
 
-    # whole extra step functions after the input function and before the output function
-    pre_steps: int = 0
-    post_steps: int = 0
+    pre_steps: int = 0  # extra step functions after the input function
+    post_steps: int = 0  # extra step functions before the output function
     post_input: PostInput = "state"  # what a post-step reads: z, or z + y with the last layer's update y
 
-    update: Update = field(default="norm(c + x)", metadata=LATER)  # the paper's, or its norm in another place
+    update: Update = field(default="norm(c + x)", metadata=LATER)  # the paper's, or with its norm elsewhere
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,9 +1,9 @@
-"""The step function: a transformer block of its own for every stream, all of them applied at once.
+"""The step function: every stream has its own transformer block, and all are applied at once.
 
     out = RMSNorm(u + Attention(u) + MLP(u))
 
 Attention over tokens and MLP run in parallel on the same input u, and one norm comes after (post-norm, as
-in HRM). Streams do not meet here: only the connection function carries anything from one to another.
+in HRM). Streams do not interact here: only the connection function carries information between them.
 """
 
 from __future__ import annotations

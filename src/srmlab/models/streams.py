@@ -1,4 +1,4 @@
-"""Streams side by side: every stream has its own weights, and all of them are applied in one grouped matmul.
+"""Linear maps of streams: every stream has its own weights, and all are applied in one grouped matmul.
 
 Inside the models the streams come first, [S, B, T, D]: each stream's tokens then lie together in memory,
 and S linear maps over them are one batched matrix product. The paper's order [B, T, S, D] is what the sites

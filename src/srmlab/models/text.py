@@ -1,4 +1,4 @@
-"""Text in and out of a model that knows its tokenizer, by TransformerLens' verbs.
+"""Text in and out of a model that has its tokenizer, with TransformerLens' methods.
 
     >>> import srmlab, torch
     >>> model = srmlab.load("srm-nano")                 # comes with its tokenizer
@@ -12,7 +12,7 @@
     >>> model.generate("My fellow citizens of the", max_new_tokens=4, temperature=0)
     'My fellow citizens of the United States'
 
-A model that was built has none until it is given one: `model.tokenizer = srmlab.load_tokenizer(path)`.
+A newly built model has no tokenizer until you set one: `model.tokenizer = srmlab.load_tokenizer(path)`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from srmlab.models.sites import Instrumented
 
 
 class TextTokenizer(Protocol):
-    """What is asked of a tokenizer here; `srmlab.data.Tokenizer` is one."""
+    """What a tokenizer must provide; `srmlab.data.Tokenizer` is one."""
 
     @property
     def end_of_text(self) -> int: ...
@@ -80,7 +80,7 @@ class WithText(Instrumented):
     def to_str_tokens(
         self, given: str | Tensor | Sequence[str] | Sequence[int], prepend_bos: bool = False
     ) -> list[str] | list[list[str]]:
-        """One string a token, of a text or of ids [T]; of several texts, or ids [B, T], a list for each."""
+        """One string per token, of a text or of ids [T]; of several texts, or ids [B, T], a list for each."""
         if is_texts(given):
             return [self.to_str_tokens(text, prepend_bos) for text in given]  # pyright: ignore[reportReturnType]
         if isinstance(given, str):
@@ -117,9 +117,7 @@ class WithText(Instrumented):
         first = [tokenizer.end_of_text] if prepend_bos else []
         rows = [torch.tensor(first + tokenizer.encode(text)) for text in texts]
         if not rows or not all(map(len, rows)):
-            raise UserError(
-                "there is an empty text: every text needs at least one token, or prepend_bos=True"
-            )
+            raise UserError("a text is empty: every text needs at least one token, or prepend_bos=True")
         real = [torch.ones_like(row) for row in rows]
         padded = pad_sequence(rows, True, tokenizer.end_of_text), pad_sequence(real, True)
         return padded[0].to(self.device), padded[1].to(self.device)

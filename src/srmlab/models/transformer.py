@@ -1,5 +1,5 @@
-"""A transformer as one would build it today, for comparison: pre-norm, RMSNorm, rotary positions, no biases,
-and initial weights scaled to the width. Norms have no weights, as in SRM and HRM.
+"""A modern transformer, as a baseline: pre-norm, RMSNorm, rotary positions, no biases, and initial weights
+scaled to the width. Norms have no weights, as in SRM and HRM.
 
     h = Embedding(tokens)
     h = h + Attention(RMSNorm(h));  h = h + MLP(RMSNorm(h))     for every block

@@ -1,4 +1,4 @@
-"""TransformerLens' words for what a model does here: `return_type`, `stop_at_layer` and `cfg`."""
+"""TransformerLens' names for what a model does here: `return_type`, `stop_at_layer` and `cfg`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ReturnType = Literal["logits", "loss", "both"]
 
 @dataclass(frozen=True)
 class TransformerLensConfig:
-    """Sizes in TransformerLens' words."""
+    """Sizes under TransformerLens' names."""
 
     n_layers: int
     d_model: int  # of all streams together

@@ -63,7 +63,9 @@ class PuzzleBatches:
 
     def __post_init__(self) -> None:
         if not len(self.boards):
-            raise DataError(f"{self.puzzles.path} has no puzzles to train on: prepare with a smaller --test")
+            raise DataError(
+                f"{self.puzzles.path} has no puzzles to train on: prepare with a smaller --val-fraction"
+            )
 
     @property
     def boards(self) -> Boards:

@@ -55,7 +55,7 @@ def read_puzzles(path: Path, family: str, report: Report = lambda _: None) -> tu
         if len(examples) % 50 == 0:
             report(len(examples))
     if kind is None:
-        raise DataError(f"{path} holds no puzzle: give a file with one a line")
+        raise DataError(f"{path} contains no puzzles: give a file with one per line")
     report(len(examples))
     return kind, examples
 
@@ -83,7 +83,7 @@ def text_lines(path: Path) -> Iterator[str]:
         with open(path, encoding="utf-8-sig", newline="") as file:
             yield from file
     except UnicodeDecodeError:
-        raise DataError(f"{path} is not text: give a file of puzzles, one a line, or a .csv") from None
+        raise DataError(f"{path} is not text: give a file of puzzles, one per line, or a .csv") from None
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror}): give another file") from None
 

@@ -109,7 +109,7 @@ def generate(
                 kept[side_of(key, held_out)].append(example)
         report(len(seen))
     if not seen:
-        raise DataError(f"{wanted.source}: {number:,} draws gave no such puzzle; widen the range")
+        raise DataError(f"{wanted.source}: no such puzzle in {number:,} draws; widen the range")
     return {side: as_boards(wanted.kind, examples) for side, examples in kept.items()}
 
 

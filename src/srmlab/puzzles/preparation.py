@@ -48,13 +48,13 @@ class PuzzleConfig:
 
     def __post_init__(self) -> None:
         if not 0 <= self.held_out < 1:
-            raise DataError(f"val_fraction is {self.held_out}: give a share from 0 to below 1, such as 0.05")
+            raise DataError(f"val_fraction is {self.held_out}: must be at least 0 and below 1, such as 0.05")
         if self.copies < 0 or (self.variants is not None and self.variants < 1):
             raise DataError("give --copies of 0 or more, and --variants of 1 or more")
         if self.count is not None and self.total is None:
-            raise DataError(f"--count is for puzzles that are made, not for {self.source}: leave it out")
+            raise DataError(f"--count is for generated puzzles, not for {self.source}: leave it out")
         if self.empty is not None and self.total is None:
-            raise DataError(f"--empty is for puzzles that are made, not for {self.source}: leave it out")
+            raise DataError(f"--empty is for generated puzzles, not for {self.source}: leave it out")
         if self.rating is not None and self.family in ("arc", "hrm"):
             raise DataError(f"--rating is for sudokus and mazes, not for {self.source}: leave it out")
         if self.variants is not None and self.family != "arc":
@@ -197,7 +197,7 @@ def warn_of_shared(kind: Kind, sides: dict[str, Boards]) -> None:
     shared = sum(key in known for key in orbits(kind, test.inputs, test.labels))
     if shared:
         warnings.warn(
-            f"{shared:,} of {len(test):,} test puzzles are symmetries of puzzles for training",
+            f"{shared:,} of {len(test):,} test puzzles are symmetries of training puzzles",
             Notice,
             stacklevel=2,
         )

@@ -50,7 +50,7 @@ class RunDirectory:
     def refuse_occupied(self) -> None:
         if self.exists():
             raise UserError(
-                f"{self.path} is a run already: continue it with `srmlab resume {self.path}`, "
+                f"{self.path} is already a run: continue it with `srmlab resume {self.path}`, "
                 "or choose another --out"
             )
         if occupied(self.path):

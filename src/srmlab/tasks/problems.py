@@ -159,7 +159,7 @@ def register(name: str, task: Task) -> None:
     if not name.isidentifier():
         raise UserError(f"a task called {name!r}: use letters, digits and underscores")
     if name in TASKS:
-        raise UserError(f"there is a task called {name!r}: choose another name")
+        raise UserError(f"there is already a task called {name!r}: choose another name")
     TASKS[name] = task
 
 

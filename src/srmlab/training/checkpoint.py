@@ -1,17 +1,17 @@
-"""Checkpoints: the whole state of a training run after a step, exact and never half there.
+"""Checkpoints: the whole state of a training run after a step, exact and never half-written.
 
     checkpoints/step-250/
       config.json              the model
       model.safetensors        its weights and fixed states
-      optimizer.safetensors    the optimizer's means and counts, and the generator of random step orders
-      shards/*.safetensors     instead of those two when the model is sharded: one file a process
+      optimizer.safetensors    the optimizer's state, and the generator of random step orders
+      shards/*.safetensors     instead of those two if the model is sharded: one file per process
       training.json            the step, the training config, the data's fingerprint, the format
       tokenizer/               so that the model can be used without its data
       SHA256SUMS               every file; `sha256sum -c SHA256SUMS` checks them, and so does every load
 
 A tensor is stored under its parameter's name, the optimizer's under `NAME.exp_avg` and so on, whatever the
-number of processes: a checkpoint of one world loads into any other. With puzzles there are also the states
-of their slots, and, where the model is a running mean of the weights, the weights themselves
+number of processes: a checkpoint of one world size loads into any other. With puzzles there are also the
+states of their slots, and, if the model is an EMA of the weights, the weights themselves
 (`srmlab.training.segments`). There is no other state. Batches, learning rate and dropout are functions of the
 seed and the step. `srmlab.storage.weights` finds and reads what is written here.
 """

@@ -1,11 +1,11 @@
-"""How a model is trained: one frozen dataclass of two halves, checked when it is built.
+"""How a model is trained: a frozen dataclass in two halves, checked when it is built.
 
     >>> TrainConfig(steps=1000, lr=3e-4).replace(batch_size=64).tokens_per_step(context=256)
     16384
 
-`Computation` is what decides the result: it is the run's identity, and a run cannot be continued with
-another value of any of it. `Execution` decides only how, where and how often (devices, logging, checkpoints):
-all of it may change at every resume. A `TrainConfig` is both.
+`Computation` decides the result: it is the run's identity, and none of it can change when a run is resumed.
+`Execution` decides only how, where and how often (devices, logging, checkpoints): all of it may change at
+every resume. A `TrainConfig` is both.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _is_share(value: float) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Computation:
-    """What decides the result."""
+    """Settings that affect the result."""
 
     # how long, and on how much at once
     steps: int = count(10_000)
@@ -47,9 +47,9 @@ class Computation:
     context: int | None = count(None)
     """Tokens per sequence; by default the model's context."""
     seed: int = bounded(0, lambda seed: 0 <= seed < 2**63, "must be 0 or more")
-    """Seed of the data order and of dropout."""
+    """Seed for the data order and dropout."""
     document_mask: bool = False
-    """Attention does not cross the boundary between two documents."""
+    """Attention does not cross document boundaries."""
     answers_only: bool = False
     """The loss counts only what follows "=" in a document, as in `srmlab prepare task:NAME`."""
 
@@ -61,7 +61,7 @@ class Computation:
     warmup: int = 200
     """Steps of linear warm-up."""
     schedule: Schedule = "constant"
-    """After the warm-up."""
+    """Learning rate schedule after the warm-up."""
     lr_end: float = bounded(0.1, _is_share, _SHARE)
     """Final learning rate of the cosine schedule, as a fraction of lr."""
     weight_decay: float = bounded(0.1, lambda decay: decay >= 0, "must be 0 or more")
@@ -77,23 +77,23 @@ class Computation:
     depth_schedule: str = bounded(
         CONSTANT, is_schedule, 'must be "constant", "poisson", or such as "grow:2", "draw:2" or "draw:2/1"'
     )
-    """Levels per step: the model's, growing (grow:2) or drawn (draw:2, poisson); /1: gradient depth too."""
+    """Depth per step: the model's, growing (grow:2) or random (draw:2, poisson); /1: gradient depth too."""
     dtype: Literal["float32", "bfloat16", "auto"] = "float32"
-    """Of the matrix products (autocast); weights and optimizer stay float32. auto: bfloat16 on a GPU."""
+    """Autocast precision of matrix products; weights and optimizer stay float32. auto: bfloat16 on a GPU."""
 
     # puzzles (srmlab.training.segments)
     segments: int = count(16, **LATER)
-    """Puzzles: maximum segments per puzzle; each is a step."""
+    """Puzzles: maximum number of segments per puzzle; each is one step."""
     halting: Halting = dataclasses.field(default="hrm", metadata=LATER)
     """Puzzles: halt when q_halt > q_continue (hrm), when q_halt > 0 (trm), or after all segments."""
     exploration: float = bounded(0.1, _is_share, _SHARE, **LATER)
-    """Puzzles: how often a minimum number of segments is drawn."""
+    """Puzzles: probability of drawing a minimum number of segments."""
     likelihood: Literal["stablemax", "softmax"] = dataclasses.field(default="stablemax", metadata=LATER)
     """Puzzles: how the loss turns a cell's logits into probabilities."""
     cells: Literal["all", "unknown"] = dataclasses.field(default="all", metadata=LATER)
     """Puzzles: the cells that count in the loss."""
     ema: float = bounded(0.0, lambda ema: 0 <= ema < 1, "must be in [0, 1); 0 is none", **LATER)
-    """Puzzles: decay of a moving average of the weights, which is then the saved model; 0: none."""
+    """Puzzles: decay of a moving average of the weights, which is saved as the model; 0: none."""
     puzzle_lr: float = bounded(1e-2, lambda lr: lr >= 0, "must be 0 or more", **LATER)
     """Puzzles: peak learning rate of the puzzle embeddings (sign updates)."""
     augment: bool = dataclasses.field(default=True, metadata=LATER)
@@ -104,25 +104,25 @@ class Computation:
 class Execution:
     """How the run is executed; any of it may change on resume."""
 
-    # looking and keeping
+    # evaluation, checkpoints and logs
     eval_every: int = count(250)
     """Steps between validation losses."""
     eval_tokens: int = count(1_000_000)
     """Maximum number of validation tokens."""
     eval_windows: EvalWindows = "first"
-    """Taken from the beginning of the validation text, or spread evenly over it."""
+    """Validation windows: the first ones, or spread evenly over the validation text."""
     checkpoint_every: int = count(250)
     """Steps between checkpoints; a crash loses at most this many."""
     keep_checkpoints: int = count(2)
-    """How many of the latest to keep."""
+    """How many checkpoints to keep."""
     log_every: int = count(10)
-    """Steps between log lines off a terminal, and between points in TensorBoard and W&B."""
+    """Steps between log lines (if not on a terminal), and between points in TensorBoard and W&B."""
     tensorboard: bool = False
     """Also write TensorBoard events, to RUN/tensorboard."""
     wandb: str | None = None
     """Also log to this Weights & Biases project."""
     on_nonfinite: OnNonfinite = "stop"
-    """At NaN or Inf: stop, skip the batch, or rewind to the last checkpoint and take later batches."""
+    """At NaN or Inf: stop, skip the batch, or rewind to the last checkpoint and go on with later batches."""
 
     # the machine
     device: str = "auto"
@@ -130,13 +130,13 @@ class Execution:
     strategy: Strategy = "auto"
     """With several processes: replicate (ddp) or shard (fsdp) the model; auto is ddp."""
     accumulate: int = count(1)
-    """Micro-batches per step and device: less memory, the same gradient."""
+    """Micro-batches per step and device (gradient accumulation): less memory, the same gradient."""
     compile: bool = False
     """torch.compile the step functions."""
     activation_checkpointing: bool = False
     """Recompute each step function in the backward pass: less memory, more arithmetic."""
     peak_flops: float | None = bounded(None, lambda flops: flops > 0, "must be positive")
-    """Peak FLOP/s of one device, for utilisation; by default measured with a matrix product."""
+    """Peak FLOP/s of one device, for MFU; by default measured with a matrix product."""
 
 
 @dataclass(frozen=True, kw_only=True)

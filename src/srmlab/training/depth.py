@@ -3,11 +3,11 @@ of them have a gradient.
 
     constant      the model's own n and l
     grow:2        from 2 levels to n, in equal stretches of the run; gradient through l of them, at most
-    grow:2/1      the same with the gradient growing beside it, from 1 level to l
-    draw:2        n drawn for every step from 2 … n, all alike
+    grow:2/1      the same with the gradient depth growing too, from 1 level to l
+    draw:2        n drawn uniformly for every step from 2 … n
     draw:2/1      the same, and l drawn from 1 … l (but no more than there are levels)
     poisson       n drawn for every step as Huginn does: 1 + Poisson(e^τ), τ normal, so that e^τ has the mean
-                  of the model's own n; now and then it is much deeper. Gradient through l of them, at most
+                  of the model's own n; occasionally much deeper. Gradient through l of them, at most
 
     >>> [depth_at("grow:2", step, steps=8, seed=0, depth=5, gradient_depth=3) for step in (1, 3, 5, 8)]
     [(2, None), (3, None), (4, None), (5, None)]

@@ -1,4 +1,4 @@
-"""One process or many: what differs between them, and nothing else of the training loop.
+"""One process or many: everything that differs between the two, and nothing else of the training loop.
 
     torchrun --nproc-per-node 4 --no-python srmlab train srm-med …            four copies of the model (ddp)
     torchrun --nproc-per-node 4 --no-python srmlab train … --strategy fsdp    one model in four shards (fsdp)

@@ -1,9 +1,8 @@
-"""How good a model is on text it has not seen: loss, perplexity and bits per byte, each with its standard
-error.
+"""Evaluation on held-out text: loss, perplexity and bits per byte, each with its standard error.
 
 The tokens of a window share their context, so they are not independent samples; windows nearly are. Standard
-errors are therefore those of a mean over windows. Perplexity and bits per byte are functions of sums over
-windows, and get theirs by the delta method.
+errors are therefore over windows. Perplexity and bits per byte are functions of sums over windows, and get
+theirs by the delta method.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ def evaluate(
         loss = _ratio(np.array(losses), np.array(counts))
     else:
         raise UserError(
-            f"no window of {batches.context} tokens holds a question and its answer: lengthen the context"
+            f"no window of {batches.context} tokens holds a question and its answer: increase the context"
         )
     perplexity = Estimate(math.exp(min(loss.mean, 700)), math.exp(min(loss.mean, 700)) * loss.standard_error)
     return Evaluation(

@@ -1,8 +1,8 @@
-"""The memory of a training step at its worst, on one device, without taking it: an estimate.
+"""An estimate of the peak memory of a training step on one device, without running it.
 
 One step runs on fake tensors, which have shapes and lifetimes but no data, under PyTorch's own `MemTracker`.
-Sharding is real FSDP2 in a process group that sends nothing. What an allocator adds (rounding,
-fragmentation, the libraries' workspaces) is not in it.
+Sharding is real FSDP2 in a fake process group. What an allocator adds (rounding, fragmentation, the
+libraries' workspaces) is not included.
 
     >>> import srmlab
     >>> from srmlab.training import TrainConfig

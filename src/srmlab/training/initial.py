@@ -1,9 +1,9 @@
-"""The weights a run begins with, if they are those of another: `srmlab train --init-from runs/nano`.
+"""Starting a run from another run's weights: `srmlab train --init-from runs/nano`.
 
-Weights and fixed states are taken, nothing else: the optimizer, its schedule, the order of the data and the
-generator of random step orders start afresh. `run.json` keeps where the weights were and their checksum. A
-checkpoint is written before the first step, and from then on the source may change or go. A run that was
-stopped even before that begins again from the same weights, or not at all.
+Only weights and fixed states are taken: the optimizer, its schedule, the data order and the generator of
+random step orders start afresh. `run.json` records the path of the weights and their checksum. A checkpoint
+is written before the first step; from then on the source may change or be deleted. A run that was stopped
+before that starts again from the same weights, or not at all.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def model_of(path: str | Path) -> ModelConfig:
             return config_from_dict(json.loads((path / "config.json").read_text(encoding="utf-8"))["srm"])
         content = read_json(path / "config.json")
         if not isinstance(content.get("model"), dict):
-            raise CheckpointError(f"{path / 'config.json'} is damaged: it describes no model")
+            raise CheckpointError(f"{path / 'config.json'} is damaged: it does not describe a model")
         return config_from_dict(content["model"])
     if RunDirectory(path).exists():
         return RunConfig.read(path).model

@@ -1,4 +1,4 @@
-"""The objective of text: every token is predicted from those before it."""
+"""The language-modelling objective: every token is predicted from those before it."""
 
 from __future__ import annotations
 

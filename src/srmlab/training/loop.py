@@ -1,15 +1,15 @@
 """The training loop.
 
     for every step:
-        the rate is a function of the step
+        the learning rate is a function of the step
         the objective gives loss and gradient, over micro-batches and processes
         not finite? then no weight is changed, and the policy decides
         one step of the optimizer, one line of metrics
         every so often a checkpoint and a validation loss
 
-State is: weights, optimizer, the generator of random step orders, two counters, and what the objective
-carries. It is all in a checkpoint, so a run that was stopped anywhere and resumed is bitwise the run that was
-not.
+The state is: weights, optimizer, the generator of random step orders, two counters, and what the objective
+carries. All of it is in a checkpoint, so a run that was stopped anywhere and resumed is bitwise identical to
+one that was not.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Keep large CPU buffers: glibc hands every big block back to the system when it is freed, and the next
-step pays for it in page faults, often more than for the arithmetic. With these settings freed memory stays
-with the process and is used again.
+"""Keep large CPU buffers: glibc returns every big block to the system when it is freed, and the next step
+pays for it in page faults, often more than for the arithmetic. With these settings freed memory stays with
+the process and is reused.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The log of a run: `metrics.jsonl` always, TensorBoard and Weights & Biases if asked for.
 
-One JSON object a line. After every step:
+One JSON object per line. After every step:
 
     step, loss (nats per token), lr, grad_norm, tokens (seen so far), tokens_per_second,
     mfu (model-FLOPs utilisation, 0 … 1)
@@ -15,9 +15,9 @@ after an evaluation `step, val_loss, state_norms` (mean norm by site, one number
 something was not finite `step, event, policy, windows` (which pieces of the text it was). Numbers are
 written in full, so two logs can be compared bitwise.
 
-TensorBoard and Weights & Biases also have what the run is (model, preset, training, data, versions) and, at
-every evaluation, a sample of what the model writes and its routing. A run is one run of Weights & Biases
-however often it is resumed: its id is drawn once and kept in RUN/wandb-id.
+TensorBoard and Weights & Biases also get the run's configuration (model, preset, training, data, versions)
+and, at every evaluation, a text sample and the routing. A run stays one W&B run however often it is resumed:
+its id is drawn once and kept in RUN/wandb-id.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The optimizer that a config names. Its state is there before the first step, to read a checkpoint into."""
+"""The optimizer that a config names. Its state exists before the first step, for loading checkpoints."""
 
 from __future__ import annotations
 

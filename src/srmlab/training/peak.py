@@ -1,4 +1,4 @@
-"""What the machine can do at its best: FLOP/s of one large matrix product, the denominator of utilisation."""
+"""Peak FLOP/s of the machine, in one large matrix product: the denominator of MFU."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A run before it starts: whether it can work, and what it would cost (`srmlab train … --dry-run`).
 
-Parameters and FLOPs are formulas. Memory is the peak of a step on tensors without data (see `footprint`); of
-a model for GPUs also on one, four and eight of them. Time is bounded from below by the speed of one matrix
-product on this machine.
+Parameters and FLOPs are formulas. Memory is the peak of a step on tensors without data (see `footprint`); for
+a model meant for GPUs, also on one, four and eight of them. Time is a lower bound, from the speed of one
+matrix product on this machine.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ def check_plan(plan: RunConfig, data: Data, world: World) -> None:
         check_puzzles(plan, data, world)
         return
     if not model.causal:
-        raise UserError(f"{data.path} is text, and the model reads puzzles: prepare sudoku:4x4, say")
+        raise UserError(
+            f"{data.path} is text, but the model reads puzzles: prepare puzzles, such as sudoku:4x4"
+        )
     check_vocabulary(model.vocab_size, data.vocab_size, data.path)
     context = config.context or model.context
     if context > model.context:
@@ -69,7 +71,7 @@ def check_puzzles(plan: RunConfig, data: Puzzles, world: World) -> None:
     config, model = plan.training, plan.model
     if model.causal:
         raise UserError(
-            f"{data.path} holds puzzles, and the model reads text: use a preset such as srm-sudoku-nano, "
+            f"{data.path} holds puzzles, but the model reads text: use a preset such as srm-sudoku-nano, "
             "or --model.no-causal"
         )
     usual = TrainConfig()

@@ -1,10 +1,10 @@
-"""The paper's training recipe of every preset, as a table; and one for a laptop.
+"""The paper's training recipe for every preset, as a table; and one for a laptop.
 
     >>> recipe("srm-large").warmup
     1000
 
-All of the paper's runs: Adam-atan2 in HRM's form, weight decay 0.1, constant rate after a linear warm-up,
-512 sequences of 1024 tokens a step, 10,000 steps (5.2B tokens).
+All of the paper's runs: Adam-atan2 in HRM's form, weight decay 0.1, constant learning rate after a linear
+warm-up, 512 sequences of 1024 tokens per step, 10,000 steps (5.2B tokens).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Activation checkpointing: forget what happens inside a step function, and compute it again in the
+"""Activation checkpointing: discard the activations inside a step function, and recompute them in the
 backward pass.
 
 A pass through n layers of m steps then keeps the n·m states between the steps, but not the activations

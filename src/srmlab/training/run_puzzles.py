@@ -1,12 +1,12 @@
-"""A run with its puzzles: a model that thinks in segments, and the test boards it is looked at on.
+"""A run with its puzzles: a model that works in segments, and the test boards to analyse it on.
 
     boards = open_boards("runs/sudoku")
     for batch in boards.batches(batch_size=8, limit_tokens=4096):
         logits = boards.model(batch.tokens)                   # after the last segment
 
-The model that is looked at is *unrolled*: the recursion has the same weights in every segment and sees the
-board in each, so that 8 segments of 4 layers are one pass of 32 layers, to the bit. Whatever is defined on
-layers is thereby defined on segments × layers, and layer 4 is the first of the second segment.
+For analysis the model is *unrolled*: the recursion has the same weights in every segment and sees the board
+in each, so that 8 segments of 4 layers are one pass of 32 layers, bit for bit. Whatever is defined on layers
+is thereby defined on segments × layers, and layer 4 is the first of the second segment.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""A run with its text: a model, and what it is evaluated on, read as it was read in training.
+"""A run with its text: a model, and its evaluation text, read the way the run did in training.
 
     text = open_text("runs/nano")
     for batch in text.batches(batch_size=8, limit_tokens=16_384):
         loss = text.model(batch.tokens, batch.targets, documents=batch.documents)
 
-The text is a file, if one is given, or the validation tokens of the data, which a run names itself. A model
-that comes with a `validation.txt`, as the shipped one does, is evaluated on that unless other data is given.
+The text is a file, if one is given, or the validation tokens of the run's data. A model that comes with a
+`validation.txt`, as the shipped one does, is evaluated on that unless other data is given.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class RunText:
 
     def training_data(self) -> TokenData:
         if self.data is None:
-            raise UserError(f"{self.path} does not come with what it was trained on: give --data DIR")
+            raise UserError(f"{self.path} does not come with its training data: give --data DIR")
         return self.data
 
     def name(self, batches: EvaluationBatches) -> str:

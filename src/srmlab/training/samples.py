@@ -1,6 +1,6 @@
-"""What TensorBoard and Weights & Biases show of a model at every evaluation: what it writes, and its routing.
+"""What TensorBoard and Weights & Biases show of a model at every evaluation: a text sample, and its routing.
 
-Every process calls these, as a sharded model needs; the main one passes them on.
+Every process calls these, as a sharded model requires; only the main one logs them.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     >>> [round(learning_rate(t, lr=1.0, warmup=4, steps=10), 2) for t in (1, 2, 4, 10)]
     [0.25, 0.5, 1.0, 1.0]
 
-Steps count from 1. Nothing is remembered between steps, so there is nothing to save or to restore.
+Steps count from 1. There is no state between steps, so nothing to save or restore.
 """
 
 from __future__ import annotations

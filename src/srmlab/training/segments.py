@@ -1,16 +1,17 @@
-"""The objective of puzzles: deep supervision over segments, as HRM and TRM are trained.
+"""The puzzle objective: deep supervision over segments, as in HRM and TRM.
 
     every slot of the batch holds a puzzle and its state; every step is one segment of all slots:
         a slot that has halted is given the next puzzle and the initial state
         segment   logits, q, state = model.segment(board, state)
         loss      of the cells + ½ · (that of q_halt [+ that of q_continue])
         halt      at the last segment, or earlier if q says so
-        the state, detached, is where the slot goes on
+        the state, detached, is where the slot continues
 
 Halting (in training; evaluation always runs all segments):
 
-    hrm     q_halt > q_continue. q_halt is to tell whether the whole answer is right, q_continue what q will
-            be after one more segment: sigmoid(max of both), or of q_halt at the last; an extra forward pass
+    hrm     q_halt > q_continue. q_halt is trained to predict whether the whole answer is right, q_continue
+            what q will be after one more segment: sigmoid(max of both), or of q_halt at the last; an extra
+            forward pass
     trm     q_halt > 0; there is no q_continue
     fixed   after the last segment only; q is not trained
 
@@ -19,7 +20,7 @@ With probability `exploration` a slot may not halt in this segment before a numb
 Slot j of B takes the puzzles j, j + B, j + 2B … of the endless sequence, each when the one before has halted:
 so nothing depends on the number of processes, and what a checkpoint needs is, for every slot, the number of
 its puzzle, how many segments it has had, whether it has halted, and its state. Where `ema` is set, the model
-of a checkpoint is the running mean, which is evaluated, and the weights themselves are beside the optimizer.
+of a checkpoint is the EMA, which is evaluated, and the weights themselves are stored with the optimizer.
 """
 
 from __future__ import annotations

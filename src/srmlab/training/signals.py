@@ -1,11 +1,11 @@
-"""SIGTERM and SIGINT as a request: finish the step, save, and leave with the code a shell expects (143, 130).
+"""SIGTERM and SIGINT as a request: finish the step, save, and exit with the code a shell expects (143, 130).
 
     with StopRequest() as stop:
         while not stop.signal: ...
 
 A batch system warns with SIGTERM before it kills, and a person presses Ctrl-C. Neither may cost a
-half-written file, so the handler only makes a note; the loop looks at it once a step (and over all
-processes, should only one have received it).
+half-written file, so the handler only sets a flag; the loop checks it once per step (across all processes, in
+case only one received it).
 """
 
 from __future__ import annotations

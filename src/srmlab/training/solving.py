@@ -5,8 +5,8 @@
     found.right[-1].mean()                    # of the boards, whole, after the last segment
     found.halts("trm").mean()                 # segments they would take if q decided
 
-A board is right when every cell is that counts: all of it, or what was unknown if the model was trained on
-that alone. Shares of cells are of the unknown ones only.
+A board is right if every cell that counts is: all of them, or only the unknown ones if the model was trained
+on those alone. Shares of cells are of the unknown ones only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`train` begins a run, `resume` continues one: everything is checked, then the loop takes over."""
+"""`train` starts a run, `resume` continues one: everything is checked, then the loop takes over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person sees of a run: on a terminal a bar with a sparkline of the loss, else plain lines."""
+"""The progress display of a run: on a terminal a bar with a sparkline of the loss, otherwise plain lines."""
 
 from __future__ import annotations
 
