@@ -50,6 +50,7 @@ class Command(Answers):
     null: int | None = None
     """Number of untrained twins of every run; by default 3, or 0 above 5M parameters."""
     device: str = "auto"
+    """cpu, cuda, cuda:1; auto uses a GPU if there is one."""
 
     def result(self) -> dict[str, Any]:
         from srmlab.analysis.comparison import LOOK, compare

@@ -33,6 +33,7 @@ class Learning(OfText):
     tokens: int = 500_000
     """Tokens to train on."""
     lr: float = 2e-3
+    """Learning rate of Adam; it falls to 0 over the last fifth."""
     seed: int = 0
     """Seed of the initial directions and of the data order."""
     eval_tokens: int = 16_384

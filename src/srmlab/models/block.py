@@ -89,7 +89,7 @@ class BlockConfig(BlockShape, ModelConfig):
     mlp_dim: int = 2048
     kv_heads: int = 0  # key-value heads, for grouped-query attention; 0: as many as heads
     gated: bool = True  # SwiGLU; if not, a plain MLP with GELU
-    norms: Norms = "before"
+    norms: Norms = "before"  # RMSNorm before attention and MLP, around them, or after the sum
     rope_theta: float = 10_000.0
     norm_eps: float = 1e-5
 

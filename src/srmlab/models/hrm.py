@@ -57,13 +57,14 @@ class HRMConfig(ModelConfig):
     heads: int = 12
     head_dim: int = 64
     mlp_dim: int = 3072
-    low_blocks: int = 6
-    high_blocks: int = 4
-    low_cycles: int = 4
-    high_cycles: int = 3
-    shared_net: bool = False
+    low_blocks: int = 6  # blocks of the low-level net L
+    high_blocks: int = 4  # blocks of the high-level net H; 0: no H, a single stream
+    low_cycles: int = 4  # calls of L per high cycle
+    high_cycles: int = 3  # calls of H
+    shared_net: bool = False  # one net plays both parts, as in TRM
     gradient: Literal["last-call", "last-cycle", "all"] = "last-call"
-    embedding_scale: bool = True
+    """Through the last call of each net (HRM), the whole last high cycle (TRM), or everything (SR2)."""
+    embedding_scale: bool = True  # embeddings times √dim
     rope_theta: float = 10_000.0
     norm_eps: float = 1e-5
     x_enters: Literal["low", "both", "first"] = field(default="low", metadata=LATER)

@@ -51,7 +51,7 @@ class HuginnConfig(BlockConfig):
     heads: int = 55
     head_dim: int = 96
     mlp_dim: int = 17920
-    norms: Norms = "sum"
+    norms: Norms = "sum"  # RMSNorm before attention and MLP, around them, or after the sum
     norm_eps: float = 1e-6
     rope_theta: float = 50_000.0
     prelude: int = 2  # number of blocks

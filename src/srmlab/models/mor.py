@@ -58,13 +58,13 @@ class MoRConfig(BlockConfig):
     context: int = 2048
     dim: int = 960
     heads: int = 15
-    kv_heads: int = 5
+    kv_heads: int = 5  # key-value heads, for grouped-query attention; 0: as many as heads
     head_dim: int = 64
     mlp_dim: int = 2560
     core: int = 10  # shared blocks
-    recursions: int = 3
-    choice: Literal["expert", "token"] = "expert"
-    keys: Literal["own", "shared"] = "own"
+    recursions: int = 3  # times the shared blocks are applied, at most
+    choice: Literal["expert", "token"] = "expert"  # recursions choose tokens, or tokens their depth
+    keys: Literal["own", "shared"] = "own"  # keys and values of each recursion, or the first one's
     router_loss: float = 1e-3  # expert-choice: weight of the loss for predicting the choice
     balance_loss: float = 0.1  # token-choice: weight of the balance loss
     z_loss: float = 1e-5  # token-choice: weight of the z-loss

@@ -55,13 +55,13 @@ class OuroConfig(BlockConfig):
     heads: int = 16
     head_dim: int = 128
     mlp_dim: int = 5632
-    norms: Norms = "around"
+    norms: Norms = "around"  # RMSNorm before attention and MLP, around them, or after the sum
     norm_eps: float = 1e-6
     blocks: int = 24
-    loops: int = 4
+    loops: int = 4  # times the blocks are applied
     beta: float = 0.1  # weight of the entropy in the first stage of training
     beta_end: float = 0.05  # weight of the entropy after the first stage
-    trains: Literal["all", "gate"] = "all"
+    trains: Literal["all", "gate"] = "all"  # gate: the second stage, which trains the exit gate alone
     gain: float = 0.005  # second stage: nats by which one more loop must lower the loss
 
     def __post_init__(self) -> None:
