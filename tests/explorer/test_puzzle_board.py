@@ -13,13 +13,14 @@ from explorer_subjects import serving
 from srmlab.analysis import AblatedStream, CutEdge, Intervention
 from srmlab.cli import main
 from srmlab.errors import UserError
-from srmlab.explorer.boards import Board
+from srmlab.explorer.boards import Board, examples
 from srmlab.explorer.opening import open_run
 from srmlab.explorer.session import Session
 from srmlab.models import SRMConfig
 from srmlab.models.puzzle import log_stablemax
 from srmlab.puzzles import PuzzleConfig, find_kind, prepare_puzzles
 from srmlab.training import TrainConfig, train
+from srmlab.training.run_puzzles import open_boards
 
 SRM = SRMConfig(
     vocab_size=6, causal=False, context=17, puzzle_positions=1, embedding_dim=8, streams=3, stream_dim=8,
@@ -74,6 +75,30 @@ def test_the_trace_has_the_board_after_every_layer_of_every_segment(boards):
     assert trace.manifest["axes"]["layer"] == 6
 
 
+def test_a_cell_is_offered_digits_only(boards):
+    tokens = boards.encode(BOARD)
+    trace = boards.trace(tokens)
+    assert trace["lens_ids"].shape[-1] == 4  # not the padding, not an empty cell
+    assert set(trace["lens_ids"].flat) == {2, 3, 4, 5}
+    assert trace["stream_lens_id"].min() >= 2
+    ablated = boards.intervene(tokens, Intervention(ablations=(AblatedStream(1, "zero", 0, 5),)))
+    assert set(ablated["vocabulary"].values()) == set("1234")
+
+
+def test_any_value_of_a_maze_may_stand_in_an_answer():
+    board = Board(find_kind("maze:3"), 1, log_stablemax)
+    assert board.token_strings(board.values) == list("#.SGo")
+
+
+def test_the_hardest_board_comes_first(run):
+    boards = open_boards(run).puzzles
+    ratings = dict(zip(map(boards.kind.line, boards.test.inputs), boards.test.ratings, strict=True))
+    offered = [ratings[board] for board in examples(boards)]
+    assert offered == sorted(offered, reverse=True)
+    assert offered[0] == max(ratings.values())
+    assert offered[-1] == min(ratings.values())
+
+
 def test_interventions_change_the_board_and_a_cut_is_at_its_cell(boards):
     tokens = boards.encode(BOARD)
     plain = boards.trace(tokens)
@@ -123,6 +148,26 @@ def test_on_a_telephone_all_of_it_is_inside(board_page):
     settle(board_page)
 
 
+def test_a_large_screen_has_board_layers_and_streams_side_by_side(board_page):
+    places = {}
+    for width in (1280, 1920):
+        board_page.set_viewport_size({"width": width, "height": 1080})
+        picture(board_page, "puzzle")
+        regions = board_page.evaluate("() => explorer.panel('puzzle').pen.regions")
+        big, lens = regions[0], regions[-1]
+        small = [one for one in regions if one["part"] == "small"]
+        right = max(one["x"] + one["w"] for one in small)
+        bottom = max(one["y"] + one["h"] for one in small)
+        assert lens["part"] == "lens"
+        assert small[0]["x"] > big["x"] + big["w"]
+        places[width] = (lens["x"] > right, lens["y"] > bottom)
+        room = board_page.evaluate("() => explorer.panel('puzzle').size[0]")
+        assert room - 20 < lens["x"] + lens["w"] <= room
+    board_page.set_viewport_size({"width": 1280, "height": 900})
+    settle(board_page)
+    assert places == {1280: (False, True), 1920: (True, False)}
+
+
 def test_a_click_on_a_small_board_goes_to_its_layer_and_one_on_a_cell_selects_it(board_page):
     before = picture(board_page, "puzzle")
     click_region(board_page, "puzzle", row=0, column=0, which=2)  # the board itself, then one for each layer
@@ -151,6 +196,10 @@ def test_playing_goes_through_depth(board_page):
     board_page.locator("#panel-puzzle .controls button").first.click()
     board_page.wait_for_function("() => explorer.store.get('layer') === 2")
     board_page.locator("#panel-puzzle .controls button").first.click()
+    stopped = state(board_page)["layer"]
+    assert 2 <= stopped < 5  # it began anew, and did not go on to the end
+    board_page.wait_for_timeout(700)  # two more layers, if it still played
+    assert state(board_page)["layer"] == stopped
 
 
 def test_the_report_has_the_board(run, tmp_path, browser):
