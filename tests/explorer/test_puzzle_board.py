@@ -202,6 +202,22 @@ def test_playing_goes_through_depth(board_page):
     assert state(board_page)["layer"] == stopped
 
 
+def test_the_tour_speaks_of_cells_and_begins_at_the_board(board_page):
+    board_page.locator("#help").click()
+    board_page.locator("#tour").click()
+    tour = board_page.locator(".tour")
+    said, about = [], []
+    while tour.count():
+        said.append(tour.locator("p").inner_text())
+        about.append(board_page.evaluate("() => document.querySelector('.toured')?.id"))
+        tour.locator(".primary").click()
+        settle(board_page)
+    assert said[0].startswith("For every cell this model keeps several states")
+    assert about[1] == "panel-puzzle"
+    assert "write into that cell" in said[2]
+    assert not [words for words in said if "token" in words]
+
+
 def test_the_report_has_the_board(run, tmp_path, browser):
     out = tmp_path / "report.html"
     with pytest.raises(SystemExit) as stop:
@@ -211,4 +227,13 @@ def test_the_report_has_the_board(run, tmp_path, browser):
     page.goto(out.as_uri())
     page.wait_for_selector("#panel-puzzle")
     assert "open cells" in (page.locator("#panel-puzzle").text_content() or "")
+    head = page.locator(".report").first.inner_text()
+    assert "3 segments of 2 layers" in head
+    assert "nats per cell" in head
+    assert "of the test boards are solved" in head
+    assert "Inside 6 boards" in head
+    page.wait_for_selector("#panel-lens .caption:not([hidden])")
+    captions = page.locator(".caption").all_inner_texts()
+    assert "open cells" in page.locator("#panel-board .caption").inner_text()
+    assert not [words for words in (head, *captions) if "token" in words]
     page.close()

@@ -154,7 +154,11 @@ class Session:
         streams, heads, order = len(self.model.streams), heads_of(self.model), orders(self.model)[0]
         word = f" × {''.join(order)}" if order and all(len(group) == 1 for group in order) else ""
         found = [f"{streams} streams"] if streams > 1 else []
-        found.append(f"{self.model.depth} {self.model.level_name}{word}")
+        depth, segments = self.model.depth, ""
+        if isinstance(self.tokenizer, BoardTokens):
+            depth = self.tokenizer.manifest["segment_depth"]
+            segments = f"{self.model.depth // depth} segments of "
+        found.append(f"{segments}{depth} {self.model.level_name}{word}")
         return found + ([f"{heads} heads"] if heads else [])
 
     def encode(self, prompt: str, cut: bool = False) -> list[int]:

@@ -134,7 +134,7 @@ function follow(app, prompt) {
     history[isStep ? "pushState" : "replaceState"](null, "", hash ? `#${hash}` : location.pathname);
     const range = now.rangeEnd === null ? "" : `–${now.rangeEnd}`;
     $("selection").textContent =
-      `token ${now.token}${range} “${short(app.trace.strings[now.token], 14)}” · ` +
+      `${app.trace.unit} ${now.token}${range} “${short(app.trace.strings[now.token], 14)}” · ` +
       `${app.trace.streamName(now.stream)} · L${now.layer}${app.trace.H ? ` · H${now.head}` : ""}`;
   });
   addEventListener("hashchange", () => prompt.open(location.hash));

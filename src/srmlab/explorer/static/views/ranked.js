@@ -32,7 +32,7 @@ export const ranked = {
     const [first, last] = [list[0], list.at(-1)];
     const half = list.findIndex(({ share }) => share >= 0.5) + 1;
     return (
-      `Ablating S${first.stream} has the largest effect, ${fine(first.kl, 3)} bits per token, S${last.stream} ` +
+      `Ablating S${first.stream} has the largest effect, ${fine(first.kl, 3)} bits per ${trace.unit}, S${last.stream} ` +
       `the smallest, ${fine(last.kl, 3)} (a factor of ${(first.kl / Math.max(last.kl, 1e-9)).toFixed(1)}); ` +
       `${half} of ${trace.S} streams account for half of the summed effect.`
     );
@@ -133,11 +133,12 @@ export const ranked = {
             (effect.joint > effect.summed ? "super-additive" : "sub-additive")
           : `${half} of ${S} streams make half of the sum` +
             (ctx.client ? "; drag over bars to select a group" : `; range ${number(ratio, 1)}×`);
+      const { unit } = ctx.trace;
       const style = { color: settled ? theme.ink : theme.dim, size: 10 };
       const fits = settled || pen.measure(line, style) < width - left;
       pen.text(fits ? line : line.split("; ")[0], left, 12, { ...style, max: width - left });
       pen.text(
-        pair ? "Δ bits per token" : "bars: bits per token; line: cumulative share",
+        pair ? `Δ bits per ${unit}` : `bars: bits per ${unit}; line: cumulative share`,
         left,
         height - 4,
         theme.small,
