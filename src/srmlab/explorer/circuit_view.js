@@ -81,9 +81,9 @@ export const view = {
     "Orange raises the target, blue lowers it; a node is as large as its influence, an edge as wide as " +
     "what of the target passes by it. Click pins a node and shows " +
     "its own edges, shift-click groups nodes, alt-click cuts them; hover for exact values and " +
-    "examples. Errors are what the transcoders miss. Replacement: of the influence that reaches tokens and errors, " +
-    "the share that reaches tokens. Completeness: the share of all incoming weights, weighted by influence, that " +
-    "does not come from errors.",
+    "examples. The logit is relative to the vocabulary's mean. Errors are what the transcoders miss. " +
+    "Replacement: of the influence that reaches tokens and errors, the share that reaches tokens. Completeness: " +
+    "the share of all incoming weights, weighted by influence, that does not come from errors.",
   uses: [],
   versions: false, // it is of its own prompt, without an intervention
   caption: () =>
