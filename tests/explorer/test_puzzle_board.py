@@ -177,6 +177,19 @@ def test_a_click_on_a_small_board_goes_to_its_layer_and_one_on_a_cell_selects_it
     assert state(board_page)["token"] == 9
 
 
+def test_a_ratio_to_next_to_nothing_has_no_digits(board_page):
+    said = """async ([most, least]) => {
+      const kl = new Float32Array(explorer.base.data("ablation_kl").length).fill(least);
+      for (let i = 0; i < kl.length; i += explorer.base.S) kl[i] = most;
+      const trace = Object.create(explorer.base, {
+        data: { value: () => kl }, memory: { value: new Map() },
+      });
+      return explorer.panel("ranked").view.caption(trace);
+    }"""
+    assert "a factor of 6.0)" in board_page.evaluate(said, [0.6, 0.1])
+    assert "a factor of over 1000)" in board_page.evaluate(said, [0.6, 6e-7])
+
+
 def test_a_stream_is_left_out_with_one_button_and_the_board_follows(board_page):
     put(board_page, layer=5, stream=1, ablated=[], version="baseline")
     before = picture(board_page, "puzzle")

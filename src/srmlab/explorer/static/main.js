@@ -27,20 +27,23 @@ function showHelp(info) {
   const dialog = openDialog(
     document.body,
     { class: "help" },
-    h("h2", {}, "Keys"),
     h(
-      "dl",
+      "section",
       {},
-      KEYS.flatMap(([key, what]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, what)]),
+      h("h2", {}, "Keys"),
+      h(
+        "dl",
+        {},
+        KEYS.flatMap(([key, what]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, what)]),
+      ),
+      h(
+        "p",
+        {},
+        "Alt-click an edge in the routing lens to cut it, or a feature to clamp it. Drag over ranked bars to " +
+          "select a group. The URL holds the whole state.",
+      ),
     ),
-    h(
-      "p",
-      {},
-      "Alt-click an edge in the routing lens to cut it, or a feature to clamp it. Drag over ranked bars to " +
-        "select a group. The URL holds the whole state.",
-    ),
-    h("h2", {}, "Terms"),
-    definitions(h),
+    h("section", {}, h("h2", {}, "Terms"), definitions(h)),
   );
   const tour = () => {
     dialog.close();
