@@ -190,6 +190,16 @@ def test_a_ratio_to_next_to_nothing_has_no_digits(board_page):
     assert "a factor of over 1000)" in board_page.evaluate(said, [0.6, 6e-7])
 
 
+# The words of the picture in one line, and how many cells are struck out.
+DRAWN = """() => {
+  const host = document.createElement("div");
+  host.innerHTML = explorer.panel("puzzle").svg();
+  const words = [...host.querySelectorAll("text")].map((text) => text.textContent).join(" ");
+  const struck = [...host.querySelectorAll("path")].filter((path) => path.getAttribute("d").includes("L"));
+  return [words, struck.length];
+}"""
+
+
 def test_a_stream_is_left_out_with_one_button_and_the_board_follows(board_page):
     put(board_page, layer=5, stream=1, ablated=[], version="baseline")
     before = picture(board_page, "puzzle")
@@ -198,8 +208,15 @@ def test_a_stream_is_left_out_with_one_button_and_the_board_follows(board_page):
     now = state(board_page)
     assert (now["ablated"], now["first"], now["last"], now["version"]) == ([3], 0, 5, "intervened")
     assert picture(board_page, "puzzle") != before
+    words, struck = board_page.evaluate(DRAWN)
+    assert "orange ones wrong" in words
+    assert struck > 0
     put(board_page, version="difference")
     assert "breaks" in (board_page.locator("#panel-puzzle .note").text_content() or "")
+    words, struck = board_page.evaluate(DRAWN)
+    assert "mends the blue ones" in words
+    assert "orange ones wrong" not in words
+    assert struck == 0  # a line in the colour of its cell would cut the digit
     put(board_page, ablated=[], version="baseline")
     assert picture(board_page, "puzzle") == before
 

@@ -14,6 +14,9 @@ const WIDE = 1300; // and of one whose three parts stand side by side
 const KEY =
   "A small board for each layer of each segment: blue cells are right, orange ones wrong, the stronger the surer; " +
   "grey ones were given.";
+const KEY_OF_DIFFERENCE =
+  "A small board for each layer of each segment: the intervention breaks the orange cells and mends the blue ones; " +
+  "grey ones were given.";
 
 export const puzzle = {
   name: "puzzle",
@@ -251,7 +254,7 @@ function look(trace, layer, cell, theme) {
   if (trace.pair) {
     const [was, is] = trace.pair.map((one) => isRight(one, layer, cell));
     const fill = was === is ? theme.panel : is ? theme.cool : theme.warm;
-    return { fill, ink: was === is ? theme.ink : "#fff", wrong: was && !is, given };
+    return { fill, ink: was === is ? theme.ink : "#fff", wrong: false, given }; // its colour says it
   }
   const shade = scale("sequential", 0, 1.35);
   const probability = trace.at("cell_probability", layer, cell);
@@ -344,13 +347,14 @@ function film(pen, trace, at, state, theme) {
       pen.text(`${l / depth + 1}`, left + small / 2, y - 8, { ...theme.small, align: "middle" });
   }
   pen.text("segment", x - 6, y - 8, { ...theme.small, align: "right" });
+  const key = trace.pair ? KEY_OF_DIFFERENCE : KEY;
   const beside = room - wide - 12;
   if (at.isWide)
-    wrapped(KEY, wide, theme.small).forEach((line, i) =>
+    wrapped(key, wide, theme.small).forEach((line, i) =>
       pen.text(line, x, y + depth * (small + GAP) + 14 + 12 * i, theme.small),
     );
   else if (beside > 190)
-    wrapped(KEY, Math.min(beside, 260), theme.small).forEach((line, i) =>
+    wrapped(key, Math.min(beside, 260), theme.small).forEach((line, i) =>
       pen.text(line, x + wide + 12, y + 12 + 15 * i, theme.small),
     );
   if (small > 20)
