@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -230,6 +231,21 @@ def test_playing_goes_through_depth(board_page):
     assert 2 <= stopped < 5  # it began anew, and did not go on to the end
     board_page.wait_for_timeout(700)  # two more layers, if it still played
     assert state(board_page)["layer"] == stopped
+
+
+def test_no_picture_of_a_board_speaks_of_tokens_and_every_digit_has_a_bar(board_page):
+    put(board_page, token=3, layer=5)
+    assert board_page.locator("#selection").inner_text().startswith("cell 3 ")
+    spoken = {}
+    for name in board_page.evaluate("() => explorer.panels.map(({ view }) => view.name)"):
+        picture(board_page, name)
+        svg = board_page.evaluate("(name) => explorer.panel(name).svg()", name)
+        note = board_page.locator(f"#panel-{name} .note").inner_text()
+        if found := [words for words in (*re.findall(r">([^<]+)</text>", svg), note) if "token" in words]:
+            spoken[name] = found
+    assert not spoken
+    bars = board_page.evaluate("() => explorer.panel('board').drawn.table().rows.map(([value]) => value)")
+    assert sorted(bars) == list("1234")
 
 
 def test_the_tour_speaks_of_cells_and_begins_at_the_board(board_page):

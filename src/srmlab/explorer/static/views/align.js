@@ -88,7 +88,8 @@ export const align = {
       pen.text(`mean ${number(values.reduce((a, b) => a + b, 0) / values.length, 3)}`, x, y - 8, theme.small);
       const isWide = w > 130;
       if (isWide) pen.text(`over ${ctx.trace.unit}s`, x + w, y - 8, { ...theme.small, align: "right" });
-      const here = `${isWide ? "token " : ""}${token}: ${number(values[token])}`; // the bar in this colour
+      const name = isWide ? `${ctx.trace.unit} ${token}` : token;
+      const here = `${name}: ${number(values[token])}`; // the bar in this colour
       pen.text(here, x + w, isWide ? y - 22 : y + h + 24, {
         ...theme.small,
         color: theme.mark,

@@ -7,7 +7,7 @@ import { describe, MODES, toggleAblation } from "../intervention.js";
 import { mean } from "../measures.js";
 import { wrapped } from "../pen.js";
 
-const LEAST = 5e-4; // of a probability that has a bar
+const LEAST = 5e-4; // of a probability that has a bar; on a board every value has one
 
 export const board = {
   name: "board",
@@ -97,7 +97,7 @@ export const board = {
       for (const { id, before, after } of [...outcome.top_before[token], ...outcome.top_after[token]])
         rows.set(id, [id, before, after]);
       return [...rows.values()]
-        .filter(([, before, after]) => Math.max(before, after) >= LEAST)
+        .filter(([, before, after]) => ctx.trace.manifest.puzzle || Math.max(before, after) >= LEAST)
         .sort((a, b) => Math.max(b[1], b[2]) - Math.max(a[1], a[2]))
         .slice(0, 8);
     }

@@ -130,7 +130,7 @@ export const card = {
           ...writes().map(([t, value]) => [
             "largest write",
             ctx.trace.strings[t],
-            `token ${t}, ${number(value)}`,
+            `${ctx.trace.unit} ${t}, ${number(value)}`,
           ]),
         ],
       }),
