@@ -93,9 +93,10 @@ export function isFirstVisit() {
 
 export function startTour(info) {
   document.querySelector(".tour")?.remove();
+  const all = info.generates ? STOPS : STOPS.map((stop) => ON_BOARDS[stop[0]] ?? stop);
   const stops = [
     ["", "What you are looking at", whatItIs(info)],
-    ...STOPS.map((stop) => (info.generates ? stop : (ON_BOARDS[stop[0]] ?? stop))).filter(([selector]) => document.querySelector(selector)?.offsetParent),
+    ...all.filter(([selector]) => document.querySelector(selector)?.offsetParent),
   ];
   const body = h("div", { "aria-live": "polite" });
   const place = h("span", { class: "place" });

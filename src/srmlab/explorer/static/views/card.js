@@ -121,7 +121,9 @@ export const card = {
         writes().forEach(([t, value], i) => context(pen, t, value, 214 + i * 18, width, theme));
       },
       tip: (hit) =>
-        hit.kind === "token" ? `${ctx.trace.unit} ${hit.token}: write norm ${number(hit.value)}, mean subtracted` : null,
+        hit.kind === "token"
+          ? `${ctx.trace.unit} ${hit.token}: write norm ${number(hit.value)}, mean subtracted`
+          : null,
       click: (hit) => hit.kind === "token" && store.set({ token: hit.token, rangeEnd: null }),
       table: () => ({
         columns: ["fact", "value", "about"],
