@@ -276,7 +276,7 @@ def test_the_report_has_the_board(run, tmp_path, browser):
     head = page.locator(".report").first.inner_text()
     assert "3 segments of 2 layers" in head
     assert "nats per cell" in head
-    assert "of the test boards are solved" in head
+    assert "of its test boards are solved" in head
     assert "Inside 6 boards" in head
     page.wait_for_selector("#panel-lens .caption:not([hidden])")
     captions = page.locator(".caption").all_inner_texts()

@@ -200,7 +200,7 @@ def training_sentence(training: dict[str, Any]) -> str:
         best, at = min(measured)
         sentence += f"; validation loss is lowest at step {at:,}, {best:.3f}"
     if training["solved"] is not None:
-        sentence += f". At the end {training['solved']:.1%} of the test boards are solved"
+        sentence += f". At the last measurement, {training['solved']:.1%} of its test boards are solved"
     return sentence + "."
 
 
