@@ -1,5 +1,5 @@
-"""Take docs/explorer.png, explorer-features.png and explorer-attention.png: the explorer on the shipped
-model, in Debian's chromium.
+"""Take docs/explorer.png, explorer-features.png, explorer-attention.png and explorer-board.png: the explorer
+on the shipped models, in Debian's chromium.
 """
 
 from __future__ import annotations
@@ -7,6 +7,8 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 # The front picture: what becomes of "favor|able" when S5 is ablated after every layer.
 FRONT = {"token": 31, "stream": 5, "source": 0, "layer": 3, "ablated": [15], "first": 0, "last": 7}
 FEATURES = {"stream": 3, "layer": 7, "token": 20, "ablated": []}
+BOARD = {"layer": 1, "token": 8}  # of the hardest board a wrong cell, in its first segment
 ATTENTION = {"stream": 3, "layer": 5, "step": 1, "token": 40, "ablated": []}
 READY = "() => window.explorer && !explorer.store.frame && explorer.client.running.size === 0"
 
@@ -57,16 +60,31 @@ def shoot(page: Page, url: str) -> None:
         save(panel.screenshot(), f"explorer-{name}")
 
 
-command = [sys.executable, "-m", "srmlab", "explore", "--pretrained", "--port", "0", "--no-browser"]
-with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-    try:
-        assert server.stdout is not None
-        address = re.findall(r"http://\S+", server.stdout.readline())[0]
-        with sync_playwright() as driver:
-            browser = driver.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
-            page = browser.new_page(viewport={"width": WIDTH, "height": 1600}, device_scale_factor=1.5)
-            page.set_default_timeout(120_000)
-            shoot(page, address)
-            browser.close()
-    finally:
-        server.terminate()
+def shoot_board(page: Page, url: str) -> None:
+    page.set_viewport_size({"width": 1440, "height": 1600})  # with room for all three parts side by side
+    page.goto(url)
+    settle(page)
+    show(page, BOARD)
+    save(page.locator("#panel-puzzle").screenshot(), "explorer-board")
+
+
+@contextmanager
+def exploring(*which: str) -> Iterator[str]:
+    command = [sys.executable, "-m", "srmlab", "explore", *which, "--port", "0", "--no-browser"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            yield re.findall(r"http://\S+", server.stdout.readline())[0]
+        finally:
+            server.terminate()
+
+
+with sync_playwright() as driver:
+    browser = driver.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+    page = browser.new_page(viewport={"width": WIDTH, "height": 1600}, device_scale_factor=1.5)
+    page.set_default_timeout(120_000)
+    with exploring("--pretrained") as address:
+        shoot(page, address)
+    with exploring("--pretrained", "sudoku") as address:
+        shoot_board(page, address)
+    browser.close()

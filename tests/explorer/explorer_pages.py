@@ -39,6 +39,28 @@ COLORS = """(id) => {
   }
   return found.size;
 }"""
+# The words of a picture that are outside of it or lie over one another; tilted ones may touch.
+CROWDED = """(name) => {
+  const panel = explorer.panel(name), [width] = panel.exportSize(), host = document.createElement("div");
+  host.innerHTML = panel.svg();
+  document.body.append(host);
+  const { left } = host.firstElementChild.getBoundingClientRect();
+  const words = [...host.querySelectorAll("text")].filter((text) => text.textContent.trim()).map((text) => {
+    const box = text.getBoundingClientRect();
+    const isTilted = text.hasAttribute("transform");
+    const [l, r, t, b] = [box.left - left, box.right - left, box.top, box.bottom];
+    return { text: text.textContent, isTilted, l, r, t, b };
+  });
+  host.remove();
+  const upright = words.filter(({ isTilted }) => !isTilted);
+  const across = (a, b) => Math.min(a.r, b.r) - Math.max(a.l, b.l);
+  const down = (a, b) => Math.min(a.b, b.b) - Math.max(a.t, b.t);
+  return [
+    ...upright.filter(({ l, r }) => l < -1 || r > width + 1).map(({ text }) => text),
+    ...upright.flatMap((a, i) => upright.slice(i + 1).filter((b) => across(a, b) > 3 && down(a, b) > 5)
+      .map((b) => `${a.text} over ${b.text}`)),
+  ];
+}"""
 # Resolves when the page has not scrolled for ten frames: a key scrolls it smoothly, which takes a while.
 AT_REST = """() => new Promise((done) => {
   let last = scrollY, still = 0;

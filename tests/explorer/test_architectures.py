@@ -162,6 +162,15 @@ def test_the_page_shows_tokens_lens_and_drift_and_no_routing(watch, preset):
         said = page.locator(".tour").inner_text()
         assert ("2 states side by side" if preset == "hrm-nano" else "one state") in said
         page.locator(".tour button", has_text="close").click()
+        page.locator("#panel-attention").scroll_into_view_if_needed()
+        settle(page)
+        attention = page.evaluate("() => explorer.panel('attention').svg()")
+        assert "every head, from 12" in attention  # there is one stream in a call
+        square, rows = page.evaluate("""() => {
+          const { regions } = explorer.panel("attention").pen;
+          return [regions.find(({ map }) => map).h, regions.find(({ all }) => all).h];
+        }""")
+        assert rows > 0.7 * square  # few heads, in high rows: no hole below them
         page.locator("#panel-drift").scroll_into_view_if_needed()
         for key in ("a", "h", "ArrowRight", "]", "."):
             page.keyboard.press(key)

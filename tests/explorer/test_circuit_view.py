@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from explorer_pages import COLORS, settle
+from explorer_pages import COLORS, CROWDED, put, settle
 from explorer_subjects import PROMPT, serving, tiny_model
 
 import srmlab.dictionaries
@@ -63,3 +63,24 @@ def test_the_graph_is_drawn_and_its_nodes_are_pinned_grouped_and_cut(watch, sess
         page.locator(".bar [data-value=change]").click()  # a finger has no alt
         page.evaluate(click, [1, {}])
         assert "1 cut" in chips.nth(2).inner_text()
+
+
+def test_its_words_fit_and_it_is_of_no_version(watch, session, view):
+    register_view(view)
+    with serving(session) as address:
+        page = watch(f"{address}/#prompt=The+streams").page
+        for width in (390, 1440):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.locator("#panel-circuit").scroll_into_view_if_needed()
+            settle(page)
+            assert page.evaluate(CROWDED, "circuit") == []
+        panel = page.locator("#panel-circuit")
+        assert panel.locator(".note").inner_text().startswith("“e” (0 %) after “")
+        assert ">logit of</text>" in page.evaluate("() => explorer.panel('circuit').svg()")
+        put(page, ablated=[0], first=0, last=2, version="difference")
+        shown = """(name) => {
+          const version = explorer.panel(name).element.querySelector(".version");
+          return getComputedStyle(version, "::before").content;
+        }"""
+        assert "difference" in page.evaluate(shown, "wall")
+        assert page.evaluate(shown, "circuit") == "none"  # the graph is the same

@@ -6,7 +6,7 @@ import re
 from itertools import pairwise
 
 import pytest
-from explorer_pages import VIEWS, picture, put, settle
+from explorer_pages import CROWDED, VIEWS, picture, put, settle
 from explorer_subjects import PROMPT, serving, tiny_model
 
 from srmlab.data import byte_tokenizer
@@ -66,30 +66,6 @@ def test_the_names_of_many_layers_do_not_overlap(watch, width):
             assert len(places) >= 8
             assert min(b - a for a, b in pairwise(places)) >= 20, view
             assert ">L31</text>" in svg
-
-
-# The words of a picture that are outside of it or lie over one another; tilted ones may touch.
-CROWDED = """(name) => {
-  const panel = explorer.panel(name), [width] = panel.exportSize(), host = document.createElement("div");
-  host.innerHTML = panel.svg();
-  document.body.append(host);
-  const { left } = host.firstElementChild.getBoundingClientRect();
-  const words = [...host.querySelectorAll("text")].filter((text) => text.textContent.trim()).map((text) => {
-    const box = text.getBoundingClientRect();
-    const isTilted = text.hasAttribute("transform");
-    const [l, r, t, b] = [box.left - left, box.right - left, box.top, box.bottom];
-    return { text: text.textContent, isTilted, l, r, t, b };
-  });
-  host.remove();
-  const upright = words.filter(({ isTilted }) => !isTilted);
-  const across = (a, b) => Math.min(a.r, b.r) - Math.max(a.l, b.l);
-  const down = (a, b) => Math.min(a.b, b.b) - Math.max(a.t, b.t);
-  return [
-    ...upright.filter(({ l, r }) => l < -1 || r > width + 1).map(({ text }) => text),
-    ...upright.flatMap((a, i) => upright.slice(i + 1).filter((b) => across(a, b) > 3 && down(a, b) > 5)
-      .map((b) => `${a.text} over ${b.text}`)),
-  ];
-}"""
 
 
 @pytest.mark.parametrize("width", [390, 1280])

@@ -205,6 +205,48 @@ def test_the_results_of_a_runs_analyses_are_a_click_away(watch, session):
     del session.saved["routing"]
 
 
+def test_keys_and_terms_are_seen_at_once_where_there_is_room(page):
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.locator("#help").click()
+    dialog = page.locator("dialog.help")
+    assert dialog.evaluate("(one) => one.scrollHeight - one.clientHeight") <= 0
+    page.keyboard.press("Escape")
+    page.set_viewport_size({"width": 1280, "height": 900})
+
+
+# Where a line of Results begins, by name: [each line of its words, its name].
+LINES = """() => Object.fromEntries([...document.querySelectorAll(".results summary")].map((summary) => {
+  const range = document.createRange();
+  range.selectNodeContents(summary.lastChild);
+  const lines = [...range.getClientRects()].filter(({ width }) => width > 8).map(({ left }) => left);
+  const { left, right } = summary.querySelector("strong").getBoundingClientRect();
+  return [summary.querySelector("strong").textContent, { lines, left, right }];
+}))"""
+
+
+def test_the_words_of_results_stand_in_one_column_and_on_a_telephone_within_the_dialog(watch, session):
+    one = {"kind": "routing", "headline": "hubs S1", "summary": "all " * 40, "evidence": ""}
+    named = {"routing": one, "effective_sources": {**one, "headline": "a stream reads 5.5 of 8 streams " * 4}}
+    session.saved.update(named)
+    with serving(session) as address:
+        page = watch(address).page
+        page.locator("#results").click()
+        page.wait_for_selector("dialog.results summary")
+        wide = page.evaluate(LINES)
+        lefts = [line for row in wide.values() for line in row["lines"]]
+        assert len(wide["effective sources"]["lines"]) > 1
+        assert max(lefts) - min(lefts) < 6  # a second line is below the first, not below the name
+        assert min(lefts) > max(row["right"] for row in wide.values()) - 6
+        page.set_viewport_size({"width": 390, "height": 844})
+        narrow = page.evaluate(LINES)["effective sources"]
+        assert narrow["lines"][1] - narrow["left"] < 30  # below the name, where there is no room beside it
+        page.locator("dialog.results summary").last.click()
+        dialog = page.locator("dialog.results")
+        assert dialog.evaluate("(one) => one.scrollWidth - one.clientWidth") <= 0
+    for name in named:
+        del session.saved[name]
+
+
 # Sizes and speed
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +14,14 @@ from explorer_subjects import serving
 from srmlab.analysis import AblatedStream, CutEdge, Intervention
 from srmlab.cli import main
 from srmlab.errors import UserError
-from srmlab.explorer.boards import Board
+from srmlab.explorer.boards import Board, examples
 from srmlab.explorer.opening import open_run
 from srmlab.explorer.session import Session
 from srmlab.models import SRMConfig
 from srmlab.models.puzzle import log_stablemax
 from srmlab.puzzles import PuzzleConfig, find_kind, prepare_puzzles
 from srmlab.training import TrainConfig, train
+from srmlab.training.run_puzzles import open_boards
 
 SRM = SRMConfig(
     vocab_size=6, causal=False, context=17, puzzle_positions=1, embedding_dim=8, streams=3, stream_dim=8,
@@ -74,6 +76,30 @@ def test_the_trace_has_the_board_after_every_layer_of_every_segment(boards):
     assert trace.manifest["axes"]["layer"] == 6
 
 
+def test_a_cell_is_offered_digits_only(boards):
+    tokens = boards.encode(BOARD)
+    trace = boards.trace(tokens)
+    assert trace["lens_ids"].shape[-1] == 4  # not the padding, not an empty cell
+    assert set(trace["lens_ids"].flat) == {2, 3, 4, 5}
+    assert trace["stream_lens_id"].min() >= 2
+    ablated = boards.intervene(tokens, Intervention(ablations=(AblatedStream(1, "zero", 0, 5),)))
+    assert set(ablated["vocabulary"].values()) == set("1234")
+
+
+def test_any_value_of_a_maze_may_stand_in_an_answer():
+    board = Board(find_kind("maze:3"), 1, log_stablemax)
+    assert board.token_strings(board.values) == list("#.SGo")
+
+
+def test_the_hardest_board_comes_first(run):
+    boards = open_boards(run).puzzles
+    ratings = dict(zip(map(boards.kind.line, boards.test.inputs), boards.test.ratings, strict=True))
+    offered = [ratings[board] for board in examples(boards)]
+    assert offered == sorted(offered, reverse=True)
+    assert offered[0] == max(ratings.values())
+    assert offered[-1] == min(ratings.values())
+
+
 def test_interventions_change_the_board_and_a_cut_is_at_its_cell(boards):
     tokens = boards.encode(BOARD)
     plain = boards.trace(tokens)
@@ -123,6 +149,26 @@ def test_on_a_telephone_all_of_it_is_inside(board_page):
     settle(board_page)
 
 
+def test_a_large_screen_has_board_layers_and_streams_side_by_side(board_page):
+    places = {}
+    for width in (1280, 1920):
+        board_page.set_viewport_size({"width": width, "height": 1080})
+        picture(board_page, "puzzle")
+        regions = board_page.evaluate("() => explorer.panel('puzzle').pen.regions")
+        big, lens = regions[0], regions[-1]
+        small = [one for one in regions if one["part"] == "small"]
+        right = max(one["x"] + one["w"] for one in small)
+        bottom = max(one["y"] + one["h"] for one in small)
+        assert lens["part"] == "lens"
+        assert small[0]["x"] > big["x"] + big["w"]
+        places[width] = (lens["x"] > right, lens["y"] > bottom)
+        room = board_page.evaluate("() => explorer.panel('puzzle').size[0]")
+        assert room - 20 < lens["x"] + lens["w"] <= room
+    board_page.set_viewport_size({"width": 1280, "height": 900})
+    settle(board_page)
+    assert places == {1280: (False, True), 1920: (True, False)}
+
+
 def test_a_click_on_a_small_board_goes_to_its_layer_and_one_on_a_cell_selects_it(board_page):
     before = picture(board_page, "puzzle")
     click_region(board_page, "puzzle", row=0, column=0, which=2)  # the board itself, then one for each layer
@@ -130,6 +176,29 @@ def test_a_click_on_a_small_board_goes_to_its_layer_and_one_on_a_cell_selects_it
     assert picture(board_page, "puzzle") != before
     click_region(board_page, "puzzle", row=2, column=1)
     assert state(board_page)["token"] == 9
+
+
+def test_a_ratio_to_next_to_nothing_has_no_digits(board_page):
+    said = """async ([most, least]) => {
+      const kl = new Float32Array(explorer.base.data("ablation_kl").length).fill(least);
+      for (let i = 0; i < kl.length; i += explorer.base.S) kl[i] = most;
+      const trace = Object.create(explorer.base, {
+        data: { value: () => kl }, memory: { value: new Map() },
+      });
+      return explorer.panel("ranked").view.caption(trace);
+    }"""
+    assert "a factor of 6.0)" in board_page.evaluate(said, [0.6, 0.1])
+    assert "a factor of over 1000)" in board_page.evaluate(said, [0.6, 6e-7])
+
+
+# The words of the picture in one line, and how many cells are struck out.
+DRAWN = """() => {
+  const host = document.createElement("div");
+  host.innerHTML = explorer.panel("puzzle").svg();
+  const words = [...host.querySelectorAll("text")].map((text) => text.textContent).join(" ");
+  const struck = [...host.querySelectorAll("path")].filter((path) => path.getAttribute("d").includes("L"));
+  return [words, struck.length];
+}"""
 
 
 def test_a_stream_is_left_out_with_one_button_and_the_board_follows(board_page):
@@ -140,8 +209,15 @@ def test_a_stream_is_left_out_with_one_button_and_the_board_follows(board_page):
     now = state(board_page)
     assert (now["ablated"], now["first"], now["last"], now["version"]) == ([3], 0, 5, "intervened")
     assert picture(board_page, "puzzle") != before
+    words, struck = board_page.evaluate(DRAWN)
+    assert "orange ones wrong" in words
+    assert struck > 0
     put(board_page, version="difference")
     assert "breaks" in (board_page.locator("#panel-puzzle .note").text_content() or "")
+    words, struck = board_page.evaluate(DRAWN)
+    assert "mends the blue ones" in words
+    assert "orange ones wrong" not in words
+    assert struck == 0  # a line in the colour of its cell would cut the digit
     put(board_page, ablated=[], version="baseline")
     assert picture(board_page, "puzzle") == before
 
@@ -151,6 +227,41 @@ def test_playing_goes_through_depth(board_page):
     board_page.locator("#panel-puzzle .controls button").first.click()
     board_page.wait_for_function("() => explorer.store.get('layer') === 2")
     board_page.locator("#panel-puzzle .controls button").first.click()
+    stopped = state(board_page)["layer"]
+    assert 2 <= stopped < 5  # it began anew, and did not go on to the end
+    board_page.wait_for_timeout(700)  # two more layers, if it still played
+    assert state(board_page)["layer"] == stopped
+
+
+def test_no_picture_of_a_board_speaks_of_tokens_and_every_digit_has_a_bar(board_page):
+    put(board_page, token=3, layer=5)
+    assert board_page.locator("#selection").inner_text().startswith("cell 3 ")
+    spoken = {}
+    for name in board_page.evaluate("() => explorer.panels.map(({ view }) => view.name)"):
+        picture(board_page, name)
+        svg = board_page.evaluate("(name) => explorer.panel(name).svg()", name)
+        note = board_page.locator(f"#panel-{name} .note").inner_text()
+        if found := [words for words in (*re.findall(r">([^<]+)</text>", svg), note) if "token" in words]:
+            spoken[name] = found
+    assert not spoken
+    bars = board_page.evaluate("() => explorer.panel('board').drawn.table().rows.map(([value]) => value)")
+    assert sorted(bars) == list("1234")
+
+
+def test_the_tour_speaks_of_cells_and_begins_at_the_board(board_page):
+    board_page.locator("#help").click()
+    board_page.locator("#tour").click()
+    tour = board_page.locator(".tour")
+    said, about = [], []
+    while tour.count():
+        said.append(tour.locator("p").inner_text())
+        about.append(board_page.evaluate("() => document.querySelector('.toured')?.id"))
+        tour.locator(".primary").click()
+        settle(board_page)
+    assert said[0].startswith("For every cell this model keeps several states")
+    assert about[1] == "panel-puzzle"
+    assert "write into that cell" in said[2]
+    assert not [words for words in said if "token" in words]
 
 
 def test_the_report_has_the_board(run, tmp_path, browser):
@@ -162,4 +273,13 @@ def test_the_report_has_the_board(run, tmp_path, browser):
     page.goto(out.as_uri())
     page.wait_for_selector("#panel-puzzle")
     assert "open cells" in (page.locator("#panel-puzzle").text_content() or "")
+    head = page.locator(".report").first.inner_text()
+    assert "3 segments of 2 layers" in head
+    assert "nats per cell" in head
+    assert "of its test boards are solved" in head
+    assert "Inside 6 boards" in head
+    page.wait_for_selector("#panel-lens .caption:not([hidden])")
+    captions = page.locator(".caption").all_inner_texts()
+    assert "open cells" in page.locator("#panel-board .caption").inner_text()
+    assert not [words for words in (head, *captions) if "token" in words]
     page.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from io import BytesIO
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import torch
 from explorer_pages import AT_REST, point_at
 from explorer_pages import VIEWS as ALL_VIEWS
 from explorer_subjects import tiny_model
+from PIL import Image
 
 from srmlab import analysis
 from srmlab.analysis.drift import CLASSES, convergence, convergence_class
@@ -203,6 +205,37 @@ def test_on_a_very_wide_screen_the_head_grows_with_the_panels(watch, report):
     chart = "() => document.querySelector('#training canvas').getBoundingClientRect().right"
     place = "() => document.getElementById('training').getBoundingClientRect().right"
     assert wide.evaluate(chart) == pytest.approx(wide.evaluate(place), abs=2)
+
+
+def test_on_a_very_wide_screen_findings_stand_in_pairs_and_the_stepper_fills_its_panel(watch, report):
+    page = watch(report.as_uri(), viewport={"width": 3840, "height": 2160}).page
+    first, second = (page.locator(".findings li").nth(i).bounding_box() for i in range(2))
+    assert first["y"] == second["y"]
+    assert first["x"] + first["width"] <= second["x"]
+    page.locator("#panel-stepper").scroll_into_view_if_needed()
+    page.evaluate(AT_REST)
+    spare = """() => {
+      const { body, canvas } = explorer.panel("stepper");
+      return body.getBoundingClientRect().bottom - canvas.getBoundingClientRect().bottom;
+    }"""
+    assert page.locator("#panel-stepper.half").count() == 1
+    assert page.evaluate(spare) < 40  # beside features, which are taller
+
+
+@pytest.mark.parametrize(
+    ("scheme", "theme", "is_turned"),
+    [("light", "", False), ("dark", "", True), ("dark", "light", False), ("light", "dark", True)],
+)
+def test_a_figure_is_turned_in_the_dark_and_only_there(watch, report, scheme, theme, is_turned):
+    page = watch(report.as_uri(), color_scheme=scheme).page
+    if theme:
+        page.evaluate("(theme) => explorer.store.set({ theme })", theme)
+        page.wait_for_selector(f"html[data-theme={theme}]")
+    figure = page.locator(".findings .figure img").first
+    assert ("invert" in figure.evaluate("(img) => getComputedStyle(img).filter")) == is_turned
+    figure.scroll_into_view_if_needed()
+    corner = Image.open(BytesIO(figure.screenshot())).convert("L").getpixel((3, 3))
+    assert (corner < 60) == is_turned  # its paper is as dark as the page
 
 
 def open_for_print(browser, report, theme: str):

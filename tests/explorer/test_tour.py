@@ -41,6 +41,23 @@ def test_the_tour_comes_on_the_first_visit_only_and_not_to_who_follows_a_link(br
     context.close()
 
 
+def test_on_a_telephone_the_card_leaves_what_it_is_about_in_sight(watch, nano_address):
+    page = watch(
+        nano_address, viewport={"width": 390, "height": 844}, reduced_motion="reduce", has_touch=True
+    ).page
+    settle(page)
+    page.locator("#help").click()
+    page.locator("#tour").click()
+    page.locator(".tour .primary").click()
+    while page.locator(".tour").count():
+        settle(page)
+        about, card = page.locator(".toured").bounding_box(), page.locator(".tour").bounding_box()
+        seen = min(card["y"], about["y"] + about["height"]) - about["y"]
+        assert about["y"] >= -1
+        assert seen >= min(about["height"], 240), page.locator(".tour h2").inner_text()
+        page.locator(".tour .primary").click()
+
+
 def test_an_example_is_put_in_the_line_and_traced(page):
     page.locator("#examples").select_option("0")
     settle(page)

@@ -72,6 +72,18 @@ def test_places_that_have_names_are_bars_with_them(results):
     assert any("loss change: nats" in text for text in texts(figure))
 
 
+def test_curves_over_depth_name_whole_layers_and_whole_numbers():
+    model = srmlab.build(CONFIG.replace(depth=3))
+    found = srmlab.analysis.stream_similarity(model, [torch.arange(24).view(2, 12)])
+    alike = 0.9999 + 1e-6 * np.arange(3)[:, None, None]  # next to no difference
+    figure = dataclasses.replace(found, cosine=np.broadcast_to(alike, found.cosine.shape)).figure()
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    names = [label.get_text() for label in axes.get_xticklabels()]
+    assert {"1", "2", "3"} <= set(names) <= set("01234")  # one more on either side is not drawn
+    assert axes.yaxis.get_offset_text().get_text() == ""
+
+
 def test_figures_are_saved_as_png_svg_and_pdf_with_embedded_fonts(results, tmp_path):
     paths = srmlab.figures.save_all(results["ablation"], tmp_path)
     assert [path.name for path in paths] == ["ablation.png", "ablation.svg", "ablation.pdf"]

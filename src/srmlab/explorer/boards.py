@@ -28,7 +28,7 @@ from srmlab.storage import load
 from srmlab.training.run_puzzles import open_boards, unrolled
 from srmlab.training.segments import LIKELIHOODS
 
-EXAMPLES = 6  # boards offered, from the easiest to the hardest
+EXAMPLES = 6  # boards offered, from the hardest, where depth matters most, to the easiest
 REFERENCE_BOARDS = 64  # whose mean states ablations put in
 RULES = "|-+ \t\r\n"  # what a drawn board has between its cells
 
@@ -49,6 +49,11 @@ class Board:
     @property
     def vocab_size(self) -> int:
         return self.kind.vocab_size
+
+    @property
+    def values(self) -> list[int]:
+        """What can stand in a filled cell: not the padding, and in a sudoku not an empty cell."""
+        return [i for i in range(1, self.vocab_size) if not (self.kind.box and i == self.kind.blank)]
 
     def encode(self, text: str) -> list[int]:
         """A board in one line, or drawn in several."""
@@ -138,8 +143,8 @@ def open_board_run(path: str | Path, segments: int | None = None) -> Session:
 
 
 def examples(puzzles: Puzzles) -> list[str]:
-    """Test boards from the easiest to the hardest."""
-    order = np.argsort(puzzles.test.ratings, kind="stable")
+    """Test boards from the hardest to the easiest."""
+    order = np.argsort(-puzzles.test.ratings, kind="stable")
     chosen = order[np.linspace(0, len(order) - 1, min(EXAMPLES, len(order))).round().astype(int)]
     return [puzzles.kind.line(puzzles.test.inputs[row]) for row in dict.fromkeys(chosen.tolist())]
 

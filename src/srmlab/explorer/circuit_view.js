@@ -1,8 +1,8 @@
 // An attribution graph of `srmlab circuit`: layers as columns (each with its steps), streams as lanes, features
 // as squares. A click pins a node, a shift-click puts it into the open group, an alt-click cuts it.
 
-import { h, number } from "../dom.js";
-import { wrapped } from "../pen.js";
+import { h, number, percent } from "../dom.js";
+import { textWidth, wrapped } from "../pen.js";
 
 const GRAPH = "__GRAPH__";
 const INFO = GRAPH.metadata.srmlab;
@@ -26,24 +26,66 @@ const USED = new Set(
   GRAPH.nodes.filter((node) => node.srmlab.stream !== undefined).map(({ layer }) => Number(layer)),
 );
 const KEY =
-  "Circles: tokens; squares: features; hollow: errors; size: influence. Lines: the 80 by which most of the target passes. " +
-  "Orange raises the target, blue lowers it.";
-const EMPTY = 0.3; // the width of a step without nodes, beside one with some
-const signed = (value) => (value > 0 ? "+" : "−") + Math.abs(value).toFixed(3);
+  "Circles are tokens, squares features of the steps' transcoders, hollow squares their errors; size is " +
+  "influence. Lines: the 80 edges by which most of the target passes. Orange raises the target, blue lowers it. " +
+  "Numbered: the features with the largest effects, with the effect, the place, the tokens raised, and an example.";
+const EMPTY = 0.15; // the width of a step without nodes, beside one with some
+const TARGET = GRAPH.nodes.at(-1);
+const isFeature = !TARGET.clerp.startsWith("Output ");
+// “ States”, or “ St” against “ N”, or a feature
+const WORDS = TARGET.clerp
+  .replace(/^Output (.*) \(p=.*/s, "$1")
+  .replace(/(['"])(.*?)\1(?= against |$)/g, "“$2”");
+const LABEL = [
+  isFeature ? "activation of" : "logit of",
+  ...WORDS.split(" against ").map((one, i) => (i ? `minus ${one}` : one)),
+];
+const TOKEN = { size: 10, mono: true };
+const LEFT = 34 + Math.max(...GRAPH.metadata.prompt_tokens.map((token) => textWidth(token, TOKEN)), 24);
+const RIGHT = 48 + Math.max(...LABEL.map((line) => textWidth(line, { size: 10 })), 40);
+// The named features, as rows of a table.
+const ROWS = NAMED.map(({ node }, i) => {
+  const { stream, feature, effect, raises = [], examples = [] } = node.srmlab;
+  const token = GRAPH.metadata.prompt_tokens[node.ctx_idx];
+  return [
+    `${i + 1}`,
+    (effect > 0 ? "+" : "−") + Math.abs(effect).toFixed(3),
+    `${INFO.calls[Number(node.layer)].replace(".", "")} S${stream} at “${token}”`,
+    `#${feature}`,
+    raises.map((one) => `“${one}”`).join(" "),
+    examples[0] ?? "",
+  ];
+});
 const exact = (value) => (value === null || value === undefined ? "–" : Number(value).toPrecision(6));
+
+// The room below the lanes: for the key and the table.
+function below(width) {
+  return 24 + 12 * wrapped(KEY, width - 16, { size: 10 }).length + 14 * ROWS.length;
+}
+
+// As much of the text as there is room for.
+function clipped(text, room, style) {
+  if (textWidth(text, style) <= room) return text;
+  let end = text.length;
+  while (end && textWidth(`${text.slice(0, end)}…`, style) > room) end--;
+  return `${text.slice(0, end)}…`;
+}
 
 export const view = {
   name: "circuit",
   title: "Circuit",
   place: "wide",
   needs: ["surprisal"],
-  shows: `What "${GRAPH.nodes.at(-1).clerp}" after "${GRAPH.metadata.prompt}" is made of: features of the steps' transcoders, errors (hollow) and tokens, with the edges by which most of it passes.`,
+  shows: `What ${WORDS} after “${GRAPH.metadata.prompt}” is made of: features of the steps' transcoders, their errors (hollow) and tokens, with the edges by which most of it passes.`,
   reading:
     "Orange raises the target, blue lowers it; a node is as large as its influence, an edge as wide as " +
     "what of the target passes by it. Click pins a node and shows " +
     "its own edges, shift-click groups nodes, alt-click cuts them; hover for exact values and " +
-    "examples.",
+    "examples. The logit is relative to the vocabulary's mean. Errors are what the transcoders miss. " +
+    "Replacement: of the influence that reaches tokens and errors, the share that reaches tokens. Completeness: " +
+    "the share of all incoming weights, weighted by influence, that does not come from errors.",
   uses: [],
+  versions: false, // it is of its own prompt, without an intervention
   caption: () =>
     `${GRAPH.nodes.length} nodes and ${GRAPH.links.length} edges; replacement ${number(INFO.replacement_score)}, completeness ${number(INFO.completeness_score)}.`,
 
@@ -59,8 +101,9 @@ export const view = {
     });
     panel.body.append(list);
     panel.note.textContent =
-      `${GRAPH.nodes.at(-1).clerp} after “${GRAPH.metadata.prompt}” · ${GRAPH.nodes.length} nodes · replacement ` +
-      `${number(INFO.replacement_score)}, completeness ${number(INFO.completeness_score)}`;
+      `${WORDS}${isFeature ? "" : ` (${percent(TARGET.token_prob)})`} after “${GRAPH.metadata.prompt}” · ` +
+      `${GRAPH.nodes.length} nodes · replacement ${number(INFO.replacement_score)}, completeness ` +
+      `${number(INFO.completeness_score)}`;
     const effect = (i) => GRAPH.nodes[i].srmlab.effect ?? 0;
     const real = (i) => GRAPH.nodes[i].srmlab.actual;
     const sum = (nodes) => [...nodes].reduce((total, i) => total + effect(i), 0);
@@ -96,7 +139,7 @@ export const view = {
 
     function layout(width, height, theme) {
       const key = wrapped(KEY, width - 16, theme.small);
-      const [left, right, top, bottom] = [92, 120, 26, 18 + 12 * key.length + 13 * NAMED.length];
+      const [left, right, top, bottom] = [LEFT, RIGHT, 26, below(width)];
       const C = INFO.calls.length,
         S = INFO.streams;
       const tall = (height - top - bottom) / S;
@@ -111,7 +154,7 @@ export const view = {
         const influence = node.influence ?? 0;
         const r = 2.5 + 5 * Math.sqrt(Math.min(1, influence * 4));
         if (node.feature_type === "logit")
-          return { x: width - right + 14, y: top + (height - top - bottom) / 2, r: 6 };
+          return { x: width - right + 32, y: top + (height - top - bottom) / 2, r: 6 };
         if (node.feature_type === "embedding") {
           const T = GRAPH.metadata.prompt_tokens.length;
           return { x: left - 14, y: top + ((node.ctx_idx + 0.5) * (height - top - bottom)) / T, r };
@@ -132,10 +175,10 @@ export const view = {
           place.r = Math.min(place.r, w / across / 2.2, tall / down / 2.2);
         });
       }
-      return { left, right, top, columns, tall, places, key, below: height - bottom };
+      return { left, right, top, columns, tall, places, key, end: height - bottom };
     }
 
-    function frame(pen, width, theme, { left, top, columns, tall, right, key, below }) {
+    function frame(pen, width, theme, { left, top, columns, tall, right, key, end }) {
       pen.text("tokens", left - 26, 16, { color: theme.dim, size: 9, align: "right" });
       pen.text("streams", width - right + 2, 16, { color: theme.dim, size: 9 });
       INFO.calls.forEach((name, c) => {
@@ -156,20 +199,45 @@ export const view = {
       for (let s = 0; s < INFO.streams; s++) {
         if (s % 2)
           pen.rect(left, top + s * tall, width - left - right, tall, { fill: theme.faint, opacity: 0.5 });
-        pen.text(`S${s}`, width - right + 2, top + (s + 0.5) * tall + 3, { color: theme.dim, size: 9 });
       }
-      key.forEach((line, i) => pen.text(line, 8, below + 16 + 12 * i, theme.small));
-      NAMED.forEach(({ node, i }, place) => {
-        const { stream } = node.srmlab;
-        const token = JSON.stringify(GRAPH.metadata.prompt_tokens[node.ctx_idx]);
-        const where = `${INFO.calls[Number(node.layer)].replace(".", "")} S${stream} at ${token}`;
-        const words = `${place + 1}   ${signed(effect(i))}   ${where}   ${node.clerp}`;
-        pen.text(words, 8, below + 24 + 12 * key.length + 13 * place, { color: theme.ink, size: 10 });
+      key.forEach((line, i) => pen.text(line, 8, end + 16 + 12 * i, theme.small));
+      table(pen, width, end + 26 + 12 * key.length, theme);
+    }
+
+    // The named features; of a narrow picture without the tokens they raise, and of the example its middle.
+    function table(pen, width, top, theme) {
+      const style = { color: theme.ink, size: 10 };
+      const around = (example) => example.slice(Math.max(0, example.indexOf("[") - 10));
+      const rows = width < 560 ? ROWS.map((row) => [...row.slice(0, 4), around(row[5])]) : ROWS;
+      let x = 8;
+      for (let column = 0; column < (rows[0]?.length ?? 0); column++) {
+        const words = rows.map((row) => clipped(row[column], width - 8 - x, style));
+        words.forEach((word, i) => pen.text(word, x, top + 14 * i, style));
+        x += 12 + Math.max(...words.map((word) => textWidth(word, style)));
+      }
+    }
+
+    // The names of the streams and the numbers of features, over the lines and apart from one another.
+    function names(pen, width, theme, { top, tall, right, places }) {
+      const plate = (words, x, y, style) => {
+        pen.rect(x - 1, y - 9, textWidth(words, style) + 2, 11, { fill: theme.panel, opacity: 0.8 });
+        pen.text(words, x, y, style);
+      };
+      for (let s = 0; s < INFO.streams; s++)
+        plate(`S${s}`, width - right + 2, top + (s + 0.5) * tall + 3, { color: theme.dim, size: 9 });
+      const taken = [];
+      NAMED.forEach(({ i }, n) => {
+        const { x, y, r } = places[i];
+        const at = { x: Math.min(x + r + 2, width - right - 9), y: y - r + 1 };
+        while (taken.some((one) => Math.abs(one.x - at.x) < 9 && Math.abs(one.y - at.y) < 11)) at.y -= 11;
+        taken.push(at);
+        plate(`${n + 1}`, at.x, at.y, { color: theme.ink, size: 10, weight: 700 });
       });
     }
 
     return {
-      height: () => Math.max(360, 46 * INFO.streams) + 13 * NAMED.length,
+      height: (width) =>
+        26 + Math.max(300, INFO.streams * Math.max(40, Math.min(64, width / 40))) + below(width),
       render(pen, width, height, theme) {
         const all = layout(width, height, theme);
         const { places, left } = all;
@@ -206,16 +274,13 @@ export const view = {
               mono: true,
             });
           if (node.feature_type === "logit")
-            [number(INFO.value, 3), ...node.clerp.split(" (")[0].split(" against ")].forEach((words, line) =>
+            [number(INFO.value, 3), ...LABEL].forEach((words, line) =>
               pen.text(words, x + 10, y + 4 + 13 * line, {
                 color: line ? theme.dim : theme.ink,
                 size: line ? 10 : 11,
                 weight: line ? 400 : 700,
               }),
             );
-          const named = NAMED.findIndex((one) => one.i === i);
-          if (named >= 0)
-            pen.text(String(named + 1), x + r + 2, y - r + 1, { color: theme.ink, size: 10, weight: 700 });
           pen.region({
             x: x - r - 1,
             y: y - r - 1,
@@ -226,6 +291,7 @@ export const view = {
             node: i,
           });
         });
+        names(pen, width, theme, all);
       },
       tip({ node: i }) {
         const node = GRAPH.nodes[i];

@@ -34,6 +34,7 @@ from srmlab.explorer.trace import Trace
 from srmlab.files import write_file
 from srmlab.storage.metrics_file import read_metrics
 from srmlab.training.run import run_config
+from srmlab.training.run_puzzles import reads_puzzles
 
 CURVE_POINTS = 1000  # of the training curve; longer runs are averaged down
 
@@ -83,6 +84,7 @@ def page(
         "training": training,
         "traces": [packed(trace) for trace in traces],
     }
+    unit = "prompt" if session.info()["generates"] else "board"
     code = f"{script('report.js')}\nentry_module.start();"
     style = styles()
     policy = f"default-src 'none'; script-src '{_hash(code)}'; style-src '{_hash(style)}'; img-src data:"
@@ -100,7 +102,7 @@ def page(
 <div class="report">
 {_opening(session, training, record, how_good)}
 {_findings(findings, drawn or {})}
-<h2>Inside {len(traces)} prompt{"s" if len(traces) != 1 else ""}</h2>
+<h2>Inside {len(traces)} {unit}{"s" if len(traces) != 1 else ""}</h2>
 <div id="tabs"></div>
 </div>
 <main id="app"></main>
@@ -136,18 +138,23 @@ def read_record(run: str | Path | None) -> dict[str, Any]:
 
 
 def training_curve(run: str | Path | None) -> dict[str, Any] | None:
-    """Steps, training loss and (where it was measured) validation loss, from the run's `metrics.jsonl`."""
+    """Steps, training loss and (where it was measured) validation loss, from the run's `metrics.jsonl`; of
+    puzzles the loss of the cells, without that of halting, and the share of test boards solved at the end."""
     if run is None:
         return None
     loss: dict[int, float] = {}
     val: dict[int, float] = {}
+    solved: dict[int, float] = {}
+    unit = "token"
     try:
         rows = read_metrics(Path(run) / "metrics.jsonl")
     except OSError:
         return None
     for row in rows:
         step = row.get("step")
-        for name, into in (("loss", loss), ("val_loss", val)):
+        unit = "cell" if "cell_loss" in row else unit
+        names = ("cell_loss" if "cell_loss" in row else "loss", "val_loss", "val_solved")
+        for name, into in zip(names, (loss, val, solved), strict=True):
             value = row.get(name)
             if isinstance(step, int) and isinstance(value, int | float) and math.isfinite(value):
                 into[step] = float(value)
@@ -160,6 +167,8 @@ def training_curve(run: str | Path | None) -> dict[str, Any] | None:
         "step": known,
         "loss": [by_step.get(step) for step in known],
         "val": [val.get(step) for step in known],
+        "unit": unit,
+        "solved": solved[max(solved)] if solved else None,
     }
 
 
@@ -178,7 +187,8 @@ def training_sentence(training: dict[str, Any]) -> str:
     ]
     tail = [value for _, value in losses[-max(1, len(losses) // 20) :]]
     sentence = (
-        f"Training loss goes from {losses[0][1]:.2f} to {sum(tail) / len(tail):.2f} nats per token "
+        f"Training loss goes from {losses[0][1]:.2f} to {sum(tail) / len(tail):.2f} nats per "
+        f"{training['unit']} "
         f"in {losses[-1][0]:,} steps"
     )
     measured = [
@@ -189,6 +199,8 @@ def training_sentence(training: dict[str, Any]) -> str:
     if measured:
         best, at = min(measured)
         sentence += f"; validation loss is lowest at step {at:,}, {best:.3f}"
+    if training["solved"] is not None:
+        sentence += f". At the last measurement, {training['solved']:.1%} of its test boards are solved"
     return sentence + "."
 
 
@@ -248,6 +260,8 @@ def trained_on(record: dict[str, Any]) -> str:
     """What a run was trained on, from its record: the name of the data and how much of it was read."""
     training = record.get("training", {})
     data = Path(record.get("data", {}).get("path", "")).name
+    if "puzzles" in record.get("data", {}):
+        return f"Trained for {training['steps']:,} steps of {training['batch_size']} boards of {data}."
     amount = ""
     if context := training.get("context") or record.get("model", {}).get("context"):
         amount = f"{training.get('steps', 0) * training.get('batch_size', 0) * context:,} tokens"
@@ -258,7 +272,8 @@ def trained_on(record: dict[str, Any]) -> str:
 def validated_on(record: dict[str, Any]) -> str:
     """Which part of the validation text the losses of training are of, if it may not be like the whole."""
     training = record.get("training", {})
-    if "eval_tokens" not in training or training.get("eval_windows") == "spread":
+    is_board = "puzzles" in record.get("data", {})
+    if is_board or "eval_tokens" not in training or training.get("eval_windows") == "spread":
         return ""
     return (
         f"Validation loss is that of the first {training['eval_tokens']:,} tokens of the validation text; "
@@ -269,7 +284,7 @@ def validated_on(record: dict[str, Any]) -> str:
 def quality(run: str | Path | None, training: dict[str, Any] | None) -> str:
     """The validation loss beside that of counting pairs of tokens, if the run's data is where it was."""
     measured = [value for value in (training or {}).get("val", []) if value is not None]
-    if run is None or not measured:
+    if run is None or not measured or reads_puzzles(Path(run)):
         return ""
     try:
         found = run_config(Path(run))

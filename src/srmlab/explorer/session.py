@@ -34,10 +34,11 @@ from srmlab.dictionaries.switches import Switches
 from srmlab.errors import UserError
 from srmlab.explorer.attention import attention_calls, attention_weights
 from srmlab.explorer.feature_cards import Note, Notes, card, find, histogram, in_use_over, str_of
+from srmlab.explorer.lens import likeliest
 from srmlab.explorer.outcomes import Baseline, evaluate
 from srmlab.explorer.switch_cards import switch_card
 from srmlab.explorer.trace import Trace, config_hash
-from srmlab.explorer.tracing import TextTokens, capture, display_strings, heads_of, orders
+from srmlab.explorer.tracing import BoardTokens, TextTokens, capture, display_strings, heads_of, orders
 from srmlab.models import Exit, LanguageModel, generate
 
 MAX_TOKENS = 512  # of a prompt; a model with a shorter context has its own limit
@@ -153,7 +154,11 @@ class Session:
         streams, heads, order = len(self.model.streams), heads_of(self.model), orders(self.model)[0]
         word = f" × {''.join(order)}" if order and all(len(group) == 1 for group in order) else ""
         found = [f"{streams} streams"] if streams > 1 else []
-        found.append(f"{self.model.depth} {self.model.level_name}{word}")
+        depth, segments = self.model.depth, ""
+        if isinstance(self.tokenizer, BoardTokens):
+            depth = self.tokenizer.manifest["segment_depth"]
+            segments = f"{self.model.depth // depth} segments of "
+        found.append(f"{segments}{depth} {self.model.level_name}{word}")
         return found + ([f"{heads} heads"] if heads else [])
 
     def encode(self, prompt: str, cut: bool = False) -> list[int]:
@@ -207,9 +212,9 @@ class Session:
         streams_of(subject.model, "an intervention")
         baseline = self.baseline(tokens, checkpoint)
         outcome = evaluate(subject.model, baseline, intervention, subject.dictionary)
-        count = min(BARS, baseline.log_probs.shape[-1])
         before, after = baseline.log_probs.exp(), outcome.log_probs.exp()
-        top_before, top_after = before.topk(count, -1).indices, outcome.log_probs.topk(count, -1).indices
+        among = self.tokenizer.values if isinstance(self.tokenizer, BoardTokens) else None
+        top_before, top_after = (likeliest(one.log_probs, BARS, among) for one in (baseline, outcome))
         used = sorted({*top_before.flatten().tolist(), *top_after.flatten().tolist()})
         alone = []
         if each:

@@ -57,6 +57,9 @@ class TextTokens(Protocol):
 class BoardTokens(TextTokens, Protocol):
     """One that reads the boards of puzzles (`boards.py`): every cell has an answer of its own."""
 
+    @property
+    def values(self) -> list[int]: ...
+
     def answer(self, ids: Sequence[int]) -> list[int] | None: ...
 
     def arrays(self, model: LanguageModel, states: Tensor, ids: Sequence[int]) -> dict[str, Tensor]: ...
@@ -111,16 +114,17 @@ def capture(
     if board is not None:
         right = board.answer(ids)
         target = logits[0].argmax(-1) if right is None else tokens.new_tensor(right)
+    among = board.values if board is not None else None
     arrays = (
         _exchange_arrays(model, cache, states)
         | _step_arrays(states)
         | _drift_arrays(model, cache, states)
-        | _lens_arrays(model, states, logits[0], tokens, target)
+        | _lens_arrays(model, states, logits[0], tokens, target, among)
     )
     if has_streams(model):
-        arrays |= _readout_arrays(model, states, logits[0], target, reference, stream_lens)
+        arrays |= _readout_arrays(model, states, logits[0], target, reference, stream_lens, among)
     elif len(model.streams) > 1:
-        arrays |= _plain_stream_lens(model, states, target)
+        arrays |= _plain_stream_lens(model, states, target, among)
     arrays |= {"tokens": tokens.int(), "target": target.int()}
     if board is not None:
         arrays |= board.arrays(model, states.outputs, ids)
@@ -278,13 +282,18 @@ def _moved(model: LanguageModel, cache: dict[str, Tensor], states: States) -> It
 
 
 def _lens_arrays(
-    model: LanguageModel, states: States, logits: Tensor, tokens: Tensor, target: Tensor
+    model: LanguageModel,
+    states: States,
+    logits: Tensor,
+    tokens: Tensor,
+    target: Tensor,
+    among: Sequence[int] | None,
 ) -> dict[str, Tensor]:
     ticks = states.ticks
     if len(model.points) > model.depth:  # the model's own answer comes later: one more row
         ticks = torch.cat((ticks, states.final[None]))
     embedding = model.read_out(ticks.to(model.unembedding.dtype))  # [N (+1), T, E]
-    ids, values, targets = top_lens(model, embedding, target, min(RANKS, logits.shape[-1]))
+    ids, values, targets = top_lens(model, embedding, target, RANKS, among)
     scores = torch.log_softmax(logits.float(), -1)
     surprisal = -scores[:-1].gather(-1, tokens[1:, None]).squeeze(-1) * BITS
     return {
@@ -302,6 +311,7 @@ def _readout_arrays(
     target: Tensor,
     reference: StateMeans | None,
     with_stream_lens: bool | None,
+    among: Sequence[int] | None,
 ) -> dict[str, Tensor]:
     """Of streams that add up to the output: what each adds, and what is lost without it."""
     read = Readout(model)
@@ -323,20 +333,24 @@ def _readout_arrays(
     cost = 2 * parts.numel() * logits.shape[-1]
     if with_stream_lens or (with_stream_lens is None and cost <= STREAM_LENS_LIMIT):
         others = (mean.sum(0) - mean)[:, :, None]  # [S, L, 1, E]
-        arrays |= _stream_lens_arrays(model, parts + others, target)
+        arrays |= _stream_lens_arrays(model, parts + others, target, among)
     return arrays
 
 
-def _plain_stream_lens(model: LanguageModel, states: States, target: Tensor) -> dict[str, Tensor]:
+def _plain_stream_lens(
+    model: LanguageModel, states: States, target: Tensor, among: Sequence[int] | None
+) -> dict[str, Tensor]:
     """Of streams that do not add up: each read on its own, with no others to hold at their mean."""
     outputs = states.outputs.to(model.unembedding.dtype)
     alone = [model.read_stream(outputs[:, :, s], s) for s in range(len(model.streams))]
-    return _stream_lens_arrays(model, torch.stack(alone), target)
+    return _stream_lens_arrays(model, torch.stack(alone), target, among)
 
 
-def _stream_lens_arrays(model: LanguageModel, alone: Tensor, target: Tensor) -> dict[str, Tensor]:
+def _stream_lens_arrays(
+    model: LanguageModel, alone: Tensor, target: Tensor, among: Sequence[int] | None
+) -> dict[str, Tensor]:
     """The embeddings of each stream alone [S, L, T, E], decoded."""
-    ids, values, targets = stream_lens(model, alone, target)
+    ids, values, targets = stream_lens(model, alone, target, among)
     return {
         "stream_lens_id": ids.int(),
         "stream_lens_logprob": values.half(),

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from srmlab.analysis.effective_sources import EffectiveSources
 from srmlab.analysis.result import Result
@@ -50,6 +51,8 @@ def by_depth(result: Result, twins: Sequence[Result], label: str, each: np.ndarr
     if twins:
         axes.legend()
     axes.set(xlabel="depth", ylabel=label)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.ticklabel_format(axis="y", useOffset=False)
     style.grid_behind(axes)
     style.footnote(figure, str(result.evidence))
     return figure, axes

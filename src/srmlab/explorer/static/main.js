@@ -27,20 +27,23 @@ function showHelp(info) {
   const dialog = openDialog(
     document.body,
     { class: "help" },
-    h("h2", {}, "Keys"),
     h(
-      "dl",
+      "section",
       {},
-      KEYS.flatMap(([key, what]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, what)]),
+      h("h2", {}, "Keys"),
+      h(
+        "dl",
+        {},
+        KEYS.flatMap(([key, what]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, what)]),
+      ),
+      h(
+        "p",
+        {},
+        "Alt-click an edge in the routing lens to cut it, or a feature to clamp it. Drag over ranked bars to " +
+          "select a group. The URL holds the whole state.",
+      ),
     ),
-    h(
-      "p",
-      {},
-      "Alt-click an edge in the routing lens to cut it, or a feature to clamp it. Drag over ranked bars to " +
-        "select a group. The URL holds the whole state.",
-    ),
-    h("h2", {}, "Terms"),
-    definitions(h),
+    h("section", {}, h("h2", {}, "Terms"), definitions(h)),
   );
   const tour = () => {
     dialog.close();
@@ -134,7 +137,7 @@ function follow(app, prompt) {
     history[isStep ? "pushState" : "replaceState"](null, "", hash ? `#${hash}` : location.pathname);
     const range = now.rangeEnd === null ? "" : `–${now.rangeEnd}`;
     $("selection").textContent =
-      `token ${now.token}${range} “${short(app.trace.strings[now.token], 14)}” · ` +
+      `${app.trace.unit} ${now.token}${range} “${short(app.trace.strings[now.token], 14)}” · ` +
       `${app.trace.streamName(now.stream)} · L${now.layer}${app.trace.H ? ` · H${now.head}` : ""}`;
   });
   addEventListener("hashchange", () => prompt.open(location.hash));

@@ -208,8 +208,8 @@ export class Panel {
     this.element.dataset.drawn = String(Number(this.element.dataset.drawn ?? 0) + 1);
   }
 
-  // The picture's own height; more when it fills the page, or when its column has room to spare (up to as
-  // much again, or more on a large screen).
+  // The picture's own height; more when it fills the page, or when its column, or on a large screen the one
+  // beside it, leaves room to spare (up to as much again, or more on a large screen).
   heightFor(width) {
     const natural = this.drawn.height(width);
     if (this.big)
@@ -217,10 +217,12 @@ export class Panel {
         natural,
         Math.min((window.innerHeight - this.body.getBoundingClientRect().top - 24) / this.scale, width),
       );
-    if (!this.view.stretches || this.element.nextElementSibling) return natural;
+    const isLarge = window.innerWidth >= 2100; // there are four columns then, of unlike length
+    const isPaired = isLarge && this.element.classList.contains("half");
+    if (!this.view.stretches || (this.element.nextElementSibling && !isPaired)) return natural;
     const picture = this.drawn.stretched?.() ?? this.canvas;
     picture.style.height = `${natural * this.scale}px`;
-    const most = window.innerWidth >= 2100 ? 2.6 : 2; // there are four columns then, of unlike length
+    const most = isLarge ? 2.6 : 2;
     return Math.min(natural * most, Math.max(natural, (this.body.clientHeight - 18) / this.scale));
   }
 

@@ -81,7 +81,7 @@ function trainingCurve(host, training) {
     sparse: true,
     xTitle: "step",
     xName: "step",
-    yTitle: "loss, nats per token",
+    yTitle: `loss, nats per ${training.unit}`,
     series: [
       { label: "training", values: training.loss, color: theme.cool, width: 1.4 },
       ...(measured

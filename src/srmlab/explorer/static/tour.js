@@ -67,6 +67,22 @@ const STOPS = [
   ],
 ];
 
+// What stands instead where the model fills a board.
+const ON_BOARDS = {
+  "#panel-tokens": [
+    "#panel-puzzle",
+    "The board: click a cell",
+    "The board after the selected layer; beside it a small one for every layer of every segment, where you can " +
+      "watch the answer form. Click a cell and every view below is about it. ▶ plays through the layers.",
+  ],
+  "#panel-board .board": [
+    "#panel-board .board",
+    "The prediction, and a switch for each stream",
+    "The bars are what the model would write into that cell. Press a number to replace that stream by its " +
+      "mean and see how the prediction changes: that is how to find out what a stream is for.",
+  ],
+};
+
 export function isFirstVisit() {
   try {
     return !navigator.webdriver && !location.hash && localStorage.getItem(SEEN) === null;
@@ -77,9 +93,10 @@ export function isFirstVisit() {
 
 export function startTour(info) {
   document.querySelector(".tour")?.remove();
+  const all = info.generates ? STOPS : STOPS.map((stop) => ON_BOARDS[stop[0]] ?? stop);
   const stops = [
     ["", "What you are looking at", whatItIs(info)],
-    ...STOPS.filter(([selector]) => document.querySelector(selector)?.offsetParent),
+    ...all.filter(([selector]) => document.querySelector(selector)?.offsetParent),
   ];
   const body = h("div", { "aria-live": "polite" });
   const place = h("span", { class: "place" });
@@ -103,7 +120,8 @@ export function startTour(info) {
     const about = found?.closest(".panel") ?? found;
     about?.classList.add("toured");
     const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
-    about?.scrollIntoView({ block: "center", behavior: calm ? "auto" : "smooth" });
+    const block = window.innerWidth <= 900 ? "start" : "center"; // else its end is under the card
+    about?.scrollIntoView({ block, behavior: calm ? "auto" : "smooth" });
     body.replaceChildren(h("h2", {}, title), ...(selector ? [] : [drawing(info)]), h("p", {}, words));
     place.textContent = `${at + 1} of ${stops.length}`;
     back.disabled = at === 0;

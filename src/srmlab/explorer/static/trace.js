@@ -1,6 +1,6 @@
 // A trace, read from its bytes: a safetensors file (see trace.py) becomes typed arrays with named axes.
 
-import { short } from "./dom.js";
+import { range, short } from "./dom.js";
 
 const HALF = new Float32Array(65536);
 for (let bits = 0; bits < 65536; bits++) {
@@ -66,6 +66,16 @@ export class Trace {
 
   string(id) {
     return this.manifest.vocabulary[id];
+  }
+
+  // What a prediction is made for: a token of a text, a cell of a board.
+  get unit() {
+    return this.manifest.puzzle ? "cell" : "token";
+  }
+
+  // All tokens of a text; of a board the cells that are to be filled.
+  get open() {
+    return range(this.T, (t) => t).filter((t) => !this.has("given") || !this.at("given", t));
   }
 
   // What a prediction is about, in words: what comes after a token, or what is in a cell of a board.

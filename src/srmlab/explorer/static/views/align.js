@@ -7,7 +7,7 @@ import { mean, meanOverTokens } from "../measures.js";
 
 const ARRAYS = { connection: "connection_cosine", update: "update_cosine", update_in: "update_cosine_in" };
 const ABOUT = {
-  connection: "cos(c, x): connection against token input",
+  connection: "cos(c, x): connection against the input",
   update: "cos(update, step output)",
   update_in: "cos(update, state before the step)",
 };
@@ -37,7 +37,7 @@ export const align = {
     const connection = meanOverTokens(trace, "connection_cosine");
     const negative = connection.filter((value) => value < 0).length / connection.length;
     return (
-      `Connection and token input have mean cosine ${number(mean(connection), 3)}, ` +
+      `Connection and input have mean cosine ${number(mean(connection), 3)}, ` +
       `${percent(negative)} of the layer–stream pairs below 0; ${updates}`
     );
   },
@@ -87,8 +87,9 @@ export const align = {
       pen.text(`S${stream}, ${where}`, x, y - 22, { color: theme.ink, size: 11, weight: 600 });
       pen.text(`mean ${number(values.reduce((a, b) => a + b, 0) / values.length, 3)}`, x, y - 8, theme.small);
       const isWide = w > 130;
-      if (isWide) pen.text("over tokens", x + w, y - 8, { ...theme.small, align: "right" });
-      const here = `${isWide ? "token " : ""}${token}: ${number(values[token])}`; // the bar in this colour
+      if (isWide) pen.text(`over ${ctx.trace.unit}s`, x + w, y - 8, { ...theme.small, align: "right" });
+      const name = isWide ? `${ctx.trace.unit} ${token}` : token;
+      const here = `${name}: ${number(values[token])}`; // the bar in this colour
       pen.text(here, x + w, isWide ? y - 22 : y + h + 24, {
         ...theme.small,
         color: theme.mark,

@@ -144,7 +144,7 @@ export const attention = {
       const left = isNarrow ? 8 : 44; // the map's names of tokens need room, which a narrow one has not
       const side = isNarrow ? Math.min(width - left - 8, 300) : Math.min(280, width * 0.3);
       const count = weights() ? heads().length : ctx.base.S;
-      const tall = Math.max(count * ROW, Math.min(count * 30, isNarrow ? 0 : side - 42));
+      const tall = Math.max(count * ROW, Math.min(count * 60, isNarrow ? 0 : side - 42));
       const rows = isNarrow
         ? { x: 52, y: top + 16, w: width - 60, h: tall }
         : { x: left + side + 76, y: top + 16, w: width - left - side - 84, h: tall };
@@ -184,7 +184,8 @@ export const attention = {
       const token = store.get("token");
       const values = all.flatMap((head) => Array.from(rowOf(head, token)));
       const colors = scaleFor(ctx.trace, values, 0, largest(values));
-      pen.text(`every stream and head, from ${token} “${short(strings[token], 10)}”`, box.x, box.y - 6, {
+      const every = all[0].stream === null ? "head" : "stream and head";
+      pen.text(`every ${every}, from ${token} “${short(strings[token], 10)}”`, box.x, box.y - 6, {
         color: theme.ink,
         size: 10,
         weight: 650,

@@ -7,7 +7,7 @@ import { describe, MODES, toggleAblation } from "../intervention.js";
 import { mean } from "../measures.js";
 import { wrapped } from "../pen.js";
 
-const LEAST = 5e-4; // of a probability that has a bar
+const LEAST = 5e-4; // of a probability that has a bar; on a board every value has one
 
 export const board = {
   name: "board",
@@ -27,11 +27,14 @@ export const board = {
 
   caption(trace) {
     const last = trace.arrays.lens_ids.shape[0] - 1;
-    const known = trace.T - (trace.manifest.puzzle ? 0 : 1); // what comes after the last token is not known
-    const hits = range(known, (t) => trace.at("lens_ids", last, t, 0) === trace.at("target", t));
-    const right = hits.filter(Boolean).length;
-    if (!known) return "After a prompt of 1 token it is not known what comes next.";
-    return `The first choice is right at ${right} of ${known} tokens (${percent(right / known)}).`;
+    const isBoard = Boolean(trace.manifest.puzzle);
+    const known = isBoard ? trace.open : trace.open.slice(0, -1); // what comes after the last token is not
+    const right = known.filter((t) => trace.at("lens_ids", last, t, 0) === trace.at("target", t)).length;
+    if (!known.length)
+      return isBoard ? "All cells were given." : "After a prompt of 1 token it is not known what comes next.";
+    const [at, unit] = isBoard ? ["in", "open cells"] : ["at", "tokens"];
+    const share = percent(right / known.length);
+    return `The first choice is right ${at} ${right} of ${known.length} ${unit} (${share}).`;
   },
 
   mount(panel, ctx) {
@@ -94,7 +97,7 @@ export const board = {
       for (const { id, before, after } of [...outcome.top_before[token], ...outcome.top_after[token]])
         rows.set(id, [id, before, after]);
       return [...rows.values()]
-        .filter(([, before, after]) => Math.max(before, after) >= LEAST)
+        .filter(([, before, after]) => ctx.trace.manifest.puzzle || Math.max(before, after) >= LEAST)
         .sort((a, b) => Math.max(b[1], b[2]) - Math.max(a[1], a[2]))
         .slice(0, 8);
     }
@@ -183,7 +186,7 @@ export const board = {
       },
       tip: (hit) =>
         hit.kind === "kl" && ctx.outcome
-          ? `token ${hit.column} “${short(ctx.trace.strings[hit.column], 12)}”   KL ` +
+          ? `${ctx.trace.unit} ${hit.column} “${short(ctx.trace.strings[hit.column], 12)}”   KL ` +
             `${number(ctx.outcome.kl[hit.column], 3)} bits`
           : null,
       click: (hit) => store.set({ token: hit.column, rangeEnd: null }),
@@ -219,7 +222,7 @@ export const board = {
       );
       pen.path(`M0 ${y + 0.5}H${width}`, { stroke: theme.line });
       pen.text(
-        `KL at every token: mean ${number(mean(kl), 3)}, up to ${number(most, 3)} bits`,
+        `KL at every ${ctx.trace.unit}: mean ${number(mean(kl), 3)}, up to ${number(most, 3)} bits`,
         0,
         y + 12,
         theme.small,

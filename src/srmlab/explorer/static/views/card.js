@@ -30,7 +30,7 @@ export const card = {
     const token = Math.floor(at / trace.S);
     return (
       `The largest write to the output embedding is S${at % trace.S}'s at “${word(trace.strings[token])}” ` +
-      `(token ${token}): norm ${norms[at].toFixed(1)} after subtracting the mean, against a median of ` +
+      `(${trace.unit} ${token}): norm ${norms[at].toFixed(1)} after subtracting the mean, against a median of ` +
       `${quantile(norms, 0.5).toFixed(1)}.`
     );
   },
@@ -121,7 +121,9 @@ export const card = {
         writes().forEach(([t, value], i) => context(pen, t, value, 214 + i * 18, width, theme));
       },
       tip: (hit) =>
-        hit.kind === "token" ? `token ${hit.token}: write norm ${number(hit.value)}, mean subtracted` : null,
+        hit.kind === "token"
+          ? `${ctx.trace.unit} ${hit.token}: write norm ${number(hit.value)}, mean subtracted`
+          : null,
       click: (hit) => hit.kind === "token" && store.set({ token: hit.token, rangeEnd: null }),
       table: () => ({
         columns: ["fact", "value", "about"],
@@ -130,7 +132,7 @@ export const card = {
           ...writes().map(([t, value]) => [
             "largest write",
             ctx.trace.strings[t],
-            `token ${t}, ${number(value)}`,
+            `${ctx.trace.unit} ${t}, ${number(value)}`,
           ]),
         ],
       }),

@@ -27,7 +27,8 @@ export const flow = {
       trace.L,
       (l) => maps.subarray(l * size, (l + 1) * size).filter((share) => share > 0.5).length,
     );
-    return `Edges above ${number(thresholdOf(trace))} at more than half of the tokens, by layer: ${counts.join(" ")}.`;
+    const least = number(thresholdOf(trace));
+    return `Edges above ${least} at more than half of the ${trace.unit}s, by layer: ${counts.join(" ")}.`;
   },
 
   mount(panel, ctx) {

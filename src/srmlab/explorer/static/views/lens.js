@@ -26,19 +26,21 @@ export const lens = {
   },
 
   caption(trace) {
-    const { L, T, steps } = trace;
+    const { L, steps, open } = trace;
     const top = (l, t) => trace.at("lens_ids", (l + 1) * steps - 1, t, 0);
-    const settled = range(T, (t) => {
+    const settled = open.map((t) => {
       let from = L - 1; // the first layer from which the top token is the last layer's
       while (from > 0 && top(from - 1, t) === top(L - 1, t)) from--;
       return from;
     });
-    const target = (l) =>
-      mean(trace.data("lens_target").subarray(((l + 1) * steps - 1) * T, (l + 1) * steps * T));
+    const target = (l) => mean(open.map((t) => trace.at("lens_target", (l + 1) * steps - 1, t)));
+    const from = quantile(settled, 0.5).toFixed(0);
+    const [what, half, right] = trace.manifest.puzzle
+      ? ["value", "in half of the open cells", "right value"]
+      : ["token", "at half of the tokens", "target"];
     return (
-      `The top token is final from layer ${quantile(settled, 0.5).toFixed(0)} on at half of the tokens; the mean ` +
-      `log-probability of the target goes from ${number(target(0))} nats after layer 0 to ` +
-      `${number(target(L - 1))} after layer ${L - 1}.`
+      `The top ${what} is final from layer ${from} on ${half}; the mean log-probability of the ${right} goes ` +
+      `from ${number(target(0))} nats after layer 0 to ${number(target(L - 1))} after layer ${L - 1}.`
     );
   },
 
@@ -225,7 +227,7 @@ export const lens = {
         const [id, value, t] = cells[row * columns + column];
         const place = row < trace.L ? `after L${row}` : "output";
         return (
-          `${place}, ${mode() === "streams" ? names[column] : `token ${t}`}   ` +
+          `${place}, ${mode() === "streams" ? names[column] : `${trace.unit} ${t}`}   ` +
           `${short(trace.string(id), 16)}  ` +
           (trace.pair ? `target Δ ${number(value, 3)} nats` : `${number(Math.exp(value) * 100, 1)} %`)
         );

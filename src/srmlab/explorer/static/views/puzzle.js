@@ -1,14 +1,22 @@
 // The board of a puzzle: the value of every cell after every layer of every segment. On the left the board after
-// the selected layer; beside it a small board for each layer, a column a segment; below, what each stream alone
-// says of the selected cell.
+// the selected layer; beside it a small board for each layer, a column a segment; beside or below these, what each
+// stream alone says of the selected cell.
 
 import { scale, streamColor } from "../color.js";
 import { h, number, percent, player, range } from "../dom.js";
 import { toggleAblation } from "../intervention.js";
+import { wrapped } from "../pen.js";
 
 const GAP = 5; // between small boards
 const LABEL = 16;
 const NARROW = 560; // pixels of a picture whose parts stand one below the other
+const WIDE = 1300; // and of one whose three parts stand side by side
+const KEY =
+  "A small board for each layer of each segment: blue cells are right, orange ones wrong, the stronger the surer; " +
+  "grey ones were given.";
+const KEY_OF_DIFFERENCE =
+  "A small board for each layer of each segment: the intervention breaks the orange cells and mends the blue ones; " +
+  "grey ones were given.";
 
 export const puzzle = {
   name: "puzzle",
@@ -89,7 +97,7 @@ export const puzzle = {
     return {
       height(width) {
         const at = layout(ctx.trace, width);
-        return Math.max(at.y + at.big + 34, at.lens + (ctx.trace.S + 1) * 15 + 14);
+        return Math.max(at.y + at.big + 34, at.lens + (ctx.trace.S + 1) * at.tall + 20);
       },
       render(pen, width, height, theme) {
         const at = layout(ctx.trace, width);
@@ -221,17 +229,21 @@ function said(trace, layer) {
 // The board, and beside it the small ones and what the streams say; below it where there is no room.
 function layout(trace, width) {
   const { rows, columns, segment_depth: depth } = trace.manifest.puzzle;
-  const isNarrow = width < NARROW;
-  const cell = Math.max(6, Math.min(60, Math.floor(Math.min(300, width - 16) / Math.max(rows, columns))));
+  const [isNarrow, isWide] = [width < NARROW, width >= WIDE];
+  const side = Math.min(width - 16, Math.max(300, Math.min(420, width / 5)));
+  const cell = Math.max(6, Math.min(isWide ? 105 : 75, Math.floor(side / Math.max(rows, columns))));
   const big = cell * rows;
   const segments = Math.ceil(trace.L / depth);
   const y = LABEL + 4;
   const x = isNarrow ? 54 : 8 + cell * columns + 44;
   const film = isNarrow ? y + big + 34 + LABEL : y;
   const room = Math.max(120, width - x - 8);
-  const small = Math.max(10, Math.min(72, Math.floor(room / segments) - GAP, Math.floor(260 / depth) - GAP));
-  const lens = film + depth * (small + GAP) + 26;
-  return { cell, big, x, y, film, room, small, depth, segments, lens, rows, columns };
+  const across = Math.floor((isWide ? room / 2 : room) / segments) - GAP;
+  const small = Math.max(10, Math.min(across, Math.floor((big + GAP) / depth) - GAP));
+  const [wide, high] = [segments * (small + GAP), depth * (small + GAP)];
+  const beside = { lensX: x + wide + 40, lens: y, tall: Math.min(60, Math.floor(big / (trace.S + 1)) - 1) };
+  const lensed = isWide ? beside : { lensX: x, lens: film + high + 26, tall: 15 };
+  return { cell, big, x, y, film, wide, room, small, depth, segments, rows, columns, isWide, ...lensed };
 }
 
 // The colours of one cell: its paper, its ink, and whether it is to be marked as wrong.
@@ -242,7 +254,7 @@ function look(trace, layer, cell, theme) {
   if (trace.pair) {
     const [was, is] = trace.pair.map((one) => isRight(one, layer, cell));
     const fill = was === is ? theme.panel : is ? theme.cool : theme.warm;
-    return { fill, ink: was === is ? theme.ink : "#fff", wrong: was && !is, given };
+    return { fill, ink: was === is ? theme.ink : "#fff", wrong: false, given }; // its colour says it
   }
   const shade = scale("sequential", 0, 1.35);
   const probability = trace.at("cell_probability", layer, cell);
@@ -318,7 +330,7 @@ function boxes(pen, trace, x, y, cell, theme) {
 
 // A small board for every layer, a column a segment: right, wrong, given.
 function film(pen, trace, at, state, theme) {
-  const { x, film: y, small, depth, segments, room, rows, columns } = at;
+  const { x, film: y, small, depth, wide, room, rows, columns } = at;
   for (let l = 0; l < trace.L; l++) {
     const left = x + Math.floor(l / depth) * (small + GAP);
     const top = y + (l % depth) * (small + GAP);
@@ -335,13 +347,16 @@ function film(pen, trace, at, state, theme) {
       pen.text(`${l / depth + 1}`, left + small / 2, y - 8, { ...theme.small, align: "middle" });
   }
   pen.text("segment", x - 6, y - 8, { ...theme.small, align: "right" });
-  const key = x + segments * (small + GAP) + 12;
-  if (x + room - key > 190)
-    [
-      "A small board for each layer of each segment:",
-      "blue cells are right, orange ones wrong,",
-      "the stronger the surer; grey ones were given.",
-    ].forEach((line, i) => pen.text(line, key, y + 12 + 15 * i, theme.small));
+  const key = trace.pair ? KEY_OF_DIFFERENCE : KEY;
+  const beside = room - wide - 12;
+  if (at.isWide)
+    wrapped(key, wide, theme.small).forEach((line, i) =>
+      pen.text(line, x, y + depth * (small + GAP) + 14 + 12 * i, theme.small),
+    );
+  else if (beside > 190)
+    wrapped(key, Math.min(beside, 260), theme.small).forEach((line, i) =>
+      pen.text(line, x + wide + 12, y + 12 + 15 * i, theme.small),
+    );
   if (small > 20)
     for (let k = 0; k < depth; k++)
       pen.text(`L${k + 1}`, x - 6, y + k * (small + GAP) + small / 2 + 4, { ...theme.small, align: "right" });
@@ -370,22 +385,25 @@ function mixed(a, b, share) {
 
 // What each stream alone says of the selected cell after every layer; all together below.
 function streamLens(pen, trace, at, state, theme) {
-  const { x, lens: top, room, depth } = at;
+  const { lensX: x, lens: top, depth, tall } = at;
+  const room = at.x + at.room - x;
   const cell = Math.min(state.token, trace.T - 1);
-  const tall = 15;
   const wide = room / trace.L;
+  const size = Math.min(13, Math.max(10, wide * 0.6), tall - 5);
+  const line = (tall - 1 + size * 0.72) / 2; // of the words in a row
   const colors = scale("sequential", 0, 1.35);
   const now = shown(trace);
   const right = now.at("target", cell);
   const [row, column] = [Math.floor(cell / at.columns) + 1, (cell % at.columns) + 1];
   const answer = isGiven(trace, cell) ? "given" : `right: ${trace.string(right)}`;
   const where = `row ${row}, column ${column} (${answer})`;
-  const said = room > 420 ? `${where}: what each stream alone says, layer by layer; orange is wrong` : where;
-  pen.text(said, x, top - 6, { color: theme.dim, size: 11 });
+  const whole = `${where}: what each stream alone says, layer by layer; orange: wrong`;
+  const style = { color: theme.dim, size: 11 };
+  pen.text(pen.measure(whole, style) < room ? whole : where, x, top - 8, style);
   for (let s = 0; s <= trace.S; s++) {
     const y = top + s * tall + (s === trace.S ? 4 : 0);
     const all = s === trace.S;
-    pen.text(all ? "all" : trace.streamName(s), x - 6, y + 11, {
+    pen.text(all ? "all" : trace.streamName(s), x - 6, y + line, {
       color: all || s === state.stream ? theme.ink : streamColor(s, trace.S),
       weight: s === state.stream ? 700 : 400,
       size: 10,
@@ -399,15 +417,19 @@ function streamLens(pen, trace, at, state, theme) {
       pen.rect(x + l * wide, y, w, tall - 1, { fill: colors.css(share) });
       if (value !== right) pen.rect(x + l * wide, y + tall - 4, w, 3, { fill: theme.warm });
       if (wide > 8)
-        pen.text(trace.string(value), x + (l + 0.5) * wide, y + 10, {
+        pen.text(trace.string(value), x + (l + 0.5) * wide, y + line, {
           color: colors.ink(share),
-          size: 10,
+          size,
           align: "middle",
         });
     }
   }
   for (let l = depth; l < trace.L; l += depth)
     pen.path(`M${x + l * wide - 0.5} ${top}v${(trace.S + 1) * tall + 3}`, { stroke: theme.panel, width: 2 });
+  const below = top + (trace.S + 1) * tall + 15;
+  if (wide * depth > 16)
+    for (let l = 0; l < trace.L; l += depth)
+      pen.text(`${l / depth + 1}`, x + (l + depth / 2) * wide, below, { ...theme.small, align: "middle" });
   pen.rect(x + Math.min(state.layer, trace.L - 1) * wide, top - 1, wide, (trace.S + 1) * tall + 5, {
     stroke: theme.mark,
     width: 1.5,

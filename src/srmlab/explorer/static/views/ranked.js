@@ -32,8 +32,8 @@ export const ranked = {
     const [first, last] = [list[0], list.at(-1)];
     const half = list.findIndex(({ share }) => share >= 0.5) + 1;
     return (
-      `Ablating S${first.stream} has the largest effect, ${fine(first.kl, 3)} bits per token, S${last.stream} ` +
-      `the smallest, ${fine(last.kl, 3)} (a factor of ${(first.kl / Math.max(last.kl, 1e-9)).toFixed(1)}); ` +
+      `Ablating S${first.stream} has the largest effect, ${fine(first.kl, 3)} bits per ${trace.unit}, ` +
+      `S${last.stream} the smallest, ${fine(last.kl, 3)} (a factor of ${factor(first.kl, last.kl)}); ` +
       `${half} of ${trace.S} streams account for half of the summed effect.`
     );
   },
@@ -125,19 +125,19 @@ export const ranked = {
       pen.region({ x: left, y: top, w, h: room + 16, rows: 1, columns: S, kind: "bar" });
       const half = list.findIndex((entry) => entry.share >= 0.5) + 1;
       const settled = effect && !isDragging();
-      const ratio = list[0].kl / Math.max(1e-9, list[S - 1].kl);
       const line = pair
         ? "change of each stream's KL by the intervention"
         : settled
           ? `${group().length} together ${fine(effect.joint, 3)} bits, sum of each ${fine(effect.summed, 3)}: ` +
             (effect.joint > effect.summed ? "super-additive" : "sub-additive")
           : `${half} of ${S} streams make half of the sum` +
-            (ctx.client ? "; drag over bars to select a group" : `; range ${number(ratio, 1)}×`);
+            (ctx.client ? "; drag over bars to select a group" : `; range ${factor(list[0].kl, list[S - 1].kl)}×`);
+      const { unit } = ctx.trace;
       const style = { color: settled ? theme.ink : theme.dim, size: 10 };
       const fits = settled || pen.measure(line, style) < width - left;
       pen.text(fits ? line : line.split("; ")[0], left, 12, { ...style, max: width - left });
       pen.text(
-        pair ? "Δ bits per token" : "bars: bits per token; line: cumulative share",
+        pair ? `Δ bits per ${unit}` : `bars: bits per ${unit}; line: cumulative share`,
         left,
         height - 4,
         theme.small,
@@ -286,3 +286,9 @@ export const ranked = {
     };
   },
 };
+
+// How many times as much; where one of them is next to nothing, no digits of noise.
+function factor(most, least) {
+  const ratio = most / Math.max(1e-9, least);
+  return ratio > 1000 ? "over 1000" : number(ratio, 1);
+}

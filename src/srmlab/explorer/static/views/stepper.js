@@ -22,6 +22,7 @@ export const stepper = {
     "One column = one step; curves are for the selected token, with the selected stream in colour; space plays.",
   terms: ["step", "layer", "state", "drift"],
   uses: ["token", "stream", "layer", "step"],
+  stretches: true,
 
   caption(trace) {
     const change = range(trace.N, (n) => {
@@ -72,10 +73,9 @@ export const stepper = {
           );
     }
 
-    function curves(pen, left, top, column, theme) {
+    function curves(pen, left, top, column, tall, theme) {
       const { N, S } = ctx.trace;
       const { token, stream } = store.state;
-      const tall = 34;
       [
         ["step_change", "change"],
         ["state_norm", "state rms"],
@@ -111,8 +111,10 @@ export const stepper = {
       });
     }
 
+    const natural = (width) => 44 + ctx.trace.K * 17 + 150 + (hasWords(width) ? 0 : LINE);
+
     return {
-      height: (width) => 44 + ctx.trace.K * 17 + 150 + (hasWords(width) ? 0 : LINE),
+      height: natural,
       render(pen, width, height, theme) {
         const { trace } = ctx;
         const { N, L, K, steps } = trace;
@@ -173,7 +175,8 @@ export const stepper = {
           const ids = range(K, (k) => short(trace.string(trace.at("lens_ids", ctx.tick(), token, k)), 8));
           pen.text(ids.join("  "), left, top + rows * tall + 14, { color: theme.ink, size: 11, mono: true });
         }
-        curves(pen, left, top + rows * tall + (hasWords(width) ? 10 : 10 + LINE), column, theme);
+        const below = top + rows * tall + (hasWords(width) ? 10 : 10 + LINE);
+        curves(pen, left, below, column, 34 + Math.max(0, height - natural(width)) / 3, theme);
         colorbar(pen, left, height - 12, 260, colors, "log-probability, nats", theme);
         pen.rect(left + ctx.tick() * column, 14, column, height - 34, {
           stroke: theme.mark,

@@ -33,6 +33,7 @@ export const tokens = {
 
   caption(trace) {
     const surprisal = trace.data("surprisal"); // NaN at the first token
+    if (trace.manifest.puzzle) return ofCells(trace, surprisal);
     if (trace.T < 2) return "A prompt of one token has no surprisal.";
     const at = argmax(surprisal);
     return (
@@ -103,12 +104,12 @@ export const tokens = {
           span.setAttribute("aria-selected", String(t >= first && t <= last));
           span.setAttribute(
             "aria-label",
-            `token ${t}, ${visible(trace.strings[t])}, ${number(values[t])} bits`,
+            `${trace.unit} ${t}, ${visible(trace.strings[t])}, ${number(values[t])} bits`,
           );
         });
         strip.setAttribute("aria-activedescendant", `token-${state.token}`);
         const range = `${fine(colors.low)} – ${fine(colors.high)}`;
-        panel.note.textContent = `${trace.T} tokens · ${trace.pair ? "Δ " : ""}${NAMES[kind()]}, ${range}`;
+        panel.note.textContent = `${trace.T} ${trace.unit}s · ${trace.pair ? "Δ " : ""}${NAMES[kind()]}, ${range}`;
       },
       height: (width) => placesOf(ctx.trace.strings, width).at(-1).y + 34,
       render(pen, width, height, theme) {
@@ -137,6 +138,16 @@ export const tokens = {
   },
 };
 
+function ofCells({ open }, surprisal) {
+  if (!open.length) return "All cells were given.";
+  const bits = open.map((t) => surprisal[t]);
+  const most = argmax(bits);
+  return (
+    `Mean surprisal of the right value in the ${open.length} open cells is ${fine(mean(bits))} bits; it is ` +
+    `highest in cell ${open[most]}, ${fine(bits[most])} bits.`
+  );
+}
+
 // What the model expects after a token, as the lines of a tooltip.
 function expectation(trace, t, kind) {
   const [before, now] = trace.pair ?? [null, trace];
@@ -145,7 +156,7 @@ function expectation(trace, t, kind) {
   const value = tokenValues(trace, kind)[t];
   const lines = [
     `${t}  ${visible(trace.strings[t])}   ${before ? "Δ " : ""}${NAMES[kind].split(",")[0]} ${number(value)} bits`,
-    "next token, most likely first",
+    trace.manifest.puzzle ? "value, most likely first" : "next token, most likely first",
   ];
   for (let k = 0; k < trace.K; k++) {
     const id = trace.at("lens_ids", row, t, k);

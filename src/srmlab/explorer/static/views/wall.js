@@ -139,7 +139,7 @@ export const wall = {
         if (side > left) pen.text("row = target, column = source", left, bottom + 8, theme.small);
         const name =
           state.wall === "frequency"
-            ? `share of tokens with weight > ${number(state.threshold)}`
+            ? `share of ${ctx.trace.unit}s with weight > ${number(state.threshold)}`
             : "mean weight";
         colorbar(pen, side, bottom, Math.min(360, width - side), colors, name, theme);
       },
