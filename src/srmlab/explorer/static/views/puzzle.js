@@ -26,7 +26,8 @@ export const puzzle = {
   shows:
     "The value of every cell after every layer of every segment, and what each stream alone says of one cell.",
   reading:
-    "Given cells are grey, the others the darker the likelier their value; wrong ones are framed and struck out.",
+    "Given cells are grey, the others the darker the likelier their value; wrong ones are framed and struck out. " +
+    "Probabilities here are those it was trained with (often stablemax); the lens and the prediction use softmax.",
   uses: ["token", "layer", "stream", "ablated", "first", "last"],
 
   available: ({ info, traces }) =>
