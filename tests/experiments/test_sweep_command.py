@@ -220,7 +220,7 @@ def test_the_list(capsys):
         (["tiny", "--seeds", "-1"], "--seeds -1: must be at least 1"),
         (["tiny", "--steps", "0"], "--steps 0: must be at least 1"),
         (["tiny", "--data", "/nowhere"], "/nowhere"),
-        (["tiny", "--only", "nothing"], "the cells of tiny are attention, none"),  # before any data is made
+        (["tiny", "--only", "nothing"], "the cells of tiny are attention; none"),  # before any data is made
         (["show", "tiny", "--out", "/nowhere"], "no results in"),
     ],
 )

@@ -118,7 +118,7 @@ def test_generation_can_reuse_the_cache():
 
 
 def test_reuse_without_exit_is_refused_where_it_is_not_defined():
-    with pytest.raises(UserError, match="srm shares keys and values only with exit; leave it out"):
+    with pytest.raises(UserError, match="srm reuses its cache with early exit only: set exit too"):
         generate(small(SRM_TINY), some_tokens(), 2, reuse_cache=True)
 
 

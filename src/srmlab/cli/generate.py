@@ -70,6 +70,7 @@ class Command(ExitsEarly, OfModel):
         exit, path = self.early_exit(), self.subject()
         fresh = not path.exists()
         model, tokenizer = build_preset(str(path)) if fresh else (srmlab.load(path), saved_tokenizer(path))
+        model.check_reuse(self.reuse_cache, exit)
         if not model.config.causal:
             raise UserError(f"{path} is a puzzle model and does not generate text: use `srmlab solve`")
         if self.tokenizer is not None:

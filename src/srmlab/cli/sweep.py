@@ -182,7 +182,7 @@ class Command(Answers):
         known = [cell.name for cell in experiment.cells(self.scale)]
         for name in self.only:
             if name not in known:
-                raise UserError(f"--only {name!r}: the cells of {experiment.name} are {', '.join(known)}")
+                raise UserError(f"--only {name!r}: the cells of {experiment.name} are {'; '.join(known)}")
 
     def folder_name(self, experiment: Experiment) -> str:
         rehearsal = f"-{self.steps}-steps" if self.steps else ""

@@ -104,11 +104,7 @@ class LanguageModel(Described[Config], Generic[Config]):
                 raise UserError("early exit needs model.eval(); to train, set another depth instead")
         real = None if attention_mask is None else attention_mask.to(tokens.device).bool()
         if cache is not None:
-            if cache.reuse and wanted is None and not self.reuses_cache:
-                raise UserError(
-                    f"a cache with reuse: {self.config.architecture} shares keys and values only with exit; "
-                    "leave it out"
-                )
+            self.check_reuse(cache.reuse, wanted)
             cache.begin(wanted is not None)
             real = cache.with_padding(tokens, real)
         if real is not None and self.puzzle is not None:
@@ -247,6 +243,12 @@ class LanguageModel(Described[Config], Generic[Config]):
         if capacity is not None and not 1 <= capacity <= context:
             raise UserError(f"capacity = {capacity}: must be between 1 and the context of {context}")
         return DecodingCache(context if capacity is None else capacity, reuse)
+
+    def check_reuse(self, reuse: bool, exit: float | Exit | None) -> None:
+        """Whether a cache can be read with `reuse`."""
+        if reuse and exit is None and not self.reuses_cache:
+            name = self.config.architecture
+            raise UserError(f"{name} reuses its cache with early exit only: set exit too, or leave reuse out")
 
     def compile(self, **options: Any) -> None:
         """Compile the units, each once for all its calls: much faster than one graph of everything."""
