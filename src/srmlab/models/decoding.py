@@ -72,21 +72,17 @@ def generate(
     the same result. An `Exit` also counts the levels used. `reuse_cache` takes less memory (see
     `LanguageModel.new_cache`). `on_token` sees each new column [B].
     """
-    prompt, real = with_mask(tokens, attention_mask, model.device)
-    check_sampling(prompt, max_new_tokens, temperature, top_k, top_p, model.config.vocab_size)
+    sequence, real = with_mask(tokens, attention_mask, model.device)
+    check_sampling(sequence, max_new_tokens, temperature, top_k, top_p, model.config.vocab_size)
     if exit is not None and not use_cache:
         raise UserError("exit needs the cache: without it every token would be recomputed at another depth")
-    exit = Exit.of(exit)
-    context = model.config.context
-    check_length(prompt, max_new_tokens, context, overflow)
-    check_padding(real, prompt)
-    generator = torch.Generator(device=prompt.device)
-    generator.manual_seed(generator.seed() if seed is None else seed)
+    exit, context = Exit.of(exit), model.config.context
+    check_prompt(sequence, real, max_new_tokens, context, overflow)
+    generator = seeded(sequence.device, seed)
     with model.evaluating():  # not inference_mode: the tokens returned may be used in training
-        sequence = prompt
-        finished = torch.zeros(prompt.shape[0], dtype=torch.bool, device=prompt.device)
+        finished = torch.zeros(sequence.shape[0], dtype=torch.bool, device=sequence.device)
         cache: DecodingCache | None = None
-        start = max(0, prompt.shape[1] - context)  # the window the model sees is sequence[:, start:]
+        start = max(0, sequence.shape[1] - context)  # the window the model sees is sequence[:, start:]
         for _ in range(max_new_tokens):
             if sequence.shape[1] - start > context:
                 start, cache = sequence.shape[1] - max(1, context // 2), None
@@ -109,6 +105,13 @@ def generate(
             if stop_token is not None and bool(finished.all()):
                 break
         return sequence
+
+
+def seeded(device: torch.device, seed: int | None) -> torch.Generator:
+    """Random numbers of a seed; without one they differ every time."""
+    generator = torch.Generator(device=device)
+    generator.manual_seed(generator.seed() if seed is None else seed)
+    return generator
 
 
 class PaddedTokens(Protocol):
@@ -173,10 +176,14 @@ def check_sampling(
         raise UserError(f"top_p = {top_p}: must be in (0, 1], or None for all tokens")
 
 
-def check_length(tokens: Tensor, max_new_tokens: int, context: int, overflow: str) -> None:
+def check_prompt(
+    tokens: Tensor, mask: Tensor | None, max_new_tokens: int, context: int, overflow: str
+) -> None:
+    """A prompt with room for what is to come, that text can go on from."""
     check_choice("overflow", overflow, ("refuse", "slide"))
     if tokens.shape[1] + max_new_tokens > context and overflow == "refuse":
         raise UserError(
             f"{tokens.shape[1]} prompt + {max_new_tokens} new tokens exceed the context of {context}; "
             'ask for fewer, or pass overflow="slide"'
         )
+    check_padding(mask, tokens)
