@@ -46,6 +46,8 @@ def run(rounds: int, windows: int = 32, tolerances: tuple[float, ...] = TOLERANC
     candidates = {"full": decoder(model, rows, None)} | {
         f"exit {tolerance}": decoder(model, rows, tolerance) for tolerance in tolerances
     }
+    last = max(within, default=tolerances[-1])
+    candidates["reuse"] = decoder(model, rows, last, reuse=True)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     seconds = take_turns(candidates, rounds, clock=time.process_time)
@@ -57,18 +59,19 @@ def run(rounds: int, windows: int = 32, tolerances: tuple[float, ...] = TOLERANC
             seconds,
             "full",
             f"exit {tolerance}",
-            asked="≥ 1.5" if tolerance == max(within, default=None) else "",
+            asked="≥ 1.5" if within and tolerance == last else "",
             note=f"{found.layers:.2f} of {model.depth} layers, "
             f"{tokens / min(seconds[f'exit {tolerance}']):.0f} tokens/s, loss {found.loss:+.4f}, "
             f"KL {found.mean_kl:.4f} (99 % below {found.high_kl:.3f}), cache {found.cache:.2f}",
         )
+    yield compare(f"decode, full ÷ exit {last}, stored once", seconds, "full", "reuse")
 
 
-def decoder(model: LanguageModel, rows: Tensor, exit: float | None):
+def decoder(model: LanguageModel, rows: Tensor, exit: float | None, reuse: bool = False):
     @torch.inference_mode()
     def decode() -> None:
         for row in rows:
-            cache = model.new_cache()
+            cache = model.new_cache(reuse=reuse)
             for token in row:
                 model.next_token_logits(token.view(1, 1), cache, exit=exit)
 
