@@ -33,6 +33,7 @@ REFUSED = [
     (SRM_TINY, {"rope_theta": 1.0}, "rope_theta = 1.0: must be greater than 1"),
     (SRM_TINY, {"norm_eps": 0.0}, "norm_eps = 0.0: must be positive"),
     (SRM_TINY, {"norm_eps": float("nan")}, "norm_eps = nan: must be a number"),
+    (SRM_TINY, {"rope_theta": float("inf")}, "rope_theta = inf: must be a number"),
     (SRM_TINY, {"z0": "random"}, "z0 = 'random': must be 'fixed' or 'learned' or 'zero' or 'input'"),
     (SRM_TINY, {"z0": "learned"}, 'set gradient_depth = 3, or z0 = "fixed"'),
     (SRM_TINY, {"post_input": "z"}, "post_input = 'z': must be 'state' or 'state+update'"),

@@ -548,3 +548,35 @@ def test_a_hook_that_changes_in_place_does_not_reach_back_to_an_earlier_sites_va
 def test_empty_input_is_refused(name, shape):
     with pytest.raises(UserError, match="at least one token"):
         small(SMALL[name])(torch.empty(shape, dtype=torch.long))
+
+
+def test_hooks_that_are_no_pairs_are_refused_in_one_line():
+    model = small(SRM_TINY)
+    for wrong in (("layers.0.out", zero), [("layers.0.out", "zero")], [("layers.0.out",)]):
+        with pytest.raises(UserError, match=r"hooks are a list of \(name, function\) pairs"):
+            model.run_with_hooks(some_tokens(), fwd_hooks=wrong)
+
+
+def test_a_cache_shows_dots_only_for_names_it_leaves_out():
+    model, tokens = small(SRM_TINY), some_tokens()
+    _, few = model.run_with_cache(tokens, ["layers.0.out", "layers.1.out"])
+    assert repr(few) == "ActivationCache of 2 values: layers.0.out, layers.1.out"
+    assert repr(model.run_with_cache(tokens)[1]).endswith(" …")
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_ids_that_the_model_does_not_have_are_refused_with_its_range(name):
+    model = small(ONE_OF_EACH[name])
+    beyond = torch.tensor([[0, model.config.vocab_size]])
+    with pytest.raises(UserError, match=f"token ids of 0 to {model.config.vocab_size}: this model's range"):
+        model(beyond)
+    with pytest.raises(UserError, match=r"tokens of torch\.float32: ids are whole numbers"):
+        model(torch.zeros(1, 2))
+
+
+def test_an_index_error_of_a_hook_is_not_taken_for_one_of_the_ids():
+    def wrong(value, hook):  # noqa: ARG001
+        raise IndexError("mine")
+
+    with pytest.raises(IndexError, match="mine"):
+        small(SRM_TINY).run_with_hooks(some_tokens(), fwd_hooks=[("layers.0.out", wrong)])

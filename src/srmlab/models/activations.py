@@ -45,7 +45,8 @@ class ActivationCache(dict[str, Tensor]):
         raise UserError(f"the cache lacks {name}: leave out names_filter, or let it select this site too")
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__} of {len(self)} values: {', '.join([*self][:3])} …"
+        more = " …" if len(self) > 3 else ""
+        return f"{type(self).__name__} of {len(self)} values: {', '.join([*self][:3])}{more}"
 
     def to(self, device: torch.device | str) -> Self:
         """Move all values; returns the cache."""

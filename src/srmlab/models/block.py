@@ -83,15 +83,15 @@ class BlockShape:
 class BlockConfig(BlockShape, ModelConfig):
     """The sizes of a block."""
 
-    dim: int = 768
-    heads: int = 12
-    head_dim: int = 64
-    mlp_dim: int = 2048
+    dim: int = 768  # width of the residual stream
+    heads: int = 12  # attention heads
+    head_dim: int = 64  # width of an attention head
+    mlp_dim: int = 2048  # hidden width of an MLP
     kv_heads: int = 0  # key-value heads, for grouped-query attention; 0: as many as heads
     gated: bool = True  # SwiGLU; if not, a plain MLP with GELU
     norms: Norms = "before"  # RMSNorm before attention and MLP, around them, or after the sum
-    rope_theta: float = 10_000.0
-    norm_eps: float = 1e-5
+    rope_theta: float = 10_000.0  # base of the rotary positions
+    norm_eps: float = 1e-5  # epsilon of RMSNorm
 
     def __post_init__(self) -> None:
         super().__post_init__()

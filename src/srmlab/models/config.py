@@ -52,8 +52,8 @@ class ModelConfig:
 
     architecture: ClassVar[str]
 
-    vocab_size: int = 50257
-    context: int = 1024
+    vocab_size: int = 50257  # number of token ids
+    context: int = 1024  # longest sequence, in tokens
     tied: bool = True  # the unembedding shares the embedding's weights
     init_seed: int = 0  # seed of the initial weights (and z_0)
 

@@ -149,9 +149,20 @@ def check_padding(mask: Tensor | None, tokens: Tensor) -> None:
 def check_ids(tokens: Tensor) -> None:
     if not isinstance(tokens, Tensor):
         kind = type(tokens).__name__
-        raise UserError(f"tokens are a tensor [batch, token] of ids, not {kind}: use tokenizer(texts)")
+        raise UserError(
+            f"tokens are a tensor [batch, token] of ids, not {kind}: "
+            "use tokenizer(texts), or model.generate(text)"
+        )
+    if tokens.is_floating_point():
+        raise UserError(f"tokens of {tokens.dtype}: ids are whole numbers; use tokens.long()")
     if tokens.ndim != 2 or tokens.numel() == 0:
         raise UserError(f"tokens of shape {tuple(tokens.shape)}: need [batch, token] with at least one token")
+
+
+def check_range(tokens: Tensor, vocab_size: int) -> None:
+    low, high = (int(bound) for bound in tokens.aminmax())
+    if low < 0 or high >= vocab_size:
+        raise UserError(f"token ids of {low} to {high}: this model's range is 0 to {vocab_size - 1}")
 
 
 def check_sampling(
@@ -163,17 +174,15 @@ def check_sampling(
     vocab_size: int,
 ) -> None:
     check_ids(tokens)
-    low, high = (int(bound) for bound in tokens.aminmax())
-    if low < 0 or high >= vocab_size:
-        raise UserError(f"token ids of {low} to {high}: this model's range is 0 to {vocab_size - 1}")
+    check_range(tokens, vocab_size)
     if max_new_tokens < 0:
         raise UserError(f"max_new_tokens = {max_new_tokens}: must be 0 or more")
     if not temperature >= 0:  # NaN too
         raise UserError(f"temperature = {temperature}: must be 0 (greedy) or more")
     if top_k is not None and top_k < 1:
-        raise UserError(f"top_k = {top_k}: must be at least 1, or None for all tokens")
+        raise UserError(f"top_k = {top_k}: must be at least 1; leave it out for all tokens")
     if top_p is not None and not 0 < top_p <= 1:
-        raise UserError(f"top_p = {top_p}: must be in (0, 1], or None for all tokens")
+        raise UserError(f"top_p = {top_p}: must be in (0, 1]; leave it out for all tokens")
 
 
 def check_prompt(

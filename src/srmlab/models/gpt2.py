@@ -39,12 +39,12 @@ class GPT2Config(BlockSizes, ModelConfig):
 
     architecture: ClassVar[str] = "gpt2"
 
-    dim: int = 768
-    blocks: int = 12
-    heads: int = 12
-    mlp_dim: int = 3072
+    dim: int = 768  # width of the residual stream
+    blocks: int = 12  # number of blocks
+    heads: int = 12  # attention heads
+    mlp_dim: int = 3072  # hidden width of an MLP
     dropout: float = 0.1  # embedding, attention and residual dropout, in training only
-    norm_eps: float = 1e-5
+    norm_eps: float = 1e-5  # epsilon of LayerNorm
     init: Literal["0.02", "width"] = field(default="0.02", metadata=LATER)  # 0.02 is meant for dim = 768
 
     def __post_init__(self) -> None:

@@ -53,10 +53,10 @@ class HRMConfig(ModelConfig):
 
     architecture: ClassVar[str] = "hrm"
 
-    dim: int = 768
-    heads: int = 12
-    head_dim: int = 64
-    mlp_dim: int = 3072
+    dim: int = 768  # width of a stream
+    heads: int = 12  # attention heads
+    head_dim: int = 64  # width of an attention head
+    mlp_dim: int = 3072  # hidden width of an MLP
     low_blocks: int = 6  # blocks of the low-level net L
     high_blocks: int = 4  # blocks of the high-level net H; 0: no H, a single stream
     low_cycles: int = 4  # calls of L per high cycle
@@ -65,8 +65,8 @@ class HRMConfig(ModelConfig):
     gradient: Literal["last-call", "last-cycle", "all"] = "last-call"
     """Through the last call of each net (HRM), the whole last high cycle (TRM), or everything (SR2)."""
     embedding_scale: bool = True  # embeddings times √dim
-    rope_theta: float = 10_000.0
-    norm_eps: float = 1e-5
+    rope_theta: float = 10_000.0  # base of the rotary positions
+    norm_eps: float = 1e-5  # epsilon of RMSNorm
     x_enters: Literal["low", "both", "first"] = field(default="low", metadata=LATER)
     """The calls that see the tokens: L's, all, or L's in the first segment of a puzzle only."""
     mlp: Literal["gelu", "swiglu"] = field(default="gelu", metadata=LATER)  # swiglu: silu(W x) · V x

@@ -45,18 +45,18 @@ class HuginnConfig(BlockConfig):
 
     architecture: ClassVar[str] = "huginn"
 
-    vocab_size: int = 65536
-    context: int = 4096
-    dim: int = 5280
-    heads: int = 55
-    head_dim: int = 96
-    mlp_dim: int = 17920
+    vocab_size: int = 65536  # number of token ids
+    context: int = 4096  # longest sequence, in tokens
+    dim: int = 5280  # width of the residual stream
+    heads: int = 55  # attention heads
+    head_dim: int = 96  # width of an attention head
+    mlp_dim: int = 17920  # hidden width of an MLP
     norms: Norms = "sum"  # RMSNorm before attention and MLP, around them, or after the sum
-    norm_eps: float = 1e-6
-    rope_theta: float = 50_000.0
-    prelude: int = 2  # number of blocks
-    core: int = 4
-    coda: int = 2
+    norm_eps: float = 1e-6  # epsilon of RMSNorm
+    rope_theta: float = 50_000.0  # base of the rotary positions
+    prelude: int = 2  # blocks before the core
+    core: int = 4  # blocks that are applied repeatedly
+    coda: int = 2  # blocks after the core
     steps: int = 32  # how many times the core is applied
     gradient_depth: int = 8  # gradient flows through this many of the last steps
     start_seed: int = 0  # seed of the random initial states in training

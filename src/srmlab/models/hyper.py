@@ -40,16 +40,16 @@ class HyperConfig(BlockConfig):
 
     architecture: ClassVar[str] = "hyper"
 
-    vocab_size: int = 50304
-    context: int = 2048
-    dim: int = 2048
-    heads: int = 16
-    head_dim: int = 128
-    mlp_dim: int = 8192
-    blocks: int = 16
+    vocab_size: int = 50304  # number of token ids
+    context: int = 2048  # longest sequence, in tokens
+    dim: int = 2048  # width of a stream
+    heads: int = 16  # attention heads
+    head_dim: int = 128  # width of an attention head
+    mlp_dim: int = 8192  # hidden width of an MLP
+    blocks: int = 16  # number of blocks
     loops: int = 0  # how many times the blocks are applied with the same weights; 0: no loop
-    streams: int = 4
-    connection: Literal["static", "dynamic"] = "dynamic"
+    streams: int = 4  # number of residual streams
+    connection: Literal["static", "dynamic"] = "dynamic"  # dynamic: mixing depends on the state too
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -30,7 +30,7 @@ from srmlab.errors import UserError
 from srmlab.models.cache import DecodingCache
 from srmlab.models.config import ModelConfig
 from srmlab.models.contract import Config, Described
-from srmlab.models.decoding import PaddedTokens, check_ids
+from srmlab.models.decoding import PaddedTokens, check_ids, check_range
 from srmlab.models.exit import Exit
 from srmlab.models.forward import How, Pass
 from srmlab.models.loss import chunked_cross_entropy, cross_entropy
@@ -207,7 +207,11 @@ class LanguageModel(Described[Config], Generic[Config]):
             config = None if depth is None else self.config.at_depth(depth, how.get("gradient_depth"))
             here = Pass(tap, documents=how.get("documents"), config=config)
             return self.training_loss(tokens, targets, here, progress)
-        hidden = self.output_embedding(tokens, **how, tap=tap)
+        try:
+            hidden = self.output_embedding(tokens, **how, tap=tap)
+        except IndexError:  # of an embedding, on a CPU
+            check_range(tokens, self.config.vocab_size)
+            raise
         if targets is None:
             return tap("logits", hidden @ self.unembedding.T)
         if tap.wants("logits"):

@@ -54,13 +54,13 @@ class MoRConfig(BlockConfig):
 
     architecture: ClassVar[str] = "mor"
 
-    vocab_size: int = 49152
-    context: int = 2048
-    dim: int = 960
-    heads: int = 15
+    vocab_size: int = 49152  # number of token ids
+    context: int = 2048  # longest sequence, in tokens
+    dim: int = 960  # width of the residual stream
+    heads: int = 15  # attention heads
     kv_heads: int = 5  # key-value heads, for grouped-query attention; 0: as many as heads
-    head_dim: int = 64
-    mlp_dim: int = 2560
+    head_dim: int = 64  # width of an attention head
+    mlp_dim: int = 2560  # hidden width of an MLP
     core: int = 10  # shared blocks
     recursions: int = 3  # times the shared blocks are applied, at most
     choice: Literal["expert", "token"] = "expert"  # recursions choose tokens, or tokens their depth

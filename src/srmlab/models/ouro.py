@@ -48,16 +48,16 @@ class OuroConfig(BlockConfig):
 
     architecture: ClassVar[str] = "ouro"
 
-    vocab_size: int = 49152
-    context: int = 4096
-    tied: bool = False
-    dim: int = 2048
-    heads: int = 16
-    head_dim: int = 128
-    mlp_dim: int = 5632
+    vocab_size: int = 49152  # number of token ids
+    context: int = 4096  # longest sequence, in tokens
+    tied: bool = False  # the unembedding shares the embedding's weights
+    dim: int = 2048  # width of the residual stream
+    heads: int = 16  # attention heads
+    head_dim: int = 128  # width of an attention head
+    mlp_dim: int = 5632  # hidden width of an MLP
     norms: Norms = "around"  # RMSNorm before attention and MLP, around them, or after the sum
-    norm_eps: float = 1e-6
-    blocks: int = 24
+    norm_eps: float = 1e-6  # epsilon of RMSNorm
+    blocks: int = 24  # blocks of the stack
     loops: int = 4  # times the blocks are applied
     beta: float = 0.1  # weight of the entropy in the first stage of training
     beta_end: float = 0.05  # weight of the entropy after the first stage

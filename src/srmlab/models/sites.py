@@ -302,7 +302,7 @@ class Instrumented(nn.Module):
         handles = []
         try:
             for hooks, as_hook in ((fwd_hooks, _as_torch_hook), (bwd_hooks, _as_gradient_hook)):
-                for names_filter, function in hooks:
+                for names_filter, function in map(_pair, hooks):
                     for name in self.select_sites(names_filter):
                         hook = as_hook(function, HookPoint(name))
                         handles.append(self.sites[name].register_forward_hook(hook))
@@ -369,6 +369,13 @@ def hint(pattern: str, names: list[str]) -> str:
     if "hook_" in pattern or pattern.startswith("("):
         return "; TransformerLens' places have names of their own here: model.site_names lists them"
     return nearest(pattern, names) or "; model.site_names lists them all"
+
+
+def _pair(given: Any) -> tuple[NamesFilter, HookFunction]:
+    match given:
+        case (names_filter, function) if callable(function):
+            return names_filter, function  # pyright: ignore[reportReturnType]
+    raise UserError(f"hooks are a list of (name, function) pairs, not of {given!r}")
 
 
 def _as_torch_hook(function: HookFunction, point: HookPoint):

@@ -45,9 +45,9 @@ class SRMConfig(ModelConfig):
     # the step functions
     token_heads: int = 8  # attention heads of a step function
     head_dim: int = 64  # size of token-wise and stream-wise heads
-    mlp_dim: int = 3072
-    rope_theta: float = 10_000.0
-    norm_eps: float = 1e-5
+    mlp_dim: int = 3072  # hidden width of a step function's MLP
+    rope_theta: float = 10_000.0  # base of the rotary positions
+    norm_eps: float = 1e-5  # epsilon of RMSNorm
     norm_affine: bool = False  # a learned weight per stream and dimension in every norm
 
     pre_steps: int = 0  # extra step functions after the input function

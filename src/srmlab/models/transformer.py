@@ -33,13 +33,13 @@ class TransformerConfig(BlockSizes, BlockShape, ModelConfig):
     architecture: ClassVar[str] = "transformer"
     kv_heads, gated, norms = 0, False, "before"  # not fields: a block of this model has no others
 
-    dim: int = 768
-    blocks: int = 12
-    heads: int = 12
-    head_dim: int = 64
-    mlp_dim: int = 3072
-    rope_theta: float = 10_000.0
-    norm_eps: float = 1e-5
+    dim: int = 768  # width of the residual stream
+    blocks: int = 12  # number of blocks
+    heads: int = 12  # attention heads
+    head_dim: int = 64  # width of an attention head
+    mlp_dim: int = 3072  # hidden width of an MLP
+    rope_theta: float = 10_000.0  # base of the rotary positions
+    norm_eps: float = 1e-5  # epsilon of RMSNorm
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -24,8 +24,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from srmlab.errors import Notice, UserError, reason
+from srmlab.errors import Notice, UserError, nearest, reason
 from srmlab.files import DamagedFile, check_sums
+from srmlab.pretrained import NAMES
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -47,7 +48,8 @@ def weights_folder(path: str | Path) -> Path:
     if (path / "config.json").is_file():
         return path
     if not path.exists():
-        raise UserError(f"{path} does not exist: give a run, a checkpoint or an export")
+        shipped = nearest(str(path), list(NAMES))
+        raise UserError(f"{path} does not exist: give a run, a checkpoint or an export{shipped}")
     if not (path / "run.json").is_file():
         raise UserError(f"{path} is not a run, checkpoint or export: it has neither run.json nor config.json")
     found = latest_checkpoint(path / "checkpoints", lambda line: warnings.warn(line, Notice, stacklevel=5))
