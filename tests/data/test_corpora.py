@@ -126,6 +126,17 @@ def test_a_long_file_is_cut_at_paragraphs(tmp_path):
     assert all(piece.endswith("\n\n") for piece in pieces)
 
 
+def test_a_small_text_is_cut_into_enough_sections_to_be_split(tmp_path):
+    for chars, size in ((20_000, 256), (400_000, 400_000 // 256), (8_000_000, 16384)):
+        text = "".join(f"line {n}\n" for n in range(chars // 6))[:chars]
+        (tmp_path / "book.txt").write_text(text)
+        source = open_source(str(tmp_path / "book.txt"))
+        pieces = [document.text for document in source.documents()]
+        assert "".join(pieces) == text
+        assert max(map(len, pieces)) <= size
+        assert len(pieces) >= min(256, chars // 256)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

@@ -271,8 +271,16 @@ def test_an_empty_corpus_is_refused_and_nothing_is_touched(tmp_path, texts):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_file_is_not_taken_for_prepared_data(tmp_path):
+    (tmp_path / "notes.txt").write_text("words")
+    with pytest.raises(
+        DataError, match=r"is a file: give the folder that `srmlab prepare .*notes\.txt --out"
+    ):
+        open_tokens(tmp_path / "notes.txt")
+
+
 def test_a_corpus_too_small_to_split_is_refused_and_nothing_is_left(tmp_path):
-    with pytest.raises(DataError, match="change val_fraction"):
+    with pytest.raises(DataError, match=r"another --val-fraction, such as 0\.2"):
         prepare(config(tmp_path / "data"), source=Texts(["only one document"]))
     with pytest.raises(DataError, match=r"use bpe:\d+"):
         prepare(config(tmp_path / "data", tokenizer="bpe:9000"), source=CORPUS)

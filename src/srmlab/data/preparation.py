@@ -31,7 +31,6 @@ import numpy as np
 
 from srmlab.data.corpora import (
     FINGERPRINT_START,
-    SECTION_CHARS,
     TEXT_COLUMN,
     Document,
     Source,
@@ -62,7 +61,7 @@ class PrepareConfig:
     val_fraction: float = VAL_FRACTION  # of the documents; 0 for none
     workers: int = 0  # encoding threads; 0: one for every core this process may use
     shard_tokens: int = 100_000_000
-    section_chars: int = SECTION_CHARS  # plain text files are cut into documents of this size
+    section_chars: int | None = None  # plain text files are cut into documents of this size; None: the usual
     column: str = TEXT_COLUMN  # which field of .jsonl, .parquet and datasets is the text
 
     def __post_init__(self) -> None:
@@ -364,7 +363,7 @@ def _check_splits(position: Position, val_fraction: float, partial: Path) -> Non
         (partial / "progress.json").unlink()  # other settings are needed: there is nothing to go on from
         raise DataError(
             f"no document fell into {empty[0]} ({sum(counts.values())} in all, val_fraction {val_fraction}): "
-            "change val_fraction (0 for no validation), or give more text"
+            "give more text, or another --val-fraction, such as 0.2 (0 for no validation)"
         )
 
 

@@ -164,6 +164,10 @@ def read_manifest(directory: str | Path) -> Manifest:
         raise DataError(
             f"{directory} is not prepared data (no manifest.json): run srmlab prepare first"
         ) from None
+    except NotADirectoryError:
+        raise DataError(
+            f"{directory} is a file: give the folder that `srmlab prepare {directory} --out FOLDER` writes"
+        ) from None
     except DataError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

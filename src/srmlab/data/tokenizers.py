@@ -242,7 +242,8 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     vocabulary = trainable.get_vocab()
     if len(vocabulary) < vocab_size - 1:
         raise DataError(
-            f"the text has enough pairs for only {len(vocabulary) + 1} ids: use bpe:{len(vocabulary) + 1}"
+            f"the text has enough pairs for only {len(vocabulary) + 1} ids: "
+            f"give a longer text, or use bpe:{len(vocabulary) + 1}"
         )
     return Tokenizer(
         f"bpe:{vocab_size}", tuple(map(_to_bytes, sorted(vocabulary, key=vocabulary.__getitem__)))
