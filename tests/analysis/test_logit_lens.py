@@ -97,3 +97,13 @@ def test_the_table_has_a_row_for_every_layer_and_stream(model, batches, tmp_path
     table = np.genfromtxt(found.to_pgfplots(tmp_path, "x")[0], names=True)
     assert len(table) == 16
     np.testing.assert_allclose(table["corrected"], found.corrected.ravel(), rtol=1e-5)
+
+
+def test_a_log_probability_is_never_above_zero_however_sure_the_model_is():
+    from srmlab.analysis.readout import log_probabilities
+
+    generator = torch.Generator().manual_seed(0)
+    unembedding = torch.randn(6, 64, generator=generator)
+    targets = torch.arange(6).repeat(50)
+    sure = unembedding[targets] * torch.linspace(1, 30, 300)[:, None]  # logits of up to thousands
+    assert log_probabilities(sure, unembedding, targets).max() <= 0

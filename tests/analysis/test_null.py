@@ -73,6 +73,8 @@ def test_controls_are_the_losses_with_the_patterns_replaced(model, batches):
     flat = total()
     counted = sum(int(batch.counted.sum()) for batch in data)
     assert found.loss_change[0] == pytest.approx((flat - full) / counted, abs=1e-5)
+    assert f"KL {found.kl[0] / np.log(2):.3f}" in found.summary()  # in bits, as every KL of predictions
+    assert "bits" in found.summary()
     again = routing_controls(model, batches)  # a constant pattern is worth nothing more than itself
     assert again.loss_change == pytest.approx(0, abs=1e-6)
     assert again.kl == pytest.approx(0, abs=1e-6)
@@ -81,7 +83,7 @@ def test_controls_are_the_losses_with_the_patterns_replaced(model, batches):
 def test_a_threshold_may_be_relative_to_the_number_of_streams(model):
     assert weight_of("0.10", model) == 0.10
     assert weight_of("2/S", model) == 0.5
-    for wrong in ("2/T", "much", "/S"):
+    for wrong in ("2/T", "much", "/S", "nan", "-1", "9/S"):
         with pytest.raises(UserError, match="give a weight such as"):
             weight_of(wrong, model)
 

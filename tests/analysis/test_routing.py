@@ -32,6 +32,11 @@ def test_a_stream_that_all_others_listen_to_is_the_hub_and_the_unheard_are_sinks
     assert found.sinks == [0, 1, 3]
     assert found.self_routing.tolist() == [0, 0, 1, 0]
     assert "S2 100.0%" in found.summary()
+    assert found.most_attention == 1
+    force_pattern(model, torch.tensor([[0.1, 0.2, 0.3, 0.4]] * 2 + [[0.4, 0.3, 0.2, 0.1]] * 2))
+    faint = srmlab.analysis.routing(model, batches, threshold=0.5)  # no edge is over it
+    assert faint.most_attention == pytest.approx(0.25)
+    assert not faint.outgoing.any()
 
 
 def test_the_threshold_is_strict(model, batches):
@@ -75,7 +80,7 @@ def test_one_stream_routes_only_to_itself(batches):
 
 
 def test_a_model_without_streams_is_refused_in_one_line(batches):
-    with pytest.raises(UserError, match="a GPT2 has none"):
+    with pytest.raises(UserError, match="; GPT2 has none"):
         srmlab.analysis.routing(srmlab.build(srmlab.preset("gpt2-nano")), batches)
 
 

@@ -68,7 +68,7 @@ def test_baselines_get_what_is_defined_on_them(batches):
     model = srmlab.build(srmlab.preset("hrm-nano"))
     found = srmlab.analysis.survey(model, [batch % 64 for batch in batches])
     assert sorted(found) == ["depth", "drift", "logit_lens", "stream_similarity", "token_similarity"]
-    known = "a HRM has drift, token_similarity, stream_similarity, logit_lens, depth"
+    known = "HRM has drift, token_similarity, stream_similarity, logit_lens, depth"
     with pytest.raises(UserError, match=f"routing is defined on a model that has patterns; {known}"):
         srmlab.analysis.survey(model, batches, only=["routing"])
 

@@ -218,5 +218,5 @@ def test_what_cannot_be_learned_is_refused(small, options, message):
 
 
 def test_a_model_without_streams_is_refused():
-    with pytest.raises(UserError, match="a GPT2 has none"):
+    with pytest.raises(UserError, match="; GPT2 has none"):
         srmlab.dictionaries.learn(srmlab.build(srmlab.preset("gpt2-nano")), text, steps=1)

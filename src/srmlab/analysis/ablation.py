@@ -127,7 +127,7 @@ class Ablation(Result):
             f"Ablation by {self.by} at {where} ({self.evidence})",
             f"  KL {self.bits.min():.3f} to {self.bits.max():.3f} bits "
             f"(× {self.text('dynamic_range', '.1f')}), mean {self.text('mean_bits')} bits, "
-            f"spread over streams {spread:.3f} bits (mean {self.kl.mean():.3f} nats)",
+            f"spread over streams {spread:.3f} bits",
             f"  of the total impact, {', '.join(carried)}",
         ]
         for tier, members in enumerate(self.tiers(), start=1):

@@ -65,10 +65,12 @@ class Patched:
         """The eight cells with the greatest share, each beside its null."""
         known = np.isfinite(self.null).any()
         beside = f"; another {self.into} prompt's " if known else ""
+        cells = self.ranking[:8]
+        shares = [self.text("share", form, at) for at in cells]
         lines = []
-        for at in self.ranking[:8]:
+        for at, share in zip(cells, shares, strict=True):
             null = self.text("null", form, at) if known else ""
-            lines.append(f"  {self.text('share', form, at)}  {name(at)}{beside}{null}")
+            lines.append(f"  {share:>{max(map(len, shares))}}  {name(at)}{beside}{null}")
         return lines if known else [*lines, "  no null: it needs a second pair, whose state is patched in"]
 
 

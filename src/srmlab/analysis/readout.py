@@ -154,7 +154,7 @@ def log_probabilities(embedding: Tensor, unembedding: Tensor, targets: Tensor) -
         total = log_total_(torch.mm(part, unembedding.T, out=buffer))
         target = targets[rows]
         logit = torch.linalg.vecdot(part, unembedding[target.clamp(min=0)])
-        found[rows] = (logit - total) * (target != IGNORE)
+        found[rows] = (logit - total).clamp(max=0) * (target != IGNORE)  # rounding may put it above 0
     return found
 
 

@@ -110,5 +110,5 @@ def pattern_sites(model: LanguageModel, analysis: str) -> list[str]:
 def streams_of(model: LanguageModel, analysis: str) -> LanguageModel:
     """The model, if it has streams that add up to its output."""
     if not has_streams(model):
-        raise UserError(f"{analysis} is defined on streams; a {type(model).__name__} has none")
+        raise UserError(f"{analysis} is defined on streams; {type(model).__name__} has none")
     return model

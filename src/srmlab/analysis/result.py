@@ -120,7 +120,8 @@ class Evidence:
     fingerprint: str  # of all token ids, whatever the batch size, their order or the number of processes
 
     def __str__(self) -> str:
-        return f"{self.tokens:,} tokens in {self.sequences:,} sequences, text {self.fingerprint}"
+        sequences = f"{self.sequences:,} sequence{'s' * (self.sequences != 1)}"
+        return f"{self.tokens:,} tokens in {sequences}, text {self.fingerprint}"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -92,6 +92,11 @@ class Routing(Result):
         total = float(self.outgoing.sum())
         return float(self.outgoing.max()) / total if total > 0 else self.uniform
 
+    @derived("", "share of all attention")
+    def most_attention(self) -> float:
+        """What the most attended stream has of all attention (1/S: no hub), whatever the threshold."""
+        return float(self.weight.mean((0, 1, 2)).max())
+
     @derived("stream", "share of tokens")
     def sink_score(self) -> Array:
         """[stream] Incoming minus outgoing frequency: positive where a stream takes more than it gives."""

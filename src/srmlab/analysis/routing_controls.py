@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture
-from srmlab.analysis.readout import add_changes, changes_by
+from srmlab.analysis.readout import BITS, add_changes, changes_by
 from srmlab.analysis.registry import Analysis, has_patterns, pattern_sites, register
-from srmlab.analysis.result import Array, Measured, Result
+from srmlab.analysis.result import Array, Measured, Result, plus_minus
 from srmlab.models import HookPoint, LanguageModel
 
 Hook = Callable[[Tensor, HookPoint], Tensor]
@@ -48,8 +48,9 @@ class RoutingControls(Result):
     def summary(self) -> str:
         lines = [f"Other patterns in place of the model's own ({self.evidence})"]
         for i, name in enumerate(self.controls):
-            change, kl = self.text("loss_change", "+.3f", (i,)), self.text("kl", at=(i,))
-            lines.append(f"  {name}: the loss changes by {change} nats, KL {kl} nats")
+            change, error = self.text("loss_change", "+.3f", (i,)), self.standard_error("kl")[i]
+            kl = plus_minus(self.kl[i] * BITS, error * BITS)
+            lines.append(f"  {name}: the loss changes by {change} nats, KL {kl} bits")
         return "\n".join(lines)
 
 

@@ -76,7 +76,7 @@ class StreamPairs(Accumulator):
 
     def __init__(self, model: LanguageModel) -> None:
         if not has_several_streams(model):
-            raise UserError(f"stream_similarity compares streams; a {type(model).__name__} has one")
+            raise UserError(f"stream_similarity compares streams; {type(model).__name__} has one")
         self.reader = PointReader(model)
         self.known, self.sites = {"points": self.reader.names, "streams": model.streams}, self.reader.sites
         S = len(model.streams)

@@ -21,19 +21,25 @@ summary {{ cursor: pointer; font-weight: 600; padding: .4rem 0; }}
 section {{ border-bottom: 1px solid #8884; padding-bottom: .6rem; content-visibility: auto; }}
 section p {{ margin: .25rem 0; font: 12px ui-monospace, monospace; white-space: pre-wrap; }}
 code {{ background: #8882; padding: 0 .25em; border-radius: 3px; white-space: pre; }}
+mark {{ color: inherit; background: rgb(230 159 0 / calc(var(--share) * 1%)); }}
+@media (prefers-color-scheme: dark) {{ mark {{ background: rgb(230 159 0 / calc(var(--share) * .45%)); }} }}
 </style></head><body><h1>{title}</h1>
-<p>{about}. Shading: how active a feature is at a token. It raises and lowers the logits of the tokens named
-most. The strongest {most} features of each stream are shown.</p>
+<p>The strongest {most} features of each stream, measured on {about}. Under each are the tokens whose logits
+it raises and lowers most, and the text where it is most active: the stronger the shade, the more active.</p>
 {streams}</body></html>
 """
 
 
-def write_page(found: Features, path: str | Path, decode: Decode, title: str, most: int = 64) -> Path:
+def page_of(found: Features, decode: Decode, title: str, most: int = 64) -> str:
     """The strongest `most` features of each stream, with their examples."""
-    path = Path(path)
     streams = "\n".join(_stream(found, s, decode, most) for s in range(len(found.fired)))
     about = escape(str(found.evidence))
-    write_file(path, PAGE.format(title=escape(title), about=about, most=most, streams=streams))
+    return PAGE.format(title=escape(title), about=about, most=most, streams=streams)
+
+
+def write_page(found: Features, path: str | Path, decode: Decode, title: str, most: int = 64) -> Path:
+    path = Path(path)
+    write_file(path, page_of(found, decode, title, most))
     return path
 
 
@@ -65,8 +71,8 @@ def _example(found: Features, s: int, f: int, e: int, decode: Decode) -> str:
             continue
         word = escape(_visible(decode(int(token))))
         if activation > 0:
-            shade = f"rgba(230,159,0,{activation / found.strength[s, f, 0]:.2f})"
-            word = f'<span style="background:{shade}" title="{activation:.2f}">{word}</span>'
+            share = 100 * activation / found.strength[s, f, 0]
+            word = f'<mark style="--share:{share:.0f}" title="{activation:.2f}">{word}</mark>'
         words.append(word)
     return "".join(words)
 
