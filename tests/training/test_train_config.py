@@ -19,6 +19,9 @@ from srmlab.training.config import changes_between, execution, identity
         ({"lr": "fast"}, "lr = 'fast': must be a number"),
         ({"lr": 0.0}, "lr = 0.0: must be positive"),
         ({"lr": float("nan")}, "lr = nan: must be a number"),
+        ({"lr": float("inf")}, "lr = inf: must be a number"),
+        ({"seed": -1}, "seed = -1: must be from 0 to 2^63 − 1"),
+        ({"seed": 2**63}, f"seed = {2**63}: must be from 0 to 2^63 − 1"),
         (
             {"warmup": 20, "steps": 10},
             "warmup = 20: must be between 0 and steps = 10; set --warmup lower, or --steps higher",

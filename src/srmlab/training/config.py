@@ -46,7 +46,7 @@ class Computation:
     """Sequences per step, over all devices and micro-batches."""
     context: int | None = count(None)
     """Tokens per sequence; by default the model's context."""
-    seed: int = bounded(0, lambda seed: 0 <= seed < 2**63, "must be 0 or more")
+    seed: int = bounded(0, lambda seed: 0 <= seed < 2**63, "must be from 0 to 2^63 − 1")
     """Seed for the data order and dropout."""
     document_mask: bool = False
     """Attention does not cross document boundaries."""

@@ -6,8 +6,8 @@ libraries' workspaces) is not included.
 
     >>> import srmlab
     >>> from srmlab.training import TrainConfig
-    >>> nano, training = srmlab.preset("srm-nano"), TrainConfig(batch_size=8, dtype="float32")
-    >>> peak_bytes(nano, training, Layout()) > peak_bytes(nano, training, Layout(recompute=True))
+    >>> small, training = srmlab.preset("gpt2-nano"), TrainConfig(batch_size=8, dtype="float32")
+    >>> peak_bytes(small, training, Layout()) > peak_bytes(small, training, Layout(recompute=True))
     True
 """
 

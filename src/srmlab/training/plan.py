@@ -56,9 +56,8 @@ def check_plan(plan: RunConfig, data: Data, world: World) -> None:
     check_vocabulary(model.vocab_size, data.vocab_size, data.path)
     context = config.context or model.context
     if context > model.context:
-        raise UserError(
-            f"context = {context}: the model's is {model.context}; shorten it, or lengthen the model's"
-        )
+        fix = f"shorten it, or set --model.context {context}"
+        raise UserError(f"context = {context}: the model's is {model.context}; {fix}")
     batches = Batches(data.train, context, config.batch_size, config.seed)
     batches.windows(0, world.rank, world.size, 0, config.accumulate)
     if config.answers_only:

@@ -25,7 +25,7 @@ from srmlab.data import (
     evaluation_batches,
     open_tokens,
 )
-from srmlab.errors import UserError
+from srmlab.errors import UserError, nearest, reason
 from srmlab.files import sealed
 from srmlab.models import LanguageModel
 from srmlab.pretrained import NAMES
@@ -98,8 +98,7 @@ def open_text(
     keep_buffers()
     path = Path(path)
     model = load(path, device=device_of(device))
-    if not model.config.causal:
-        raise UserError(f"{path} is a puzzle model and reads no text: use `srmlab solve` or `srmlab explore`")
+    check_reads_text(path, model)
     run = run_config(path)
     trained = run.training if run else None
     context = context or (trained.context if trained else None) or model.config.context
@@ -135,12 +134,17 @@ def open_text(
     )
 
 
+def check_reads_text(path: Path, model: LanguageModel) -> None:
+    if not model.config.causal:
+        raise UserError(f"{path} is a puzzle model and reads no text: use `srmlab solve` or `srmlab explore`")
+
+
 def read_text(file: Path, tokenizer: Tokenizer) -> Tokens:
     """The tokens of a text file, as one document."""
     try:
         content = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read {file} as UTF-8 text ({error}): give a text file") from None
+        raise UserError(f"cannot read {file} as UTF-8 text ({reason(error)}): give a text file") from None
     ids = np.asarray(tokenizer.encode(content), dtype=np.uint32)
     if len(ids) < 3:
         raise UserError(f"{file} has {len(ids)} tokens: give a longer text")
@@ -157,7 +161,10 @@ def chosen(path: str | Path | None, pretrained: bool) -> Path:
     become the path of that one.)
     """
     if (path is not None) == pretrained:
-        raise UserError(f"give either a run, such as runs/nano, or --pretrained ({' or '.join(NAMES)})")
+        meant = "" if path is None or str(path) in NAMES else nearest(str(path), list(NAMES))
+        raise UserError(
+            f"give either a run, such as runs/nano, or --pretrained ({' or '.join(NAMES)}){meant}"
+        )
     return shipped() if path is None else Path(path)
 
 
