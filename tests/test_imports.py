@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import srmlab
+from srmlab.models.registry import ARCHITECTURES
 
 ROOT = Path(srmlab.__file__).parent
 RANK = {
@@ -132,9 +133,9 @@ def test_a_wrong_import_would_be_noticed(tmp_path, monkeypatch):
 
 def test_nobody_outside_the_models_asks_which_architecture_it_has():
     """A model describes itself: points, streams, calls, units … (models/model.py)."""
-    asked = re.compile(
-        r"isinstance\([^)]*\b(SRM|HRM|GPT2|Transformer)(Config)?\b|case (SRM|HRM|GPT2|Transformer)"
-    )
+    names = "|".join(model.__name__ for model in ARCHITECTURES.values())
+    asked = re.compile(rf"isinstance\([^)]*\b({names})(Config)?\b|case ({names})")
+    assert asked.search("isinstance(model, MoR)")
     for path in MODULES:
         if room(path) != "models":
             assert not asked.search(path.read_text(encoding="utf-8")), f"{path.relative_to(ROOT)} asks"

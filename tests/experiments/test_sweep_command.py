@@ -13,9 +13,11 @@ import pytest
 
 import srmlab.experiments.catalogue as catalogue
 from srmlab.cli import main
+from srmlab.cli.sweep import steps_of
 from srmlab.data import PrepareConfig, prepare
-from srmlab.experiments import Cell, Experiment
+from srmlab.experiments import Cell, Experiment, dispatch
 from srmlab.experiments.jobs import make_jobs, read_plan, run_job, write_plan
+from srmlab.experiments.runs import Records
 from srmlab.models import SRMConfig
 from srmlab.training.config import TrainConfig
 
@@ -40,7 +42,7 @@ TINY = Experiment(
     claim="It does.",
     cells=tiny_cells,
     verdict=lambda found: [found.compare("attention", "none")],
-    test_depth=6,
+    measures=("depths", "exits"),
 )
 
 
@@ -107,11 +109,20 @@ def test_a_sweep_from_its_runs_to_its_table(words, tmp_path, capsys, monkeypatch
     assert "4 runs, 0 of them left" in capsys.readouterr().out
 
 
+def start_here(plan: Path, number: int, *_: object) -> subprocess.CompletedProcess:
+    """A job in this process, which has imported all that it needs."""
+    done = subprocess.CompletedProcess([str(plan), number], run_job(str(plan), number))
+    done.poll = lambda: done.returncode
+    return done
+
+
 def test_a_tuned_cell_finds_its_rate_before_it_gets_its_seeds(words, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(dispatch, "start", start_here)  # it is about which runs are made
+
     def cells(scale):
         return [replace(cell, tuned=True) for cell in tiny_cells(scale)]
 
-    tuned = replace(TINY, name="tuned", cells=cells, test_depth=0)
+    tuned = replace(TINY, name="tuned", cells=cells, measures=())
     monkeypatch.setitem(catalogue.EXPERIMENTS, "tuned", tuned)
     options = ("--out", tmp_path, "--data", words, "--seeds", 2, "--only", "none")
     assert sweep("tuned", *options, "--dry-run") == 0
@@ -129,14 +140,14 @@ def test_a_tuned_cell_finds_its_rate_before_it_gets_its_seeds(words, tmp_path, c
 
 def test_a_run_that_diverges_is_an_outcome(words, tmp_path):
     wild = replace(tiny_cells("mini")[0], training=TRAINING.replace(lr=1e30))
-    (job,) = make_jobs(TINY, [wild], 1, tmp_path, words)
+    (job,) = make_jobs(TINY, [wild], 1, Records(tmp_path), words)
     write_plan(tmp_path / "plan.json", [job])
     assert run_job(str(tmp_path / "plan.json"), 0) == 0
     assert job.done
 
 
 def test_the_seeds_differ_and_a_job_is_the_same_in_any_process(words, tmp_path):
-    jobs = make_jobs(TINY, TINY.cells("mini")[:1], 2, tmp_path / "here", words)
+    jobs = make_jobs(TINY, TINY.cells("mini")[:1], 2, Records(tmp_path / "here"), words)
     write_plan(tmp_path / "plan.json", jobs)
     assert read_plan(tmp_path / "plan.json") == jobs
     for number in range(2):
@@ -147,9 +158,19 @@ def test_the_seeds_differ_and_a_job_is_the_same_in_any_process(words, tmp_path):
     assert json.loads(first)["loss"] != json.loads(second)["loss"]
 
 
+def test_a_run_that_is_being_measured_has_taken_all_its_steps_and_no_more(words, tmp_path):
+    (job, *_) = make_jobs(TINY, TINY.cells("mini"), 1, Records(tmp_path), words)
+    assert steps_of(job) == 0
+    log = Path(job.run) / "metrics.jsonl"
+    log.parent.mkdir(parents=True)
+    for lines, steps in ((4, 4), (6, 6), (9, 6)):  # evaluations have lines of their own
+        log.write_text("{}\n" * lines)
+        assert steps_of(job) == steps
+
+
 def test_a_stopped_sweep_goes_on(words, tmp_path):
     """SIGTERM to the dispatcher: its runs save and end, and the same plan is gone on with."""
-    jobs = make_jobs(TINY, TINY.plan("mini", steps=4000), 1, tmp_path, words)
+    jobs = make_jobs(TINY, TINY.plan("mini", steps=4000), 1, Records(tmp_path), words)
     plan = tmp_path / "plan.json"
     write_plan(plan, jobs)
     script = (
@@ -215,7 +236,7 @@ def test_the_list(capsys):
     [
         (["step-order"], "did you mean 'step-ordering'"),
         ([], "srmlab sweep list"),
-        (["show"], "no experiment is called 'show'"),
+        (["show"], "give one experiment, `list`, or `show NAME`"),
         (["tiny", "--scale", "paper"], "--data missing"),
         (["tiny", "--seeds", "-1"], "--seeds -1: must be at least 1"),
         (["tiny", "--steps", "0"], "--steps 0: must be at least 1"),

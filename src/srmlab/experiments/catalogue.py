@@ -17,6 +17,7 @@ from srmlab.experiments.cells import Findings, cells_of, changed, sweep_model, s
 from srmlab.experiments.evidence import MARGIN, Claim, alike, below, every, not_above, paired, some
 from srmlab.experiments.experiment import Cell, Experiment, Scale
 from srmlab.experiments.family import FAMILY
+from srmlab.experiments.learned import LEARNED
 from srmlab.experiments.miniatures import count, sized
 from srmlab.experiments.results import SweepResult
 from srmlab.models import ModelConfig, preset
@@ -378,7 +379,7 @@ EXPERIMENTS = {
             cells=backprop_depth,
             verdict=judge_test_depth,
             axis="layers in the gradient (l)",
-            test_depth=16,
+            measures=("depths",),
             margin=None,
         ),
         training_depth.EXPERIMENT,
@@ -399,6 +400,7 @@ EXPERIMENTS = {
             margin=None,
         ),
         FAMILY,
+        LEARNED,
     )
 }
 

@@ -34,6 +34,9 @@ class Difference(Interval):
 
     pairs: int
 
+    def __neg__(self) -> Difference:
+        return Difference(-self.mean, self.half, self.pairs)
+
     def __str__(self) -> str:
         return f"{self.mean:+.3f} [{self.low:+.3f}, {self.high:+.3f}] over {self.pairs} seeds"
 
@@ -65,6 +68,11 @@ def below(difference: Difference | None, margin: float) -> Verdict:
     if difference.high < 0:
         return "holds"
     return "does not hold" if difference.low > 0 or alike(difference, margin) == "holds" else "undecided"
+
+
+def above(difference: Difference | None, margin: float) -> Verdict:
+    """Is a higher than b?"""
+    return below(None if difference is None else -difference, margin)
 
 
 def alike(difference: Difference | None, margin: float) -> Verdict:

@@ -89,9 +89,11 @@ class Experiment:
     verdict: Callable[[SweepResult], list[Claim | str]]
     claim: str = ""  # the paper's, if it has one
     axis: str = ""  # what x is; without it the figure ranks the cells
-    test_depth: int = 0  # also measure the loss at depths up to this
-    margin: float | None = MARGIN  # differences (nats) within it count as none; named before any run
+    measures: tuple[str, ...] = ()  # what is measured of a run after training: measures.py
+    margin: float | None = MARGIN  # nats: differences between cells within it count as none, as named before
+    # any run; None where cells are not compared with each other
     puzzles: str = ""  # the kind of puzzle it is on, if not text
+    statistics: Callable[[SweepResult], list[list[str]]] | None = None  # a second table, its heads first
 
     def plan(self, scale: Scale, *, vocab_size: int | None = None, steps: int | None = None) -> list[Cell]:
         """The cells at a scale; for another vocabulary, or for a rehearsal of a few steps."""

@@ -107,5 +107,5 @@ FAMILY = Experiment(
     question="How does SRM compare with other models that reuse their weights, and at what cost?",
     cells=cells,
     verdict=judge,
-    test_depth=32,
+    measures=("depths", "exits"),
 )

@@ -17,10 +17,8 @@ from typing import Any
 from srmlab.errors import UserError
 from srmlab.experiments.experiment import Cell, Experiment
 from srmlab.experiments.rates import FIRST_SEED
-from srmlab.experiments.runs import DEPTHS, EXITS, diverged, read_run, read_search
+from srmlab.experiments.runs import Records, diverged, read_run
 from srmlab.files import write_file
-
-DEPTH_WINDOWS = 64  # of validation text, for the loss at other depths
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,7 @@ class Job:
     data: str
     model: dict[str, Any]
     training: dict[str, Any]
-    test_depth: int
+    measures: tuple[str, ...]
 
     def cell(self) -> Cell:
         return Cell.of(self.label, self.model, self.training)
@@ -39,17 +37,20 @@ class Job:
     def done(self) -> bool:
         """Whether there is nothing left to do: it has finished, or its loss was not finite."""
         cell, run = self.cell(), Path(self.run)
-        return read_run(run, cell, cell.training.seed, self.test_depth) is not None or diverged(run)
+        return read_run(run, cell, cell.training.seed, self.measures) is not None or diverged(run)
 
 
-def make_jobs(experiment: Experiment, cells: list[Cell], seeds: int, out: Path, data: Path) -> list[Job]:
+def make_jobs(
+    experiment: Experiment, cells: list[Cell], seeds: int, records: Records, data: Path
+) -> list[Job]:
     """What can be done now, seed by seed, so that every cell has a run before any has two; cells that are the
     same share theirs. Of a tuned cell, first the rates that its search lacks, then the seeds at the best.
+    What was run elsewhere is not run again.
     """
     jobs: dict[str, Job] = {}
 
-    def add(cell: Cell, seed: int, test_depth: int, rate: str = "") -> None:
-        seeded, run = cell.seeded(seed), str(cell.run_folder(out, seed).absolute())
+    def add(cell: Cell, seed: int, measures: tuple[str, ...], rate: str = "") -> None:
+        seeded, run = cell.seeded(seed), str(cell.run_folder(records.out, seed).absolute())
         jobs.setdefault(
             run,
             Job(
@@ -58,21 +59,22 @@ def make_jobs(experiment: Experiment, cells: list[Cell], seeds: int, out: Path, 
                 data=str(data.absolute()),
                 model=seeded.model.to_dict(),
                 training=seeded.training.to_dict(),
-                test_depth=test_depth,
+                measures=measures,
             ),
         )
 
     ready: list[Cell] = []
     for cell in cells:
-        search = read_search(cell, out) if cell.tuned else None
+        search = records.search(cell) if cell.tuned else None
         missing = search.missing(cell.training.lr) if search else []
         for rate in missing:
-            add(cell.at(rate), FIRST_SEED, 0, f", rate {rate:g}")
+            add(cell.at(rate), FIRST_SEED, (), f", rate {rate:g}")
         if not missing:
             ready.append(cell.at(search.best) if search else cell)
     for seed in range(seeds):
         for cell in ready:
-            add(cell, seed, experiment.test_depth)
+            if seed not in records.runs(cell, (), experiment.measures):
+                add(cell, seed, experiment.measures)
     return list(jobs.values())
 
 
@@ -83,13 +85,17 @@ def write_plan(path: Path, jobs: list[Job]) -> None:
 
 def read_plan(path: str | Path) -> list[Job]:
     try:
-        return [Job(**job) for job in json.loads(Path(path).read_text(encoding="utf-8"))]
+        return [
+            Job(**job | {"measures": tuple(job["measures"])})
+            for job in json.loads(Path(path).read_text(encoding="utf-8"))
+        ]
     except (OSError, ValueError, TypeError) as error:
         raise UserError(f"{path} is not the plan of a sweep ({error}): start `srmlab sweep` again") from None
 
 
 def run_job(plan: str, number: int) -> int:
     """Train and measure what job `number` still lacks; the exit code of a shell."""
+    from srmlab.experiments.measures import measure
     from srmlab.training.nonfinite import NonfiniteLoss
     from srmlab.training.start import train
 
@@ -103,30 +109,8 @@ def run_job(plan: str, number: int) -> int:
             return 0
         if result.signal:
             return result.exit_code
-    if job.test_depth and not (run / DEPTHS).is_file():
-        measure_depths(run, job.data, job.test_depth)
+    measure(run, job.data, job.measures)
     return 0
-
-
-def measure_depths(run: Path, data: str, max_depth: int) -> None:
-    """Validation loss of the trained weights at 1 … max_depth levels, but no more than twice the trained, to
-    RUN/depths.json; and with the model's own ways of spending less, to RUN/exits.json.
-    """
-    from srmlab.analysis import depth
-    from srmlab.analysis.spending import spending
-    from srmlab.data import evaluation_batches, open_tokens
-    from srmlab.storage import load
-
-    model = load(run)
-    tokens = open_tokens(data).val
-    context = model.config.context
-    batches = list(evaluation_batches(tokens, context, 8, DEPTH_WINDOWS * context, spread=True))
-    exits = spending(model, batches)
-    write_file(run / EXITS, json.dumps([asdict(one) for one in exits]) + "\n")
-    deepest = min(max_depth, 2 * model.depth) if model.recurrent else model.depth
-    found = depth(model, batches, max_depth=max(deepest, model.depth))
-    losses = {int(d): float(loss) for d, loss in zip(found.depths, found.loss, strict=True)}
-    write_file(run / DEPTHS, json.dumps(losses) + "\n")
 
 
 if __name__ == "__main__":

@@ -39,6 +39,20 @@ class Run:
     curve: list[tuple[int, float]]  # step and smoothed training loss
     depths: dict[int, float] | None = None  # validation loss by layers run, where it was measured
     exits: list[dict[str, Any]] | None = None  # and with early exit or routing: see analysis.spending
+    learned: dict[str, tuple[float, float]] | None = None  # statistics, trained and untrained
+
+    @classmethod
+    def of(cls, content: dict[str, Any]) -> Run:
+        """What was saved of one: JSON has no tuples, and no numbers as keys."""
+        read: dict[str, Any] = {"curve": [(int(step), float(loss)) for step, loss in content["curve"]]}
+        if depths := content.get("depths"):
+            read["depths"] = {int(depth): float(loss) for depth, loss in depths.items()}
+        if learned := content.get("learned"):
+            read["learned"] = {name: (float(a), float(b)) for name, (a, b) in learned.items()}
+        return cls(**content | read)
+
+    def has(self, measures: Iterable[str]) -> bool:
+        return all(getattr(self, name) is not None for name in measures)
 
 
 @dataclass(frozen=True)
@@ -127,11 +141,9 @@ class SweepResult:
         return self.cells[0].tokens if self.cells else 0
 
     def breaches(self, experiment: Experiment) -> list[str]:
-        """The rules that some cell does not keep; where rates are the question they need no search."""
+        """The rules that some cell does not keep; where cells are not compared they need no search."""
         found = dict.fromkeys(breach for cell in self.cells for breach in cell.breaches)
-        return [
-            breach for breach in found if not (experiment.axis == "learning rate" and breach == UNSEARCHED)
-        ]
+        return [breach for breach in found if experiment.margin is not None or breach != UNSEARCHED]
 
     # --- claims -------------------------------------------------------------------------------------------
 
@@ -262,8 +274,9 @@ class SweepResult:
         lines = [f"# {experiment.name}, {self.scale}", "", experiment.question, ""]
         if experiment.claim:
             lines += [f"The paper: {experiment.claim}", ""]
-        lines += [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
-        lines += [f"| {' | '.join(row)} |" for row in rows]
+        lines += markdown_table([heads, *rows])
+        if experiment.statistics:
+            lines += ["", *markdown_table(experiment.statistics(self))]
         lines += ["", "What came out:", "", *(f"- {line}" for line in self.verdict(experiment)), ""]
         if broken := self.breaches(experiment):
             lines += [
@@ -343,6 +356,12 @@ def table_row(cell: CellResult) -> list[str]:
     ]
 
 
+def markdown_table(rows: list[list[str]]) -> list[str]:
+    """The lines of a table, whose first row is its head."""
+    head, *others = (f"| {' | '.join(row)} |" for row in rows)
+    return [head, f"|{'---|' * len(rows[0])}", *others]
+
+
 def short(number: float) -> str:
     """
     >>> short(307_200), short(4_890_000), short(1.23e9), short(2.6e13)
@@ -359,11 +378,4 @@ def _cell(content: dict[str, Any]) -> CellResult:
         float(rate): math.inf if loss is None else float(loss)
         for rate, loss in content.get("rates", {}).items()
     }
-    return CellResult(**(content | {"runs": [_run(run) for run in content["runs"]], "rates": rates}))
-
-
-def _run(content: dict[str, Any]) -> Run:
-    depths = content.get("depths")
-    curve = [(int(step), float(loss)) for step, loss in content["curve"]]
-    read = None if depths is None else {int(d): float(loss) for d, loss in depths.items()}
-    return Run(**(content | {"curve": curve, "depths": read}))
+    return CellResult(**(content | {"runs": [Run.of(run) for run in content["runs"]], "rates": rates}))

@@ -1,10 +1,12 @@
-"""From the runs on disk to a result: what has finished, at which rate, with what losses."""
+"""From runs to a result: what has finished, here or on another machine, at which rate, with what losses."""
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,40 +20,81 @@ from srmlab.models import outline
 from srmlab.storage.metrics_file import LAST_STEPS, is_step, iter_metrics
 
 CURVE_POINTS = 60
-DEPTHS, EXITS = "depths.json", "exits.json"  # beside a run's log: what was measured after training
+
+
+@dataclass(frozen=True)
+class Records:
+    """Every run that is known of: in the folder `out` of this machine, or in the tables of others. A table
+    holds a cell's runs at its best rate and the losses of its search: all that a sweep needs to go on.
+    """
+
+    out: Path
+    tables: tuple[SweepResult, ...] = ()
+
+    @classmethod
+    def of(cls, out: Path, results: Path | None, fingerprint: str) -> Records:
+        """With the tables in the folder `results` of runs on the same data."""
+        files = sorted(results.glob("*/result.json")) if results else []
+        tables = [SweepResult.load(file.parent) for file in files]
+        return cls(out, tuple(table for table in tables if table.data.get("fingerprint") == fingerprint))
+
+    @cached_property
+    def rows(self) -> list[tuple[Cell, CellResult]]:
+        """The rows of the tables, each with what was trained."""
+        return [(row.cell, row) for table in self.tables for row in table.cells]
+
+    def runs(self, cell: Cell, seeds: Iterable[int], measures: Sequence[str] = ()) -> dict[int, Run]:
+        """The finished runs of a cell at its rate, by seed: those asked for here, and all from elsewhere."""
+        here = (read_run(cell.run_folder(self.out, seed), cell, seed, measures) for seed in seeds)
+        there = (run for trained, row in self.rows if trained.folder == cell.folder for run in row.runs)
+        known = {run.seed: run for run in there if run.has(measures)}
+        return dict(sorted((known | {run.seed: run for run in here if run}).items()))
+
+    def search(self, cell: Cell) -> Search:
+        """What is known of a tuned cell's rates. A rate is looked for only if the search would come to it."""
+        known = {
+            rate: loss
+            for trained, row in self.rows
+            if trained.folder == cell.at(trained.training.lr).folder
+            for rate, loss in row.rates.items()
+        }
+        search = Search({})
+        while missing := search.missing(cell.training.lr):
+            losses = dict(search.losses)
+            for rate in missing:
+                if (loss := self.first_loss(cell.at(rate), known)) is not None:
+                    losses[rate] = loss
+            if losses == search.losses or len(losses) < 3:
+                return Search(losses)
+            search = Search(losses)
+        return search
+
+    def first_loss(self, cell: Cell, known: dict[float, float]) -> float | None:
+        """The validation loss of the first seed; inf if training diverged, None if it has not finished."""
+        folder = cell.run_folder(self.out, FIRST_SEED)
+        if run := read_run(folder, cell, FIRST_SEED):
+            return run.val_loss if math.isfinite(run.val_loss) else math.inf
+        return math.inf if diverged(folder) else known.get(cell.training.lr)
 
 
 def collect(
-    experiment: Experiment, scale: Scale, cells: list[Cell], out: Path, seeds: int, data: dict[str, Any]
+    experiment: Experiment,
+    scale: Scale,
+    cells: list[Cell],
+    records: Records,
+    seeds: int,
+    data: dict[str, Any],
 ) -> SweepResult:
     """Everything that has finished so far; of a tuned cell, at the best rate so far."""
-    found = []
+    found, planned = [], 0
     for cell in cells:
-        search = read_search(cell, out) if cell.tuned else Search({})
+        search = records.search(cell) if cell.tuned else Search({})
         chosen = cell.at(search.best) if search.losses else cell
-        runs = [
-            read_run(chosen.run_folder(out, seed), chosen, seed, experiment.test_depth)
-            for seed in range(seeds)
-        ]
-        if finished := [run for run in runs if run is not None]:
-            found.append(cell_result(chosen, search, finished))
-    versions = {"srmlab": srmlab.__version__}
-    return SweepResult(experiment.name, scale, len(cells) * seeds, data, versions, found)
-
-
-def with_runs_elsewhere(result: SweepResult, earlier: SweepResult, cells: list[Cell]) -> SweepResult:
-    """And of an earlier result the cells with more runs than are here, if they are still trained in that way
-    and on that text: a table can be completed on another machine.
-    """
-    if earlier.data["fingerprint"] != result.data["fingerprint"]:
-        return result
-    found = []
-    for cell in cells:
-        here, there = (next((c for c in one.cells if c.name == cell.name), None) for one in (result, earlier))
-        if there and there.cell.folder == cell.at(there.training["lr"]).folder:
-            here = max(filter(None, (here, there)), key=lambda one: len(one.runs))
-        found += [here] if here else []
-    return replace(result, cells=found)
+        runs = records.runs(chosen, range(seeds), experiment.measures)
+        planned += len(runs.keys() | set(range(seeds)))
+        if runs:
+            found.append(cell_result(chosen, search, list(runs.values())))
+    return SweepResult(experiment.name, scale, planned, data, {"srmlab": srmlab.__version__}, found)
 
 
 def cell_result(cell: Cell, search: Search, runs: list[Run]) -> CellResult:
@@ -70,26 +113,8 @@ def cell_result(cell: Cell, search: Search, runs: list[Run]) -> CellResult:
     )
 
 
-def read_search(cell: Cell, out: Path) -> Search:
-    """What is known of a tuned cell's rates. A rate is looked for only if the search would come to it."""
-    search = Search({})
-    while missing := search.missing(cell.training.lr):
-        losses = dict(search.losses)
-        for rate in missing:
-            tried = cell.at(rate)
-            folder = tried.run_folder(out, FIRST_SEED)
-            if run := read_run(folder, tried, FIRST_SEED):
-                losses[rate] = run.val_loss if math.isfinite(run.val_loss) else math.inf
-            elif diverged(folder):
-                losses[rate] = math.inf
-        if losses == search.losses or len(losses) < 3:
-            return Search(losses)
-        search = Search(losses)
-    return search
-
-
-def read_run(folder: Path, cell: Cell, seed: int, test_depth: int = 0) -> Run | None:
-    """A run's record, if it has finished and, where asked for, been measured at other depths."""
+def read_run(folder: Path, cell: Cell, seed: int, measures: Sequence[str] = ()) -> Run | None:
+    """A run's record, if it has finished and what is asked for has been measured."""
     metrics = folder / "metrics.jsonl"
     if not metrics.is_file():
         return None
@@ -101,16 +126,17 @@ def read_run(folder: Path, cell: Cell, seed: int, test_depth: int = 0) -> Run | 
             seconds += cell.training.tokens_per_step(cell.model.context) / row["tokens_per_second"]
         if row["step"] == cell.training.steps:
             val_loss = row.get("val_loss", val_loss)
-    depths = read_measured(folder / DEPTHS)
-    if val_loss is None or (test_depth and depths is None):
+    files = {name: folder / f"{name}.json" for name in measures}
+    if val_loss is None or not all(file.is_file() for file in files.values()):
         return None
     # the paper's training loss, here of a fifth of the run at most
     last = losses[-min(LAST_STEPS, max(1, len(losses) // 5)) :]
-    run = Run(seed, float(np.mean(last)), val_loss, seconds, thinned(losses))
-    if not test_depth:
-        return run
-    measured = {int(depth): float(loss) for depth, loss in depths.items()}
-    return replace(run, depths=measured, exits=read_measured(folder / EXITS))
+    measured = {name: json.loads(file.read_text(encoding="utf-8")) for name, file in files.items()}
+    return Run.of(
+        {"seed": seed, "loss": float(np.mean(last)), "val_loss": val_loss, "seconds": seconds}
+        | {"curve": thinned(losses)}
+        | measured
+    )
 
 
 def diverged(folder: Path) -> bool:
@@ -127,8 +153,3 @@ def thinned(losses: list[float]) -> list[tuple[int, float]]:
         (int(step), round(float(values[max(0, step - 1 - step // 20) : step + step // 20].mean()), 4))
         for step in steps
     ]
-
-
-def read_measured(file: Path) -> Any:
-    """What was measured after training, if it was."""
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None

@@ -5,10 +5,12 @@ line over an axis, or the cells ranked.
 from __future__ import annotations
 
 import math
+import textwrap
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
 from srmlab.experiments import CellResult, SweepResult
@@ -24,6 +26,8 @@ def sweep_figure(result: SweepResult, axis: str = "") -> Figure:
         return curves_and_ranks(result)
     if result.experiment == "family":
         return loss_over_flop(result)
+    if result.experiment == "learned":
+        return trained_and_untrained(result)
     figure, axes = style.one_panel(style.COLUMN, 2.6 if axis else 0.7 + 0.26 * len(result.cells))
     if result.experiment == "stream-size":
         grouped_bars(axes, result)
@@ -144,6 +148,37 @@ def loss_over_flop(result: SweepResult) -> Figure:
     left.set_xlabel("training FLOP")
     right.set_xlabel("FLOP of a forward pass, per token")
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    return figure
+
+
+def trained_and_untrained(result: SweepResult) -> Figure:
+    """A panel for every statistic: the runs of each number of streams, and the weights they began from."""
+    names = list(
+        dict.fromkeys(name for cell in result.cells for run in cell.runs for name in run.learned or {})
+    )
+    rows, columns = math.ceil((len(names) + 1) / 5), 5  # and one panel for the key
+    figure = style.new_figure(style.PAGE, 1.6 * rows)
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes, name in zip(panels, names, strict=False):
+        for place, cell in enumerate(result.cells):
+            measured = np.array([run.learned[name] for run in cell.runs if run.learned])
+            for offset, values, color in ((-0.12, measured[:, 1], GREY), (0.12, measured[:, 0], BLUE)):
+                axes.plot(np.full(len(values), place + offset), values, ".", color=color, markersize=4)
+        axes.set_title(textwrap.fill(name, 23), fontsize="x-small")
+        axes.set_xticks(range(len(result.cells)), [f"{cell.x:g}" for cell in result.cells])
+        axes.set_xlim(-0.5, len(result.cells) - 0.5)
+        style.grid_behind(axes)
+    for axes in panels[len(names) :]:
+        axes.axis("off")
+    keys = [Line2D([], [], marker=".", linestyle="", color=color) for color in (GREY, BLUE)]
+    panels[len(names)].legend(
+        keys,
+        ["before training", "trained"],
+        title="by the number\nof streams",
+        title_fontsize="x-small",
+        fontsize="x-small",
+        loc="center",
+    )
     return figure
 
 

@@ -1,0 +1,108 @@
+"""Which statistics training moves: each run next to the weights it began from, judged over seeds."""
+
+import json
+
+import pytest
+
+import srmlab
+from srmlab.analysis import survey
+from srmlab.data import PrepareConfig, evaluation_batches, open_tokens, prepare
+from srmlab.experiments import CellResult, SweepResult, experiment
+from srmlab.experiments.learned import STATISTICS, judge, nano, table
+from srmlab.experiments.measures import measure
+from srmlab.experiments.results import Run
+from srmlab.models import SRMConfig, outline
+from srmlab.storage import save
+from srmlab.training.config import TrainConfig
+
+MODEL = SRMConfig(
+    vocab_size=257, context=16, embedding_dim=8, streams=3, stream_dim=8, mlp_dim=16,
+    token_heads=2, head_dim=4, stream_heads=2, depth=3, gradient_depth=2, init_seed=5,
+)  # fmt: skip
+NAME = "cos(c, x)"
+
+
+def cell(streams: int, *pairs: tuple[float, float]) -> CellResult:
+    """Runs in which every statistic has these values, trained and untrained."""
+    runs = [
+        Run(seed, 2.0, 2.0, 60.0, [(1, 2.0)], learned=dict.fromkeys(STATISTICS, pair))
+        for seed, pair in enumerate(pairs)
+    ]
+    training = TrainConfig().to_dict()
+    return CellResult(f"{streams} streams", "", streams, None, 1, 1, 1, MODEL.to_dict(), training, runs)
+
+
+def result(*cells: CellResult) -> SweepResult:
+    about = {"source": "words", "vocab_size": 257, "fingerprint": "f"}
+    return SweepResult("learned", "mini", 9, about, {"srmlab": "0"}, list(cells))
+
+
+def verdicts(found: SweepResult) -> dict[str, str]:
+    return {name: claim.verdict for name, claim in zip(STATISTICS, judge(found), strict=True)}
+
+
+UP = [(0.5, 0.1), (0.51, 0.1), (0.49, 0.1)]
+DOWN = [(untrained, trained) for trained, untrained in UP]
+
+
+def test_a_claim_holds_if_every_number_of_streams_moves_its_way():
+    found = verdicts(result(cell(8, *UP), cell(16, *UP)))
+    for name, statistic in STATISTICS.items():
+        assert found[name] == ("holds" if statistic.up else "does not hold")
+    assert verdicts(result(cell(8, *UP), cell(16, *DOWN)))[NAME] == "does not hold"
+    assert verdicts(result(cell(8, *UP), cell(16, (0.5, 0.1), (0.1, 0.5))))[NAME] == "undecided"
+    assert verdicts(result(cell(8, *UP), cell(16, (0.5, 0.1))))[NAME] == "undecided"  # one seed
+
+
+def test_a_difference_within_the_margin_is_none():
+    tiny = [(0.101, 0.1), (0.102, 0.1), (0.1015, 0.1)]
+    assert verdicts(result(cell(8, *tiny)))[NAME] == "holds"  # small, but beyond its interval
+    none = [(0.101, 0.1), (0.099, 0.1), (0.1, 0.1)]
+    assert verdicts(result(cell(8, *none)))[NAME] == "does not hold"
+
+
+def test_a_claim_that_must_hold_everywhere_has_the_usual_interval_anywhere():
+    loose = [(0.5, 0.1), (0.3, 0.1), (0.4, 0.1)]
+    for counts in ((8,), (8, 16, 32, 64)):
+        assert verdicts(result(*(cell(s, *loose) for s in counts)))[NAME] == "holds"
+
+
+def test_the_second_table_has_a_row_for_every_statistic():
+    found = result(cell(8, *UP), cell(16, *DOWN))
+    heads, *rows = table(found)
+    assert heads[1:] == ["8 streams", "16 streams"]
+    assert [row[0] for row in rows] == list(STATISTICS)
+    assert rows[0][1] == "0.5, 0.1: +0.4 [+0.38, +0.42]"
+    assert "| 8 streams | 16 streams |" in found.markdown(experiment("learned"))
+
+
+def test_a_run_is_measured_next_to_the_weights_it_began_from(tmp_path):
+    (tmp_path / "words.txt").write_text("\n\n".join(f"stream {n} meets step {n * n}" for n in range(300)))
+    prepare(PrepareConfig(source=str(tmp_path / "words.txt"), out=tmp_path / "data", tokenizer="byte"))
+    model = srmlab.build(MODEL)
+    for weight in model.parameters():
+        weight.data *= 1.5  # as if trained
+    save(model, tmp_path / "run")
+    measure(tmp_path / "run", str(tmp_path / "data"), ["learned"])
+    found = json.loads((tmp_path / "run" / "learned.json").read_text())
+    assert list(found) == list(STATISTICS)
+    batches = list(evaluation_batches(open_tokens(tmp_path / "data").val, 16, 8, 8 * 16, spread=True))
+    for position, one in enumerate((model, srmlab.build(MODEL))):
+        whole = survey(one, batches, only=["routing", "alignment"])
+        assert found[NAME][position] == pytest.approx(whole["alignment"].mean, abs=1e-12)  # pyright: ignore
+        hub = found["the most-read stream: share of edges over 0.10"][position]
+        assert hub == pytest.approx(whole["routing"].outgoing.max(), abs=1e-12)  # pyright: ignore
+    assert len({pair[0] == pair[1] for pair in found.values()}) > 1  # training is seen
+
+    (tmp_path / "run" / "learned.json").write_text("{}")
+    measure(tmp_path / "run", str(tmp_path / "data"), ["learned"])
+    assert (tmp_path / "run" / "learned.json").read_text() == "{}"  # what is there is kept
+
+
+def test_eight_streams_are_the_demo_s_model_and_the_paper_s_are_its_three():
+    first, *_ = experiment("learned").cells("mini")
+    assert first.model == srmlab.preset("srm-nano")
+    assert {outline(nano(s)).config.streams * nano(s).stream_dim for s in (8, 16, 32)} == {256}  # pyright: ignore
+    paper = {int(one.x or 0): one.model for one in experiment("learned").cells("paper")}
+    assert {s: model.streams for s, model in paper.items()} == {8: 8, 16: 16, 32: 32}  # pyright: ignore
+    assert all(not one.tuned for one in experiment("learned").cells("mini"))
