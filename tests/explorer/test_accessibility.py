@@ -27,6 +27,17 @@ def test_axe_finds_nothing_serious(page, theme):
     assert page.evaluate(FINDINGS) == []
 
 
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_words_of_the_dictionarys_page_have_contrast(browser, nano_address, theme):
+    page = browser.new_page(color_scheme=theme, bypass_csp=True)
+    page.goto(f"{nano_address}/dictionary")
+    page.evaluate("(code) => (0, eval)(code)", AXE.read_text())
+    found = page.evaluate("async () => (await axe.run({ runOnly: ['color-contrast'] })).violations")
+    assert [node["html"] for one in found for node in one["nodes"]] == []
+    assert page.locator("mark").count() > 100
+    page.close()
+
+
 CONTRAST = """async () => {
   const { scale } = await import("./color.js");
   const part = (byte) => (byte / 255 <= 0.04045 ? byte / 255 / 12.92 : ((byte / 255 + 0.055) / 1.055) ** 2.4);

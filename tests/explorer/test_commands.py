@@ -166,3 +166,5 @@ def test_the_example_session_is_what_its_python_says():
 
 def test_an_empty_prompt_of_a_report_is_refused_before_anything_is_opened(capsys, tmp_path):
     assert "is empty" in refused(capsys, "report", str(tmp_path / "none"), "--prompt", "a", "--prompt", "")
+    said = refused(capsys, "report", str(tmp_path / "none"), "--results", str(tmp_path), "--out", "r.html")
+    assert "holds no results of `srmlab sweep`" in said  # before the run is looked at

@@ -101,3 +101,15 @@ def test_notes_on_the_shipped_model_are_kept_outside_of_it(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     session = open_run(srmlab.pretrained.folder())
     assert session.notes.path == Path("srm-nano-every-256-4.notes.json")
+
+
+def test_all_features_are_a_click_away(page, nano_address):
+    link = page.locator("#panel-features a", has_text="all features")
+    with page.expect_popup() as opened:
+        link.click()
+    listed = opened.value
+    listed.wait_for_load_state()
+    assert listed.url == f"{nano_address}/dictionary"
+    assert listed.locator("section").first.inner_text().startswith("S0 · ")
+    assert listed.locator("details").count() == 8  # streams
+    listed.close()

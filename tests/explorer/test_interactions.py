@@ -230,6 +230,22 @@ def test_compare_shows_both_and_their_difference(page, against):
     )
 
 
+def test_compare_offers_what_there_is_to_compare_with(page):
+    panel = page.locator("#panel-compare")
+    panel.scroll_into_view_if_needed()
+    settle(page)
+    offered = panel.locator(".chips button")
+    assert offered.all_inner_texts() == ["another prompt"]  # nothing is changed, nothing was trained
+    assert not panel.locator("canvas").is_visible()
+    put(page, ablated=[0])
+    assert offered.all_inner_texts() == ["the intervention", "another prompt"]
+    offered.first.click()
+    page.wait_for_function("() => explorer.other !== null")
+    settle(page)
+    assert page.evaluate("() => explorer.panel('compare').pen.regions.length") == 3
+    assert not offered.first.is_visible()
+
+
 MEASURES = [
     ("routing", {"stream": 3, "source": 1}),
     ("connection", {"layer": 3, "stream": 1}),

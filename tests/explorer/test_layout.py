@@ -10,6 +10,7 @@ from explorer_pages import CROWDED, VIEWS, picture, put, settle
 from explorer_subjects import PROMPT, serving, tiny_model
 
 from srmlab.data import byte_tokenizer
+from srmlab.explorer.opening import open_preset
 from srmlab.explorer.session import Session
 
 PLACES = """() => Object.fromEntries(explorer.panels.map(({ view, element }) => {
@@ -51,6 +52,16 @@ def test_a_large_screen_has_the_wide_panels_in_pairs_and_none_alone_beside_a_hol
     settle(odd)
     last = odd.evaluate(PLACES)["attention"]
     assert last["right"] - last["left"] > 2000
+
+
+def test_where_little_can_be_shown_compare_and_drift_have_the_whole_width(watch):
+    with serving(open_preset("gpt2-nano")) as url:
+        page = watch(url, viewport={"width": 1440, "height": 900}).page
+        settle(page)
+        places = page.evaluate(PLACES)
+        for name in ("compare", "drift"):
+            assert places[name]["right"] - places[name]["left"] > 1350
+        assert places["drift"]["top"] - places["compare"]["top"] < 130  # what it offers, and no hole
 
 
 @pytest.mark.parametrize("width", [390, 1280])

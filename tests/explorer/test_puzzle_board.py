@@ -76,6 +76,28 @@ def test_the_trace_has_the_board_after_every_layer_of_every_segment(boards):
     assert trace.manifest["axes"]["layer"] == 6
 
 
+def test_every_view_of_a_board_has_the_probabilities_it_was_trained_with(boards):
+    tokens = boards.encode(BOARD)
+    trace = boards.trace(tokens)
+    ids = torch.tensor(tokens)
+    with torch.no_grad():
+        full = log_stablemax(boards.model(ids[None])[0])
+    at = torch.arange(len(ids))
+    target = torch.from_numpy(trace["target"]).long()
+    assert np.allclose(trace["lens_target"][-1], full[at, target], atol=5e-3)
+    assert np.allclose(trace["surprisal"], -full[at, target] / np.log(2), atol=5e-3)
+    silence = Intervention(ablations=(AblatedStream(1, "mean", 5, 5),))
+    outcome = boards.intervene(tokens, silence)
+    best = torch.tensor([bars[0]["before"] for bars in outcome["top_before"]])
+    assert np.allclose(best, full[:, 2:].exp().amax(-1), atol=1e-4)  # digits
+    assert np.allclose(outcome["kl"], trace["ablation_kl"][:, 1], atol=1e-3)
+    with torch.no_grad():
+        hooks = boards.hooks(tokens, silence)
+        changed = log_stablemax(boards.model.run_with_hooks(ids[None], fwd_hooks=hooks)[0])
+    kl = (full.exp() * (full - changed)).sum(-1) / np.log(2)
+    assert np.allclose(outcome["kl"], kl, atol=1e-5)
+
+
 def test_a_cell_is_offered_digits_only(boards):
     tokens = boards.encode(BOARD)
     trace = boards.trace(tokens)
@@ -222,11 +244,18 @@ def test_a_stream_is_left_out_with_one_button_and_the_board_follows(board_page):
     assert picture(board_page, "puzzle") == before
 
 
+# Stops the play as soon as it is at the third layer, however slow the machine is.
+STOPPED = """() => {
+  if (explorer.store.get("layer") !== 2) return false;
+  document.querySelector("#panel-puzzle .controls button").click();
+  return true;
+}"""
+
+
 def test_playing_goes_through_depth(board_page):
     put(board_page, layer=5)
     board_page.locator("#panel-puzzle .controls button").first.click()
-    board_page.wait_for_function("() => explorer.store.get('layer') === 2")
-    board_page.locator("#panel-puzzle .controls button").first.click()
+    board_page.wait_for_function(STOPPED)
     stopped = state(board_page)["layer"]
     assert 2 <= stopped < 5  # it began anew, and did not go on to the end
     board_page.wait_for_timeout(700)  # two more layers, if it still played
@@ -235,7 +264,7 @@ def test_playing_goes_through_depth(board_page):
 
 def test_no_picture_of_a_board_speaks_of_tokens_and_every_digit_has_a_bar(board_page):
     put(board_page, token=3, layer=5)
-    assert board_page.locator("#selection").inner_text().startswith("cell 3 ")
+    assert board_page.locator("#selection").inner_text().startswith("row 1, column 4 ")
     spoken = {}
     for name in board_page.evaluate("() => explorer.panels.map(({ view }) => view.name)"):
         picture(board_page, name)
@@ -246,6 +275,32 @@ def test_no_picture_of_a_board_speaks_of_tokens_and_every_digit_has_a_bar(board_
     assert not spoken
     bars = board_page.evaluate("() => explorer.panel('board').drawn.table().rows.map(([value]) => value)")
     assert sorted(bars) == list("1234")
+
+
+def test_cells_stand_in_the_rows_of_the_board(board_page):
+    tops = """() => [...document.querySelectorAll("#panel-tokens .token")].map((one) =>
+      Math.round(one.getBoundingClientRect().top))"""
+    rows = [board_page.evaluate(tops)[first : first + 4] for first in range(0, 16, 4)]
+    assert all(len(set(row)) == 1 for row in rows)
+    assert len({row[0] for row in rows}) == 4
+    side = "(name) => document.querySelector(`#panel-${name}`).getBoundingClientRect()"
+    cells, lens, board = (board_page.evaluate(side, name) for name in ("tokens", "lens", "puzzle"))
+    assert cells["left"] >= lens["right"]  # beside the lens, under the board
+    assert cells["top"] == lens["top"] >= board["bottom"]
+
+
+def test_help_and_every_explanation_speak_of_cells(board_page):
+    panels = board_page.evaluate(
+        """() => explorer.panels.flatMap(({ element }) =>
+          [...element.querySelectorAll("h2, .about, [title], [aria-label]")].flatMap((one) =>
+            [one.textContent, one.title, one.getAttribute("aria-label")]))"""
+    )
+    board_page.locator("#help").click()
+    words = board_page.locator("dialog").inner_text()
+    board_page.keyboard.press("Escape")
+    assert "A square of the board" in words
+    assert "Cell attention" in panels
+    assert not [one for one in (*panels, words) if one and re.search(r"token|\btext\b", one, re.IGNORECASE)]
 
 
 def test_the_tour_speaks_of_cells_and_begins_at_the_board(board_page):

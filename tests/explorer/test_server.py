@@ -19,15 +19,15 @@ from srmlab.explorer.frontend import static_files
 from srmlab.explorer.guard import MAX_BODY
 from srmlab.explorer.worker import Busy, Gone, Worker
 
-client = httpx.Client(
-    timeout=30, trust_env=False
-)  # one for all: making one takes longer than most of the tests
+client: httpx.Client  # one for all: making one takes longer than most of the tests
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _close_the_client():
-    yield
-    client.close()
+def _open_the_client():
+    """Opened anew if a worker comes back to this file after others."""
+    global client
+    with httpx.Client(timeout=30, trust_env=False) as client:
+        yield
 
 
 def post(address: str, path: str, body, **options) -> httpx.Response:

@@ -20,6 +20,7 @@ from torch import Tensor
 from srmlab.analysis.registry import has_streams
 from srmlab.analysis.states import state_means
 from srmlab.errors import UserError
+from srmlab.explorer.lens import Reading
 from srmlab.explorer.session import Session
 from srmlab.models import LanguageModel
 from srmlab.puzzles import Kind, Puzzles
@@ -54,6 +55,10 @@ class Board:
     def values(self) -> list[int]:
         """What can stand in a filled cell: not the padding, and in a sudoku not an empty cell."""
         return [i for i in range(1, self.vocab_size) if not (self.kind.box and i == self.kind.blank)]
+
+    @property
+    def reading(self) -> Reading:
+        return Reading(self.likelihood, self.values)
 
     def encode(self, text: str) -> list[int]:
         """A board in one line, or drawn in several."""

@@ -5,16 +5,37 @@ Axes:  L layer   N tick   T token   S stream   E embedding   V vocabulary   K ra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from srmlab.models import LanguageModel
+from srmlab.models.puzzle import log_softmax
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How logits are read as a prediction: as in its training, so that all views of it agree.
+
+    >>> Reading(values=[1, 2]).likeliest(torch.tensor([9.0, 1.0, 3.0]), ranks=2)
+    tensor([2, 1])
+    """
+
+    log_probs: Callable[[Tensor], Tensor] = log_softmax  # logits [..., V] → log-probabilities, in nats
+    values: Sequence[int] | None = None  # of a board: what a cell can hold; None: the whole vocabulary
+
+    def likeliest(self, scores: Tensor, ranks: int) -> Tensor:
+        """The ids [..., K] of the largest scores [..., V]."""
+        if self.values is None:
+            return scores.topk(min(ranks, scores.shape[-1]), dim=-1).indices
+        ids = torch.tensor(self.values, device=scores.device)
+        return ids[scores[..., ids].topk(min(ranks, len(ids)), dim=-1).indices]
 
 
 def top_lens(
-    model: LanguageModel, embedding: Tensor, target: Tensor, ranks: int, among: Sequence[int] | None = None
+    model: LanguageModel, embedding: Tensor, target: Tensor, ranks: int, reading: Reading
 ) -> tuple[Tensor, Tensor, Tensor]:
     """embedding [N, T, E], target [T] → ids [N, T, K], their log-probs, and the target's [N, T].
 
@@ -22,27 +43,19 @@ def top_lens(
     """
     ids, values, targets = [], [], []
     for row in embedding:
-        scores = torch.log_softmax((row @ model.unembedding.T.to(row)).float(), dim=-1)  # [T, V]
-        best = likeliest(scores, ranks, among)
+        scores = reading.log_probs(row @ model.unembedding.T.to(row))  # [T, V]
+        best = reading.likeliest(scores, ranks)
         ids.append(best)
         values.append(scores.gather(-1, best))
         targets.append(scores.gather(-1, target[:, None]).squeeze(-1))
     return torch.stack(ids), torch.stack(values), torch.stack(targets)
 
 
-def likeliest(scores: Tensor, ranks: int, among: Sequence[int] | None = None) -> Tensor:
-    """The ids [..., K] of the largest scores [..., V]; of a board, `among` the values a cell can have."""
-    if among is None:
-        return scores.topk(min(ranks, scores.shape[-1]), dim=-1).indices
-    ids = torch.tensor(among, device=scores.device)
-    return ids[likeliest(scores[..., ids], ranks)]
-
-
 def stream_lens(
-    model: LanguageModel, alone: Tensor, target: Tensor, among: Sequence[int] | None = None
+    model: LanguageModel, alone: Tensor, target: Tensor, reading: Reading
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The embeddings of each stream alone [S, L, T, E] → id, log-prob, target's; [L, T, S]."""
-    ids, values, targets = top_lens(model, alone.flatten(0, 1), target, 1, among)
+    ids, values, targets = top_lens(model, alone.flatten(0, 1), target, 1, reading)
 
     def back(x: Tensor) -> Tensor:
         return x.view(alone.shape[:3]).permute(1, 2, 0)

@@ -105,7 +105,6 @@ def open_run(path: str | Path, dictionary: str | Path | None = None, segments: i
         lexicon=Lexicon.load(folder, model) if folder is not None else None,
         notes=Notes() if folder is None else Notes.read(notes_of(path, folder)),
         evaluation=evaluation,
-        page=_page(folder),
         checkpoints=checkpoints,
         twin=True,
         saved=saved_results(path),
@@ -135,12 +134,6 @@ def whole_sentences(texts: Sequence[str], tokenizer: Tokenizer, count: int = 3) 
         if len(found) == count:
             break
     return [*found, *cut][:count]
-
-
-def _page(folder: Path | None) -> str:
-    """The dictionary's own page, as `srmlab dictionary` wrote it."""
-    file = None if folder is None else folder / "features.html"
-    return file.read_text(encoding="utf-8") if file is not None and file.is_file() else ""
 
 
 def find_dictionary(path: Path, model: LanguageModel) -> Path | None:

@@ -12,7 +12,7 @@ torch.Size([6])
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from srmlab.analysis.interventions import Intervention
 from srmlab.analysis.readout import BITS, kl_divergence
 from srmlab.analysis.states import StateMeans, state_means
 from srmlab.dictionaries import Dictionary
+from srmlab.explorer.lens import Reading
 from srmlab.models import LanguageModel
 
 
@@ -31,12 +32,19 @@ class Baseline:
     tokens: Tensor  # [T]
     log_probs: Tensor  # [T, V]
     means: StateMeans  # over the evaluation tokens, or over this prompt
+    reading: Reading = field(default_factory=Reading)
 
     @classmethod
     @torch.inference_mode()
-    def of(cls, model: LanguageModel, tokens: Tensor, reference: StateMeans | None = None) -> Baseline:
-        means = reference or state_means(model, [tokens[None]])
-        return cls(tokens, torch.log_softmax(model(tokens[None])[0].float(), -1), means)
+    def of(
+        cls,
+        model: LanguageModel,
+        tokens: Tensor,
+        reference: StateMeans | None = None,
+        reading: Reading | None = None,
+    ) -> Baseline:
+        means, reading = reference or state_means(model, [tokens[None]]), reading or Reading()
+        return cls(tokens, reading.log_probs(model(tokens[None])[0]), means, reading)
 
 
 @dataclass(frozen=True)
@@ -55,5 +63,5 @@ def evaluate(
     intervention.check(model, len(baseline.tokens), dictionary)
     hooks = intervention.hooks(model, baseline.means, dictionary)
     logits = model.run_with_hooks(baseline.tokens[None], fwd_hooks=hooks)
-    changed = torch.log_softmax(logits[0].float(), -1)
+    changed = baseline.reading.log_probs(logits[0])
     return Outcome(changed, kl_divergence(baseline.log_probs, changed) * BITS)

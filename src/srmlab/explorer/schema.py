@@ -120,7 +120,6 @@ class Model(BaseModel):
     results: list[str]
     switches: list[tuple[int, int, int, int]]  # layer, head, target, source
     dictionary: str
-    dictionary_page: bool
     python: str
     generates: bool
     exits: bool

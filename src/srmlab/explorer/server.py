@@ -173,10 +173,8 @@ def _add_features(app: FastAPI, session: Session, worker: Worker) -> None:
         return schema.FeatureCard(**await ask(request, lambda: session.note_feature(stream, feature, given)))
 
     @app.get("/dictionary", include_in_schema=False)
-    async def page() -> Response:
-        if not session.page:
-            raise HTTPException(404, "the dictionary has no page; srmlab dictionary RUN writes one")
-        return Response(session.page, media_type="text/html")
+    async def page(request: Request) -> Response:
+        return Response(await ask(request, session.dictionary_page), media_type="text/html")
 
 
 def _add_jobs(app: FastAPI, session: Session, jobs: Jobs, worker: Worker) -> None:

@@ -30,15 +30,23 @@ from srmlab.analysis.registry import streams_of
 from srmlab.analysis.replacement import By
 from srmlab.analysis.states import StateMeans
 from srmlab.dictionaries import Dictionary, Lexicon
+from srmlab.dictionaries.page import page_of
 from srmlab.dictionaries.switches import Switches
 from srmlab.errors import UserError
 from srmlab.explorer.attention import attention_calls, attention_weights
 from srmlab.explorer.feature_cards import Note, Notes, card, find, histogram, in_use_over, str_of
-from srmlab.explorer.lens import likeliest
 from srmlab.explorer.outcomes import Baseline, evaluate
 from srmlab.explorer.switch_cards import switch_card
 from srmlab.explorer.trace import Trace, config_hash
-from srmlab.explorer.tracing import BoardTokens, TextTokens, capture, display_strings, heads_of, orders
+from srmlab.explorer.tracing import (
+    BoardTokens,
+    TextTokens,
+    capture,
+    display_strings,
+    heads_of,
+    orders,
+    reading_of,
+)
 from srmlab.models import Exit, LanguageModel, generate
 
 MAX_TOKENS = 512  # of a prompt; a model with a shorter context has its own limit
@@ -80,7 +88,6 @@ class Session:
     )  # by name; each loads when asked for
     notes: Notes = field(default_factory=Notes)  # on the dictionary's features
     evaluation: Sequence[Tensor] = ()  # text of the run, [B, T] each
-    page: str = ""  # the dictionary's own, HTML
     runs: Sequence[str] = ()  # the names of those that are served beside it, itself among them
     twin: bool = False  # whether there is a reason to look at an untrained one beside it
     saved: dict[str, Any] = field(default_factory=dict)  # results of the run's analyses, as plain data
@@ -132,7 +139,6 @@ class Session:
             "results": list(self.saved),
             "switches": [] if self.switches is None else list(self.switches.edges),
             "dictionary": "" if self.lexicon is None else self.lexicon.features.headline(),
-            "dictionary_page": bool(self.page),
             "python": self.python,
             "generates": self.model.config.causal,
             "exits": self._exits(),
@@ -213,8 +219,8 @@ class Session:
         baseline = self.baseline(tokens, checkpoint)
         outcome = evaluate(subject.model, baseline, intervention, subject.dictionary)
         before, after = baseline.log_probs.exp(), outcome.log_probs.exp()
-        among = self.tokenizer.values if isinstance(self.tokenizer, BoardTokens) else None
-        top_before, top_after = (likeliest(one.log_probs, BARS, among) for one in (baseline, outcome))
+        likeliest = baseline.reading.likeliest
+        top_before, top_after = (likeliest(one.log_probs, BARS) for one in (baseline, outcome))
         used = sorted({*top_before.flatten().tolist(), *top_after.flatten().tolist()})
         alone = []
         if each:
@@ -332,6 +338,14 @@ class Session:
     def features(self, query: str) -> list[dict[str, Any]]:
         return find(self._lexicon(), self.tokenizer, self.notes, query)
 
+    def dictionary_page(self) -> str:
+        """The strongest features of each stream, as `srmlab dictionary` writes them: HTML."""
+
+        def decode(token: int) -> str:
+            return self.tokenizer.token_strings([token])[0]
+
+        return page_of(self._lexicon().features, decode, f"Features of {self.name}")
+
     def note_feature(self, stream: int, feature: int, note: Note) -> dict[str, Any]:
         """Keep what a reader says of a feature in the run."""
         card(self._lexicon(), self.tokenizer, note, stream, feature)  # there is such a feature
@@ -375,7 +389,8 @@ class Session:
         if key not in self._baselines:
             subject = self.subject(checkpoint)
             ids = torch.tensor(list(tokens), device=subject.model.device)
-            self._baselines[key] = Baseline.of(subject.model, ids, subject.reference)
+            reading = reading_of(self.tokenizer)
+            self._baselines[key] = Baseline.of(subject.model, ids, subject.reference, reading)
             while len(self._baselines) > KEPT_BASELINES:
                 self._baselines.popitem(last=False)
         self._baselines.move_to_end(key)

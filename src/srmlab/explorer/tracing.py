@@ -30,9 +30,10 @@ from srmlab.analysis.states import StateMeans, points_of
 from srmlab.dictionaries import Lexicon
 from srmlab.errors import UserError
 from srmlab.explorer.active_features import described, feature_arrays
-from srmlab.explorer.lens import stream_lens, top_lens
+from srmlab.explorer.lens import Reading, stream_lens, top_lens
 from srmlab.explorer.trace import FORMAT, Trace, config_hash
 from srmlab.models import Call, LanguageModel
+from srmlab.models.puzzle import log_softmax
 from srmlab.models.sites import HookFunction, NamesFilter
 
 RANKS = 5  # likeliest tokens kept at every tick
@@ -58,7 +59,7 @@ class BoardTokens(TextTokens, Protocol):
     """One that reads the boards of puzzles (`boards.py`): every cell has an answer of its own."""
 
     @property
-    def values(self) -> list[int]: ...
+    def reading(self) -> Reading: ...
 
     def answer(self, ids: Sequence[int]) -> list[int] | None: ...
 
@@ -66,6 +67,11 @@ class BoardTokens(TextTokens, Protocol):
 
     @property
     def manifest(self) -> dict[str, Any]: ...
+
+
+def reading_of(tokenizer: TextTokens) -> Reading:
+    """How its predictions are read: of a board as in its training, of text by softmax."""
+    return tokenizer.reading if isinstance(tokenizer, BoardTokens) else Reading()
 
 
 def ids_of(prompt: str | Sequence[int], tokenizer: TextTokens, context: int) -> list[int]:
@@ -114,21 +120,21 @@ def capture(
     if board is not None:
         right = board.answer(ids)
         target = logits[0].argmax(-1) if right is None else tokens.new_tensor(right)
-    among = board.values if board is not None else None
+    reading = reading_of(tokenizer)
     arrays = (
         _exchange_arrays(model, cache, states)
         | _step_arrays(states)
         | _drift_arrays(model, cache, states)
-        | _lens_arrays(model, states, logits[0], tokens, target, among)
+        | _lens_arrays(model, states, logits[0], tokens, target, reading)
     )
     if has_streams(model):
-        arrays |= _readout_arrays(model, states, logits[0], target, reference, stream_lens, among)
+        arrays |= _readout_arrays(model, states, logits[0], target, reference, stream_lens, reading)
     elif len(model.streams) > 1:
-        arrays |= _plain_stream_lens(model, states, target, among)
+        arrays |= _plain_stream_lens(model, states, target, reading)
     arrays |= {"tokens": tokens.int(), "target": target.int()}
     if board is not None:
         arrays |= board.arrays(model, states.outputs, ids)
-        scores = torch.log_softmax(logits[0].float(), -1).gather(-1, target[:, None]).squeeze(-1)
+        scores = reading.log_probs(logits[0]).gather(-1, target[:, None]).squeeze(-1)
         arrays["surprisal"] = (-scores * BITS).clamp_max(6e4).half()  # of the answers, not of what is next
     dictionary = None
     if lexicon is not None:
@@ -287,14 +293,14 @@ def _lens_arrays(
     logits: Tensor,
     tokens: Tensor,
     target: Tensor,
-    among: Sequence[int] | None,
+    reading: Reading,
 ) -> dict[str, Tensor]:
     ticks = states.ticks
     if len(model.points) > model.depth:  # the model's own answer comes later: one more row
         ticks = torch.cat((ticks, states.final[None]))
     embedding = model.read_out(ticks.to(model.unembedding.dtype))  # [N (+1), T, E]
-    ids, values, targets = top_lens(model, embedding, target, RANKS, among)
-    scores = torch.log_softmax(logits.float(), -1)
+    ids, values, targets = top_lens(model, embedding, target, RANKS, reading)
+    scores = reading.log_probs(logits)
     surprisal = -scores[:-1].gather(-1, tokens[1:, None]).squeeze(-1) * BITS
     return {
         "lens_ids": ids.int(),
@@ -311,7 +317,7 @@ def _readout_arrays(
     target: Tensor,
     reference: StateMeans | None,
     with_stream_lens: bool | None,
-    among: Sequence[int] | None,
+    reading: Reading,
 ) -> dict[str, Tensor]:
     """Of streams that add up to the output: what each adds, and what is lost without it."""
     read = Readout(model)
@@ -322,7 +328,7 @@ def _readout_arrays(
         points = [reference.at(site, model.device) for site in (*sites[: model.depth - 1], sites[-1])]
         mean = read.parts(torch.stack(points, dim=1))
     final, final_mean = parts[:, -1], mean[:, -1:]
-    kl, _ = kl_of_changes(final.sum(0), final_mean - final, read.unembedding)  # [S, T]
+    kl = _kl_of_ablations(reading, final.sum(0), final_mean - final, read.unembedding)
     direction = read.unembedding[target] - read.unembedding.mean(0)  # [T, E]
     arrays = {
         # of the target's logit less the mean logit; over the streams these add up to it
@@ -333,24 +339,32 @@ def _readout_arrays(
     cost = 2 * parts.numel() * logits.shape[-1]
     if with_stream_lens or (with_stream_lens is None and cost <= STREAM_LENS_LIMIT):
         others = (mean.sum(0) - mean)[:, :, None]  # [S, L, 1, E]
-        arrays |= _stream_lens_arrays(model, parts + others, target, among)
+        arrays |= _stream_lens_arrays(model, parts + others, target, reading)
     return arrays
 
 
+def _kl_of_ablations(reading: Reading, embedding: Tensor, changes: Tensor, unembedding: Tensor) -> Tensor:
+    """[S, T], in nats, of the changes [S, T, E] of the embedding [T, E]."""
+    if reading.log_probs is log_softmax:
+        return kl_of_changes(embedding, changes, unembedding)[0]
+    full, changed = (reading.log_probs(one @ unembedding.T) for one in (embedding, embedding + changes))
+    return kl_divergence(full, changed)
+
+
 def _plain_stream_lens(
-    model: LanguageModel, states: States, target: Tensor, among: Sequence[int] | None
+    model: LanguageModel, states: States, target: Tensor, reading: Reading
 ) -> dict[str, Tensor]:
     """Of streams that do not add up: each read on its own, with no others to hold at their mean."""
     outputs = states.outputs.to(model.unembedding.dtype)
     alone = [model.read_stream(outputs[:, :, s], s) for s in range(len(model.streams))]
-    return _stream_lens_arrays(model, torch.stack(alone), target, among)
+    return _stream_lens_arrays(model, torch.stack(alone), target, reading)
 
 
 def _stream_lens_arrays(
-    model: LanguageModel, alone: Tensor, target: Tensor, among: Sequence[int] | None
+    model: LanguageModel, alone: Tensor, target: Tensor, reading: Reading
 ) -> dict[str, Tensor]:
     """The embeddings of each stream alone [S, L, T, E], decoded."""
-    ids, values, targets = stream_lens(model, alone, target, among)
+    ids, values, targets = stream_lens(model, alone, target, reading)
     return {
         "stream_lens_id": ids.int(),
         "stream_lens_logprob": values.half(),

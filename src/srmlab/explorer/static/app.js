@@ -5,6 +5,7 @@
 import { cancelled } from "./client.js";
 import { themeRoot } from "./color.js";
 import { h, number, short } from "./dom.js";
+import { ofBoards } from "./glossary.js";
 import { MODES } from "./intervention.js";
 import { THRESHOLD, thresholdOf } from "./measures.js";
 import { Panel, Tooltip } from "./panel.js";
@@ -16,7 +17,7 @@ import { REQUIRED, VIEWS } from "./views.js";
 export class App {
   // host: where the panels go. options: client, info, traces (saved ones), python (how to get model and
   // tokenizer), state, views (names; all by default), own (registered views), captioned (whether each panel
-  // has a sentence under it).
+  // has a sentence under it), isBoard (whether the model fills boards).
   constructor(
     host,
     {
@@ -28,10 +29,11 @@ export class App {
       views = null,
       own = [],
       captioned = false,
+      isBoard = info ? !info.generates : traces.some(({ manifest }) => manifest.puzzle),
       onerror = reportError,
     } = {},
   ) {
-    Object.assign(this, { host, client, info, traces, python, captioned, onerror });
+    Object.assign(this, { host, client, info, traces, python, captioned, isBoard, onerror });
     this.base = null; // the prompt's trace
     this.trace = null; // what the views show: it, the one with the intervention, or their difference
     this.other = null; // compare's B
@@ -73,16 +75,27 @@ export class App {
     const panels = this.mounted.filter(({ view }) => view.needs.every((name) => this.trace.has(name)));
     if (String(panels.map(nameOf)) === String(this.panels.map(nameOf))) return;
     this.panels = panels;
+    // A board's cells need no line of their own, with the board above; nor does Compare by itself a column.
+    const isAlone = !panels.some(({ view }) => view.place === "lower left" && view.name !== "compare");
+    const moved = { tokens: this.isBoard && "upper right", compare: isAlone && "lower right" };
+    const placeOf = ({ name, place }) => moved[name] || place;
+    const taken = new Set(panels.map(({ view }) => placeOf(view)));
     const columns = new Map();
+    const column = (place) => {
+      if (!taken.has(place) || columns.has(place)) return;
+      columns.set(place, h("div", { class: "column" }));
+      this.grid.append(columns.get(place));
+    };
     this.grid.replaceChildren();
     for (const [i, { view, element }] of panels.entries()) {
       element.style.setProperty("--place", i); // on a telephone, where there is one column
-      const { place } = view;
-      if (place !== "wide" && !columns.has(place)) {
-        columns.set(place, h("div", { class: "column" }));
-        this.grid.append(columns.get(place));
-      }
+      const place = placeOf(view);
+      if (place !== "wide") ["left", "right"].forEach((side) => column(place.replace(/left|right/, side)));
       (columns.get(place) ?? this.grid).append(element);
+    }
+    for (const [place, { classList }] of columns) {
+      const beside = place.endsWith("left") ? place.replace("left", "right") : place.replace("right", "left");
+      classList.toggle("alone", !columns.has(beside));
     }
     // on a large screen wide ones stand in pairs
     const wide = panels.filter(
@@ -91,6 +104,11 @@ export class App {
     wide.forEach(({ element }, i) => element.classList.toggle("half", i < wide.length - (wide.length % 2)));
     const why = this.client ? absences(this.mounted, this.trace) : "";
     if (why) this.grid.append(h("p", { class: "absent" }, why));
+  }
+
+  // A sentence of the page, of tokens or of cells.
+  said(sentence) {
+    return this.isBoard ? ofBoards(sentence) : sentence;
   }
 
   panel(name) {
@@ -426,20 +444,20 @@ export class App {
 }
 
 const REASONS = {
-  routing: "its streams do not read one another by a pattern",
+  routing: "its streams do not attend to one another",
   ablation_kl: "its streams do not add up to the output",
-  features: "there is no dictionary of its streams; srmlab dictionary RUN learns one",
-  step_change: "its calls do not move all streams at once",
-  update_cosine: "nothing is handed to its streams between the layers",
+  features: "it has no dictionary; srmlab dictionary RUN trains one",
+  step_change: "its steps do not update all streams at once",
+  update_cosine: "its streams receive no update between layers",
 };
 
 // One line on the views that this model does not have.
 function absences(mounted, trace) {
   const missing = new Map();
-  for (const { view } of mounted) {
+  for (const { view, title } of mounted) {
     const lacks = view.needs.find((name) => !trace.has(name));
     const reason = lacks && (REASONS[lacks] ?? `its trace has no ${lacks}`);
-    if (reason) missing.set(reason, [...(missing.get(reason) ?? []), view.title]);
+    if (reason) missing.set(reason, [...(missing.get(reason) ?? []), title]);
   }
   const lines = [...missing].map(([reason, titles]) => `${titles.join(", ")}: ${reason}`);
   return lines.length ? `Not shown for this model. ${lines.join(". ")}.` : "";

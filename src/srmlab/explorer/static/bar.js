@@ -47,7 +47,7 @@ export class Bar {
     const isOn = app.isIntervening();
     this.hint.textContent = isOn
       ? ""
-      : "none: ablate a stream (a), or cut an edge in the routing lens (alt-click)";
+      : "none yet: press a stream's number in Prediction, or cut an edge in the routing lens";
     this.ablated.replaceChildren(...this.ablations());
     this.cuts.replaceChildren(...this.changes());
     this.version.show(app.version(), () => isOn);
@@ -70,6 +70,10 @@ export class Bar {
       );
   }
 
+  at(token) {
+    return this.app.isBoard ? ` ${this.app.base.place(token)}` : ` @${token}`;
+  }
+
   changes() {
     const { store } = this.app;
     const without = (key, i) => store.set({ [key]: store.get(key).filter((_, j) => j !== i) });
@@ -77,7 +81,7 @@ export class Bar {
       .get("cuts")
       .map(([layer, head, target, source, token], i) =>
         chip(
-          `L${layer} H${head} S${target}←S${source}${token === null ? "" : ` @${token}`}`,
+          `L${layer} H${head} S${target}←S${source}${token === null ? "" : this.at(token)}`,
           "Restore this edge",
           () => without("cuts", i),
         ),

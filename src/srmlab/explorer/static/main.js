@@ -23,7 +23,7 @@ function say(text, bad = false, ...offers) {
   $("status").classList.toggle("bad", bad);
 }
 
-function showHelp(info) {
+function showHelp(app, info) {
   const dialog = openDialog(
     document.body,
     { class: "help" },
@@ -34,7 +34,7 @@ function showHelp(info) {
       h(
         "dl",
         {},
-        KEYS.flatMap(([key, what]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, what)]),
+        KEYS.flatMap(([key, what]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, app.said(what))]),
       ),
       h(
         "p",
@@ -43,7 +43,7 @@ function showHelp(info) {
           "select a group. The URL holds the whole state.",
       ),
     ),
-    h("section", {}, h("h2", {}, "Terms"), definitions(h)),
+    h("section", {}, h("h2", {}, "Terms"), definitions(h, app.isBoard)),
   );
   const tour = () => {
     dialog.close();
@@ -135,9 +135,9 @@ function follow(app, prompt) {
     // a new prompt or intervention is a step that the browser's back undoes
     const isStep = !prompt.opening && UNDONE.some((key) => changed.has(key));
     history[isStep ? "pushState" : "replaceState"](null, "", hash ? `#${hash}` : location.pathname);
-    const range = now.rangeEnd === null ? "" : `–${now.rangeEnd}`;
+    const range = now.rangeEnd === null ? "" : ` to ${app.trace.label(now.rangeEnd)}`;
     $("selection").textContent =
-      `${app.trace.unit} ${now.token}${range} “${short(app.trace.strings[now.token], 14)}” · ` +
+      `${app.trace.manifest.puzzle ? "" : "token "}${app.trace.label(now.token)}${range} · ` +
       `${app.trace.streamName(now.stream)} · L${now.layer}${app.trace.H ? ` · H${now.head}` : ""}`;
   });
   addEventListener("hashchange", () => prompt.open(location.hash));
@@ -148,13 +148,13 @@ function controls(app, info) {
   const { store } = app;
   const toggleTheme = () => store.set({ theme: isDark() ? "light" : "dark" });
   $("theme").addEventListener("click", toggleTheme);
-  $("help").addEventListener("click", () => showHelp(info));
+  $("help").addEventListener("click", () => showHelp(app, info));
   $("results").hidden = !info.results.length;
   $("results").addEventListener("click", () =>
     showResults(info.results).catch((error) => say(error.message, true)),
   );
   bindKeys(app, {
-    help: () => showHelp(info),
+    help: () => showHelp(app, info),
     focusPrompt: () => $("prompt").select(),
     toggleTheme,
     ablate: (stream) => app.canIntervene() && toggleAblation(store, stream),

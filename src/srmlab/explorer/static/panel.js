@@ -10,12 +10,14 @@ export class Panel {
   constructor(view, ctx) {
     this.view = view;
     this.ctx = ctx;
+    const [title, shows, reading] = [view.title, view.shows, view.reading].map((one) => ctx.said(one));
+    this.title = title;
     this.dirty = true;
     this.seen = false;
     this.controls = h("div", { class: "controls" });
     this.note = h("span", { class: "note" });
     this.beside = h("span", { class: "beside" });
-    this.canvas = h("canvas", { class: "picture", role: "img", "aria-label": view.title });
+    this.canvas = h("canvas", { class: "picture", role: "img", "aria-label": title });
     this.cursor = h("div", { class: "cursor", hidden: true });
     this.spoken = h("div", { class: "spoken", "aria-live": "polite" });
     this.body = h("div", { class: "body" }, this.canvas, this.cursor, this.spoken);
@@ -46,24 +48,24 @@ export class Panel {
     this.about = h(
       "div",
       { class: "about", id: `about-${view.name}`, role: "note", hidden: true },
-      h("p", {}, view.shows),
-      h("p", {}, view.reading),
-      definitions(h, view.terms ?? []),
+      h("p", {}, shows),
+      h("p", {}, reading),
+      definitions(h, ctx.isBoard, view.terms ?? []),
     );
     this.aboutButton = this.opener(
       "i",
-      `About ${view.title}`,
+      `About ${title}`,
       "What this shows, and how to read it",
       this.about,
     );
-    this.menuButton = this.opener("↓", `Export ${view.title}`, "Export", this.menu);
+    this.menuButton = this.opener("↓", `Export ${title}`, "Export", this.menu);
     this.bigButton = h(
       "button",
       {
         type: "button",
         class: "icon",
         title: "Maximise (m)",
-        "aria-label": `Maximise ${view.title}`,
+        "aria-label": `Maximise ${title}`,
         onclick: () => this.toggleBig(),
       },
       "⤢",
@@ -74,7 +76,7 @@ export class Panel {
       h(
         "header",
         {},
-        h("h2", { title: `${view.shows} ${view.reading}` }, view.title, h("span", { class: "version" })),
+        h("h2", { title: `${shows} ${reading}` }, title, h("span", { class: "version" })),
         this.note,
         this.beside,
         this.controls,
@@ -236,7 +238,7 @@ export class Panel {
     this.canvas.setAttribute("role", isMap ? "application" : "img");
     this.canvas.setAttribute(
       "aria-label",
-      isMap ? `${this.view.title}: arrows move over its cells, Enter selects` : this.view.title,
+      isMap ? `${this.title}: arrows move over its cells, Enter selects` : this.title,
     );
   }
 
@@ -376,7 +378,7 @@ export class Panel {
       text.select();
       navigator.clipboard?.writeText(code).catch(() => document.execCommand("copy"));
     };
-    const title = h("h2", {}, `${this.view.title} in Python`);
+    const title = h("h2", {}, `${this.title} in Python`);
     const dialog = openDialog(this.element, { class: "python" }, title, text);
     dialog.querySelector("form").prepend(h("button", { type: "button", onclick: copy }, "Copy"));
   }

@@ -61,13 +61,15 @@ export class Python {
 
   // The prompt as it is: what interventions are set against.
   baseline() {
-    const reference = this.app.base.manifest.reference === "evaluation tokens" ? ", reference" : "";
+    const { reference: means, puzzle } = this.app.base.manifest;
+    const reference = means === "evaluation tokens" ? ", reference" : "";
+    const reading = puzzle ? ", reading=tokenizer.reading" : "";
     return [
       "from srmlab.analysis import AblatedStream, CutEdge, HeldFeature, Intervention",
       "from srmlab.explorer.outcomes import Baseline, evaluate",
       "",
       `tokens = torch.tensor(${JSON.stringify(this.app.tokens())})`,
-      `baseline = Baseline.of(model, tokens${reference})`,
+      `baseline = Baseline.of(model, tokens${reference}${reading})`,
     ].join("\n");
   }
 

@@ -6,14 +6,18 @@ import { textWidth } from "./pen.js";
 const TEXT = { size: 13, mono: true };
 const LINE = 22;
 
+// Whether a token begins a row of a board.
+export const beginsRow = ({ manifest: { puzzle } }, token) =>
+  Boolean(puzzle) && token > 0 && token % puzzle.columns === 0;
+
 // [{ text, x, y, w }]: y is the line the letters stand on.
-export function placesOf(strings, width) {
+export function placesOf(trace, width) {
   let x = 4,
     y = 18;
-  return strings.map((string) => {
+  return trace.strings.map((string, t) => {
     const text = visible(string);
     const w = textWidth(text, TEXT) + 4;
-    if (x + w > width - 4 && x > 4) {
+    if ((x + w > width - 4 && x > 4) || beginsRow(trace, t)) {
       x = 4;
       y += LINE;
     }

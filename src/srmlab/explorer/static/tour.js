@@ -15,15 +15,15 @@ function whatItIs({ streams, heads, generates }) {
     : ["cell", "the other cells", "what belongs there"];
   if (streams > 1 && heads)
     return (
-      `For every ${unit} this model keeps several states side by side: its streams. One layer lets the streams of a ` +
-      `${unit} read one another (the connection); then each, with weights of its own, looks at ${others} and ` +
-      "moves on (the steps A, B, C …). The same layer runs again and again; at the end all streams together say " +
-      `${end}.`
+      `For every ${unit} this model keeps several states side by side: its streams. In a layer, the streams of a ` +
+      `${unit} first read one another (the connection); then each, with its own weights, attends to ${others} and ` +
+      "updates itself (the steps A, B, C …). The same layer is applied again and again; at the end all streams " +
+      `together predict ${end}.`
     );
   const states = streams > 1 ? `${streams} states side by side, its streams` : "one state";
   return (
-    `For every ${unit} this model keeps ${states}. Layer by layer it looks at ${others} and changes; in the end it ` +
-    `is read out as ${end}.`
+    `For every ${unit} this model keeps ${states}. Layer by layer it attends to ${others} and changes; at the end ` +
+    `it is decoded to predict ${end}.`
   );
 }
 
@@ -32,8 +32,8 @@ const STOPS = [
   [
     "#panel-tokens",
     "Tokens: click one",
-    "The prompt, one box for each token, darker where the model was surprised. Click a token and " +
-      "every view below is about it. Write a prompt of your own above, or choose an example.",
+    "The prompt, one box for each token, stronger in colour where the model was surprised. Click a token and " +
+      "every view below is about it. Above, write a prompt of your own or choose an example.",
   ],
   [
     "#panel-board .board",
@@ -43,8 +43,8 @@ const STOPS = [
   ],
   [
     "#bar",
-    "What you have changed stays in sight",
-    "Everything that is ablated, cut or clamped is listed here, with its effect. b, i and d show " +
+    "Your changes stay in sight",
+    "Everything that is ablated, cut or clamped is listed here, with its effect. The keys b, i and d show " +
       "every view without it, with it, and the difference.",
   ],
   [
@@ -63,7 +63,7 @@ const STOPS = [
     "#panel-paths",
     "Where a prediction comes from",
     "The strongest edges from stream to stream that led to the model's answer. Click one to cut it. " +
-      "That is all: i in a panel explains it, ? lists keys and terms.",
+      "That is all: the i of a panel explains it, and ? lists keys and terms.",
   ],
 ];
 

@@ -78,9 +78,16 @@ export class Trace {
     return range(this.T, (t) => t).filter((t) => !this.has("given") || !this.at("given", t));
   }
 
+  // A token by its number and text, a cell of a board by its row and column.
+  label(token) {
+    const { puzzle } = this.manifest;
+    if (!puzzle) return `${token} “${short(this.strings[token], 12)}”`;
+    return `row ${Math.floor(token / puzzle.columns) + 1}, column ${(token % puzzle.columns) + 1}`;
+  }
+
   // What a prediction is about, in words: what comes after a token, or what is in a cell of a board.
   place(token) {
-    return `${this.manifest.puzzle ? "in cell" : "after"} ${token} “${short(this.strings[token], 12)}”`;
+    return `${this.manifest.puzzle ? "in" : "after"} ${this.label(token)}`;
   }
 
   // The letter of the step function at a tick: A, B, C …

@@ -54,6 +54,7 @@ export async function render({ model, el }) {
     python: model.get("python"),
     views: model.get("views"),
     own: OWN,
+    isBoard: Boolean(trace.manifest.puzzle),
   });
   app.store.set({ token: Math.min(trace.T - 1, 12), layer: Math.min(trace.L - 1, 2) });
   if (client) new Bar(bar, app);

@@ -19,7 +19,7 @@ export const align = {
   needs: ["update_cosine", "update_cosine_in"],
   shows:
     "Cosine similarity of the connection to the token input, and of each update to the step's output and input state.",
-  reading: "Cells are means over tokens; click one for its distribution over the prompt.",
+  reading: "Colours are means over tokens; click one for its distribution over the prompt.",
   terms: ["update", "connection"],
   uses: ["align", "layer", "step", "stream", "token"],
   stretches: true,
@@ -88,8 +88,7 @@ export const align = {
       pen.text(`mean ${number(values.reduce((a, b) => a + b, 0) / values.length, 3)}`, x, y - 8, theme.small);
       const isWide = w > 130;
       if (isWide) pen.text(`over ${ctx.trace.unit}s`, x + w, y - 8, { ...theme.small, align: "right" });
-      const name = isWide ? `${ctx.trace.unit} ${token}` : token;
-      const here = `${name}: ${number(values[token])}`; // the bar in this colour
+      const here = `here: ${number(values[token])}`; // the bar in this colour
       pen.text(here, x + w, isWide ? y - 22 : y + h + 24, {
         ...theme.small,
         color: theme.mark,
@@ -102,7 +101,7 @@ export const align = {
         kind.show(shown(), (one) => ctx.trace.has(ARRAYS[one]));
         panel.note.textContent = ABOUT[shown()];
       },
-      height: () => 234,
+      height: () => Math.max(234, 60 + 14 * ctx.trace.L),
       render(pen, width, height, theme) {
         const { trace } = ctx;
         const values = meanOverTokens(trace, name());

@@ -111,7 +111,7 @@ export const attention = {
 
     function say() {
       const { token } = store.state;
-      const word = (t) => `${t} “${short(ctx.base.strings[t], 10)}”`;
+      const word = (t) => ctx.base.label(t);
       if (!weights()) {
         panel.note.textContent = word(token);
         return;
@@ -138,7 +138,7 @@ export const attention = {
 
     // Prompt on top, the square map below it to the left and the heads to its right; below it where it is narrow.
     function layout(width) {
-      const strip = placesOf(ctx.base.strings, width);
+      const strip = placesOf(ctx.base, width);
       const top = strip.at(-1).y + 18;
       const isNarrow = width < NARROW;
       const left = isNarrow ? 8 : 44; // the map's names of tokens need room, which a narrow one has not
@@ -185,7 +185,7 @@ export const attention = {
       const values = all.flatMap((head) => Array.from(rowOf(head, token)));
       const colors = scaleFor(ctx.trace, values, 0, largest(values));
       const every = all[0].stream === null ? "head" : "stream and head";
-      pen.text(`every ${every}, from ${token} “${short(strings[token], 10)}”`, box.x, box.y - 6, {
+      pen.text(`every ${every}, from ${ctx.base.label(token)}`, box.x, box.y - 6, {
         color: theme.ink,
         size: 10,
         weight: 650,
@@ -227,16 +227,14 @@ export const attention = {
       },
       tip(hit) {
         if (!weights()) return null;
-        const { T, strings } = ctx.base;
+        const { T } = ctx.base;
+        const word = (t) => ctx.base.label(t);
         const from = hit.map ? hit.row : store.get("token");
         const to = hit.to ?? hit.column;
         const head = hit.all?.[hit.row] ?? heads().find(isChosen);
-        if (!allowed(from, to)) return `${to} “${short(strings[to], 10)}” comes later`;
+        if (!allowed(from, to)) return `${word(to)} comes later`;
         const value = weights().data[head.at + from * T + to];
-        return (
-          `${nameOf(head)}   ${from} “${short(strings[from], 10)}” reads ` +
-          `${to} “${short(strings[to], 10)}”   ${number(value, 3)}`
-        );
+        return `${nameOf(head)}   ${word(from)} reads ${word(to)}   ${number(value, 3)}`;
       },
       click(hit) {
         if (hit.all) {

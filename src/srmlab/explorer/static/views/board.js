@@ -7,6 +7,7 @@ import { describe, MODES, toggleAblation } from "../intervention.js";
 import { mean } from "../measures.js";
 import { wrapped } from "../pen.js";
 
+const BARS = 8; // at most
 const LEAST = 5e-4; // of a probability that has a bar; on a board every value has one
 
 export const board = {
@@ -65,7 +66,7 @@ export const board = {
             {
               type: "button",
               "data-ablate": String(s * 3 + m),
-              title: `S${s} at ${["its mean", "zero", "another token's state"][m]}`,
+              title: `S${s} at ${["its mean", "zero", ctx.said("another token's state")][m]}`,
               "aria-label": `Stream ${s}: ${mode}`,
               style: { "--stream": streamColor(s, trace.S) },
               onclick: () => toggleAblation(store, s, m),
@@ -99,7 +100,13 @@ export const board = {
       return [...rows.values()]
         .filter(([, before, after]) => ctx.trace.manifest.puzzle || Math.max(before, after) >= LEAST)
         .sort((a, b) => Math.max(b[1], b[2]) - Math.max(a[1], a[2]))
-        .slice(0, 8);
+        .slice(0, count());
+    }
+
+    // Bars that have room: of a board no more than a cell has values.
+    function count() {
+      const { puzzle } = ctx.trace.manifest;
+      return puzzle ? Math.min(BARS, puzzle.symbols.length - (puzzle.box ? 2 : 1)) : BARS;
     }
 
     const wordOf = (id) => ctx.outcome?.vocabulary[id] ?? ctx.trace.string(id);
@@ -131,14 +138,14 @@ export const board = {
               ? "no answer"
               : "…";
       },
-      height: () => (ctx.canIntervene() ? 242 : 30 + 18 * ctx.trace.K),
+      height: () => (ctx.canIntervene() ? 98 + 18 * count() : 30 + 18 * ctx.trace.K),
       render(pen, width, height, theme) {
         const { outcome, trace } = ctx;
         const token = store.get("token");
         const isOn = ctx.canIntervene() && ctx.isIntervening(); // else there is nothing to set it against
         const head = `${trace.manifest.puzzle ? "value" : "next token"} ${trace.place(token)}`;
         const isKnown = ctx.base.has("target") && (token < trace.T - 1 || Boolean(trace.manifest.puzzle));
-        const whole = isKnown ? `${head} (bold: the actual one)` : head;
+        const whole = isKnown ? `${head} (bold: the ${trace.manifest.puzzle ? "right" : "actual"} one)` : head;
         const fits = pen.measure(whole, theme.small) < width - 124;
         pen.text(fits ? whole : head, 0, 12, theme.small);
         if (isOn) {
@@ -147,7 +154,7 @@ export const board = {
           pen.rect(width - 56, 5, 8, 8, { fill: theme.warm });
           pen.text("after", width - 44, 12, theme.small);
         }
-        said(width).forEach((line, i) => pen.text(line, 0, 226 + 13 * i, { color: theme.ink, size: 10 }));
+        said(width).forEach((line, i) => pen.text(line, 0, 82 + 18 * count() + 13 * i, { color: theme.ink, size: 10 }));
         if (!outcome && ctx.canIntervene()) {
           const why = ctx.failed.has("outcome") ? "The model did not answer." : "asking the model …";
           pen.text(why, 0, 34, { color: theme.dim, size: 11 });
@@ -182,12 +189,11 @@ export const board = {
         else if (ctx.canIntervene())
           wrapped("Press a number above to ablate that stream and see how the prediction changes.", width, {
             size: 10,
-          }).forEach((line, i) => pen.text(line, 0, 190 + 13 * i, theme.small));
+          }).forEach((line, i) => pen.text(line, 0, 46 + 18 * count() + 13 * i, theme.small));
       },
       tip: (hit) =>
         hit.kind === "kl" && ctx.outcome
-          ? `${ctx.trace.unit} ${hit.column} “${short(ctx.trace.strings[hit.column], 12)}”   KL ` +
-            `${number(ctx.outcome.kl[hit.column], 3)} bits`
+          ? `${ctx.trace.label(hit.column)}   KL ${number(ctx.outcome.kl[hit.column], 3)} bits`
           : null,
       click: (hit) => store.set({ token: hit.column, rangeEnd: null }),
       table: () => ({
@@ -210,7 +216,7 @@ export const board = {
     // KL at every token, a thin row of bars below.
     function strip(pen, width, theme) {
       const { kl } = ctx.outcome;
-      const y = 200,
+      const y = 56 + 18 * count(),
         height = 28,
         most = Math.max(...kl, 1e-6);
       const w = width / kl.length;

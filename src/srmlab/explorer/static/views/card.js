@@ -1,7 +1,7 @@
 // The stream card: one stream in numbers.
 
 import { streamColor } from "../color.js";
-import { fine, h, number, range, short, word } from "../dom.js";
+import { fine, h, number, range, short } from "../dom.js";
 import { argmax, driftClass, driftOf, hubScores, meanOverTokens, quantile, ranking } from "../measures.js";
 
 export const card = {
@@ -29,8 +29,9 @@ export const card = {
     const at = argmax(norms);
     const token = Math.floor(at / trace.S);
     return (
-      `The largest write to the output embedding is S${at % trace.S}'s at “${word(trace.strings[token])}” ` +
-      `(${trace.unit} ${token}): norm ${norms[at].toFixed(1)} after subtracting the mean, against a median of ` +
+      `The largest write to the output embedding is S${at % trace.S}'s ` +
+      `${trace.manifest.puzzle ? "in" : "at token"} ${trace.label(token)}: norm ${norms[at].toFixed(1)} after ` +
+      "subtracting the mean, against a median of " +
       `${quantile(norms, 0.5).toFixed(1)}.`
     );
   },
@@ -122,7 +123,7 @@ export const card = {
       },
       tip: (hit) =>
         hit.kind === "token"
-          ? `${ctx.trace.unit} ${hit.token}: write norm ${number(hit.value)}, mean subtracted`
+          ? `${ctx.trace.label(hit.token)}: write norm ${number(hit.value)}, mean subtracted`
           : null,
       click: (hit) => hit.kind === "token" && store.set({ token: hit.token, rangeEnd: null }),
       table: () => ({

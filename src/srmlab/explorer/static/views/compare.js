@@ -57,8 +57,8 @@ export const compare = {
       routing: "routing",
       connection: "connection cos",
       update: "update cos",
-      lens: ["target logprob", "log-probability of the target token after each layer"],
-      surprisal: ["surprisal", "of every token, in bits"],
+      lens: ["target logprob", "log-probability of the target after each layer"],
+      surprisal: ["surprisal", ctx.said("of every token, in bits")],
     });
     const against = h("select", {
       "aria-label": "Compare with",
@@ -67,11 +67,13 @@ export const compare = {
     });
     const prompt = h("input", {
       type: "text",
-      "aria-label": "The other prompt",
-      placeholder: "the other prompt",
+      "aria-label": ctx.said("The other prompt"),
+      placeholder: ctx.said("the other prompt"),
       onchange: () => store.set({ against: `prompt:${prompt.value}` }),
     });
     panel.controls.append(h("label", {}, "B = ", against), prompt, measure);
+    const offers = h("div", { class: "chips", role: "group", "aria-label": "Compare with" });
+    panel.body.append(offers);
 
     const measured = () => ctx.base.choose(ARRAYS, store.get("measure"));
 
@@ -79,7 +81,7 @@ export const compare = {
       const list = [["", "none"]];
       if (ctx.client) {
         if (ctx.canIntervene()) list.push(["intervention", "the intervention"]);
-        list.push(["prompt:", "another prompt"]);
+        list.push(["prompt:", ctx.said("another prompt")]);
         if (ctx.info.twin) list.push(["checkpoint:untrained", "an untrained twin"]);
         for (const name of ctx.info.runs.filter((name) => name !== ctx.info.name))
           list.push([`run:${name}`, `run ${name}`]);
@@ -89,6 +91,16 @@ export const compare = {
         list.push([`trace:${i}`, short(trace.manifest.prompt, 28).replaceAll("·", " ")]),
       );
       return list;
+    }
+
+    // With nothing chosen, what there is to compare with: one click each.
+    function offer() {
+      const others = (ctx.info?.prompts ?? []).filter((text) => text !== ctx.base.manifest.prompt);
+      const examples = others.slice(0, 2).map((text) => [`prompt:${text}`, `“${text.slice(0, 24).trim()} …”`]);
+      const list = options().filter(([value]) => value && (value !== "intervention" || ctx.isIntervening()));
+      return [...list, ...examples].map(([value, label]) =>
+        h("button", { type: "button", onclick: () => store.set({ against: value }) }, label),
+      );
     }
 
     // Values, rows and columns by their names, kind of scale; the selected cell (mark) and what a click
@@ -229,6 +241,10 @@ export const compare = {
         if (keys.has("trace") || !against.options.length)
           against.replaceChildren(...options().map(([value, label]) => h("option", { value }, label)));
         against.value = value;
+        measure.hidden = !chosen;
+        panel.canvas.hidden = !chosen;
+        offers.hidden = Boolean(chosen);
+        if (!chosen) offers.replaceChildren(h("span", {}, "Put beside this trace, with the difference:"), ...offer());
         prompt.hidden = !chosen.startsWith("prompt:");
         if (!prompt.hidden && document.activeElement !== prompt) prompt.value = chosen.slice(7);
         panel.note.textContent =
@@ -237,17 +253,16 @@ export const compare = {
             : "";
       },
       height(width) {
-        if (!ctx.other && !store.get("against")) return 36;
+        if (!store.get("against")) return 36;
         const tall = measured() === "surprisal" ? 110 : Math.min(300, width / 3 + 20);
         return width < NARROW ? 3 * Math.max(tall, 170) : tall;
       },
       render(pen, width, height, theme) {
         const found = pair();
         if (!found) {
-          const board = ctx.base.has("ablation_kl") ? "the intervention, " : "";
           const choose = ctx.other
             ? `B has no ${ARRAYS[measured()]}: choose another measure.`
-            : `Choose B: ${board}another prompt, a checkpoint or a saved trace.`;
+            : ctx.said("Write the other prompt above, or choose another B.");
           const waiting = ctx.isAsking("other") || ctx.isAsking("intervened") ? "tracing B …" : choose;
           const why = ctx.failed.has("other") ? "B could not be traced." : waiting;
           wrapped(why, width - 16, { size: 11 }).forEach((line, i) =>

@@ -74,7 +74,7 @@ export const features = {
     const found = h("div", { class: "chips", role: "group", "aria-label": "Features found" });
     if (ctx.client) {
       panel.controls.prepend(search);
-      if (ctx.info.dictionary_page)
+      if (ctx.info.dictionary)
         panel.controls.append(
           h("a", { href: "dictionary", target: "_blank", rel: "noopener" }, "all features"),
         );

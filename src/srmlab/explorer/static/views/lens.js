@@ -47,9 +47,9 @@ export const lens = {
   mount(panel, ctx) {
     const { store } = ctx;
     const kind = choice(store, "lens", "Columns", {
-      tokens: "tokens",
+      tokens: ctx.said("tokens"),
       streams: "streams",
-      curves: ["curves", "mean log-probability of the target token, per stream"],
+      curves: ["curves", "mean log-probability of the target, per stream"],
     });
     panel.controls.append(kind);
     const chart = h("div", { class: "chart" });
@@ -133,7 +133,7 @@ export const lens = {
         xTitle: "layer",
         xName: "layer",
         whole: true,
-        title: "log-probability of the target token, nats",
+        title: "log-probability of the target, nats",
       };
     }
 
@@ -144,7 +144,7 @@ export const lens = {
         panel.note.textContent = {
           tokens: "state after each layer, decoded",
           streams: `each stream alone, ${ctx.trace.place(store.get("token"))}`,
-          curves: "target token, mean over the prompt, nats",
+          curves: ctx.said("target, mean over the prompt, nats"),
         }[mode()];
       },
       height() {
@@ -227,7 +227,7 @@ export const lens = {
         const [id, value, t] = cells[row * columns + column];
         const place = row < trace.L ? `after L${row}` : "output";
         return (
-          `${place}, ${mode() === "streams" ? names[column] : `${trace.unit} ${t}`}   ` +
+          `${place}, ${mode() === "streams" ? names[column] : trace.label(t)}   ` +
           `${short(trace.string(id), 16)}  ` +
           (trace.pair ? `target Δ ${number(value, 3)} nats` : `${number(Math.exp(value) * 100, 1)} %`)
         );

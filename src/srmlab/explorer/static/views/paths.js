@@ -42,7 +42,7 @@ export const paths = {
       here: isText ? "at this token" : "at this cell",
       earlier: [
         isText ? "at earlier tokens" : "at other cells",
-        "which reach this one by attention over tokens",
+        ctx.said("which reach this one by attention over tokens"),
       ],
     });
     const slider = h("input", {

@@ -26,8 +26,8 @@ export const puzzle = {
   shows:
     "The value of every cell after every layer of every segment, and what each stream alone says of one cell.",
   reading:
-    "Given cells are grey, the others the darker the likelier their value; wrong ones are framed and struck out. " +
-    "Probabilities here are those it was trained with (often stablemax); the lens and the prediction use softmax.",
+    "Given cells are grey; of the others, the stronger the colour the likelier the value. Wrong ones are framed and " +
+    "struck out.",
   uses: ["token", "layer", "stream", "ablated", "first", "last"],
 
   available: ({ info, traces }) =>
@@ -410,6 +410,7 @@ function streamLens(pen, trace, at, state, theme) {
       size: 10,
       align: "right",
     });
+    let before = null;
     for (let l = 0; l < trace.L; l++) {
       const [value, share] = all
         ? [now.at("cell_value", l, cell), now.at("cell_probability", l, cell)]
@@ -417,7 +418,9 @@ function streamLens(pen, trace, at, state, theme) {
       const w = wide - (wide > 6 ? 1 : 0);
       pen.rect(x + l * wide, y, w, tall - 1, { fill: colors.css(share) });
       if (value !== right) pen.rect(x + l * wide, y + tall - 4, w, 3, { fill: theme.warm });
-      if (wide > 8)
+      const isNew = l === 0 || value !== before; // where there is room for few, only what changes
+      before = value;
+      if (wide > 13 || (wide > 5 && isNew))
         pen.text(trace.string(value), x + (l + 0.5) * wide, y + line, {
           color: colors.ink(share),
           size,

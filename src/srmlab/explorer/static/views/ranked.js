@@ -130,7 +130,7 @@ export const ranked = {
         : settled
           ? `${group().length} together ${fine(effect.joint, 3)} bits, sum of each ${fine(effect.summed, 3)}: ` +
             (effect.joint > effect.summed ? "super-additive" : "sub-additive")
-          : `${half} of ${S} streams make half of the sum` +
+          : `${half} of ${S} streams ${half === 1 ? "makes" : "make"} up half of the sum` +
             (ctx.client ? "; drag over bars to select a group" : `; range ${factor(list[0].kl, list[S - 1].kl)}×`);
       const { unit } = ctx.trace;
       const style = { color: settled ? theme.ink : theme.dim, size: 10 };

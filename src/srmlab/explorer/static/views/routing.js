@@ -48,8 +48,8 @@ export const routing = {
         const { layer, head, token } = store.state;
         const isConstant = layer === 0 && ctx.trace.manifest.model.config.z0 !== "input";
         panel.note.textContent =
-          `L${layer} H${head} at ${token} “${short(ctx.trace.strings[token], 12)}”` +
-          (isConstant ? " · identical at every token" : "");
+          `L${layer} H${head} at ${ctx.trace.label(token)}` +
+          (isConstant ? ` · identical at every ${ctx.trace.unit}` : "");
       },
       height: (width) => Math.min(width - 44, 300) + 58,
       render(pen, width, height, theme) {

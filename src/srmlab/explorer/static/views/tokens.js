@@ -4,7 +4,7 @@ import { scaleFor } from "../color.js";
 import { choice, fine, h, number, short, visible, word } from "../dom.js";
 import { colorbar } from "../heatmap.js";
 import { argmax, mean, quantile, tokenSpan, tokenValues } from "../measures.js";
-import { drawStrip, placesOf } from "../strip.js";
+import { beginsRow, drawStrip, placesOf } from "../strip.js";
 
 const ARRAYS = { surprisal: "surprisal", ablation: "ablation_kl", entropy: "routing_entropy" };
 const PYTHON = {
@@ -12,6 +12,7 @@ const PYTHON = {
   ablation_kl: 'trace["ablation_kl"].sum(-1)            # bits, [token]',
   routing_entropy: 'trace["routing_entropy"].mean((0, 2))   # bits, [token]',
 };
+const HIDDEN = { "aria-hidden": "true" };
 const NAMES = {
   surprisal: "surprisal, bits",
   ablation: "ablation KL, bits summed over streams",
@@ -44,7 +45,7 @@ export const tokens = {
 
   mount(panel, ctx) {
     const { store } = ctx;
-    const kinds = choice(store, "color", "Colour tokens by", {
+    const kinds = choice(store, "color", ctx.said("Colour tokens by"), {
       surprisal: "surprisal",
       ablation: "ablation KL",
       entropy: "routing entropy",
@@ -56,7 +57,7 @@ export const tokens = {
       role: "listbox",
       tabindex: "0",
       "aria-multiselectable": "true",
-      "aria-label": "Tokens of the prompt: arrows select the next and the previous",
+      "aria-label": ctx.said("Tokens of the prompt: arrows select the next and the previous"),
     });
     panel.canvas.replaceWith(strip);
     let shown = null,
@@ -86,7 +87,7 @@ export const tokens = {
         );
         return span;
       });
-      strip.replaceChildren(...spans);
+      strip.replaceChildren(...spans.flatMap((span, t) => (beginsRow(trace, t) ? [h("br", HIDDEN), span] : [span])));
     }
 
     return {
@@ -104,18 +105,19 @@ export const tokens = {
           span.setAttribute("aria-selected", String(t >= first && t <= last));
           span.setAttribute(
             "aria-label",
-            `${trace.unit} ${t}, ${visible(trace.strings[t])}, ${number(values[t])} bits`,
+            `${ctx.isBoard ? trace.label(t) : `token ${t}`}, ${visible(trace.strings[t])}, ${number(values[t])} bits`,
           );
         });
         strip.setAttribute("aria-activedescendant", `token-${state.token}`);
         const range = `${fine(colors.low)} – ${fine(colors.high)}`;
-        panel.note.textContent = `${trace.T} ${trace.unit}s · ${trace.pair ? "Δ " : ""}${NAMES[kind()]}, ${range}`;
+        const count = ctx.isBoard ? "" : `${trace.T} tokens · `;
+        panel.note.textContent = `${count}${trace.pair ? "Δ " : ""}${NAMES[kind()]}, ${range}`;
       },
-      height: (width) => placesOf(ctx.trace.strings, width).at(-1).y + 34,
+      height: (width) => placesOf(ctx.trace, width).at(-1).y + 34,
       render(pen, width, height, theme) {
         const values = tokenValues(ctx.trace, kind());
         const colors = colorsOf(values);
-        const placed = placesOf(ctx.trace.strings, width);
+        const placed = placesOf(ctx.trace, width);
         drawStrip(pen, placed, values, colors, tokenSpan(store.state, ctx.trace), theme);
         colorbar(pen, 4, placed.at(-1).y + 16, Math.min(420, width - 8), colors, NAMES[kind()], theme);
       },
@@ -138,13 +140,14 @@ export const tokens = {
   },
 };
 
-function ofCells({ open }, surprisal) {
+function ofCells(trace, surprisal) {
+  const { open } = trace;
   if (!open.length) return "All cells were given.";
   const bits = open.map((t) => surprisal[t]);
   const most = argmax(bits);
   return (
     `Mean surprisal of the right value in the ${open.length} open cells is ${fine(mean(bits))} bits; it is ` +
-    `highest in cell ${open[most]}, ${fine(bits[most])} bits.`
+    `highest in ${trace.label(open[most])}, ${fine(bits[most])} bits.`
   );
 }
 
@@ -155,7 +158,7 @@ function expectation(trace, t, kind) {
   const chance = (one, k) => `${number(Math.exp(one.at("lens_logprob", row, t, k)) * 100, 1)} %`;
   const value = tokenValues(trace, kind)[t];
   const lines = [
-    `${t}  ${visible(trace.strings[t])}   ${before ? "Δ " : ""}${NAMES[kind].split(",")[0]} ${number(value)} bits`,
+    `${trace.label(t)}   ${before ? "Δ " : ""}${NAMES[kind].split(",")[0]} ${number(value)} bits`,
     trace.manifest.puzzle ? "value, most likely first" : "next token, most likely first",
   ];
   for (let k = 0; k < trace.K; k++) {

@@ -37,12 +37,12 @@ export const wall = {
   mount(panel, ctx) {
     const { store } = ctx;
     const kind = choice(store, "wall", "Show", {
-      frequency: ["frequency", "share of tokens with weight above the threshold"],
+      frequency: ["frequency", ctx.said("share of tokens with weight above the threshold")],
       mean: "mean weight",
     });
     const scope = choice(store, "scope", "Over", {
       prompt: "prompt",
-      selection: ["selection", "only the selected token or range"],
+      selection: ["selection", ctx.said("only the selected token or range")],
     });
     const slider = h("input", {
       type: "range",
