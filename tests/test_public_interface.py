@@ -76,3 +76,13 @@ def test_generate_says_in_one_line_what_it_takes(prompt):
     with pytest.raises(UserError, match=r"ids, not (str|list): use tokenizer\(texts\)") as refusal:
         srmlab.generate(srmlab.load("srm-nano"), prompt)
     assert "\n" not in str(refusal.value)
+
+
+def test_a_misspelt_shipped_model_is_answered_with_its_name():
+    with pytest.raises(UserError, match=r"srm-nan does not exist: .*; did you mean 'srm-nano'"):
+        srmlab.load("srm-nan")
+
+
+def test_completion_offers_what_the_package_offers_and_no_import_of_its_own():
+    assert {"load", "generate", "analysis", "__version__"} <= set(dir(srmlab))
+    assert not {"importlib", "TYPE_CHECKING", "ROOMS"} & set(dir(srmlab))

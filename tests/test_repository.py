@@ -34,17 +34,20 @@ def fenced(text: str, language: str) -> list[str]:
 # The documents
 
 
-def test_the_readmes_python_example_runs(capsys):
+def test_the_readmes_python_example_prints_what_it_says(capsys):
     (example,) = fenced(README, "python")
     exec(compile(example, "README.md", "exec"), {"__name__": "readme"})
-    assert "torch.Size([1, 16, 2, 8, 8])" in capsys.readouterr().out
+    shape, intact, ablated, written = capsys.readouterr().out.splitlines()
+    assert f"# {shape}\n" in example
+    assert f"# {intact}, and without S5 {ablated}\n" in example
+    assert written.startswith("My fellow citizens of the United States")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("guide", "told"),
     [
-        ("analyses", "Effect (32 tokens in 1 sequences"),
+        ("analyses", "Effect (32 tokens in 1 sequence,"),
         ("dictionaries", "8 The people of the United States Constitution, China, Rio Ria, China"),
         ("explorer", ""),
     ],
@@ -210,14 +213,18 @@ def clone(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def outer() -> dict[str, str]:
+    """The environment, without what a make that runs these tests has put there."""
+    return {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}
+
+
 def make(clone: Path, *arguments: str, **variables: str) -> tuple[int, list[str], str]:
     """Exit code, what was run, and what was said on stderr."""
     log = clone / "log"
     log.unlink(missing_ok=True)
-    outer = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}
     command = ["make", "--silent", f"PYTHON={variables.pop('PYTHON', './python-new')}", *arguments]
     done = subprocess.run(
-        command, cwd=clone, env=outer | variables, capture_output=True, text=True, timeout=30
+        command, cwd=clone, env=outer() | variables, capture_output=True, text=True, timeout=30
     )
     return done.returncode, log.read_text().splitlines() if log.exists() else [], done.stderr
 
@@ -245,15 +252,31 @@ def test_make_test_lints_and_tests_and_what_it_installs_serves_the_demo(clone):
     code, ran, _ = make(clone, "test")
     assert code == 0
     assert installs(ran) == [".[dev]"]
-    assert [" ".join(line.split()[:2]) for line in ran[2:]] == [
-        "ruff check",
-        "ruff format",
-        "pyright",
-        "python -m",
-    ]
-    assert "-m not soak" in ran[-1]
+    assert [" ".join(line.split()[:2]) for line in ran[2:4]] == ["ruff check", "ruff format"]
+    assert sorted(" ".join(line.split()[:2]) for line in ran[4:]) == ["pyright", "python -m"]  # side by side
+    assert "-m not soak" in next(line for line in ran[4:] if line.startswith("python"))
     assert not installs(make(clone, "test")[1])
     assert make(clone, "demo")[1] == ["srmlab demo"]
+
+
+@pytest.mark.parametrize(("types", "tests"), [(0, 0), (1, 0), (0, 1), (1, 1)])
+def test_make_test_fails_with_the_types_and_with_the_tests_and_shows_both(clone, types, tests):
+    make(clone, "test")  # installs
+    write_script(clone / ".venv/bin/pyright", "echo what the types are", f"exit {types}")
+    write_script(clone / ".venv/bin/python", "sleep 0.2; echo what the tests found", f"exit {tests}")
+    done = subprocess.run(
+        ["make", "--silent", "test"], cwd=clone, env=outer(), capture_output=True, text=True, timeout=30
+    )
+    assert (done.returncode == 0) == (types == tests == 0)
+    said = done.stdout
+    assert 0 < said.index("what the tests found") < said.index("what the types are")
+
+
+def test_make_test_stops_at_what_ruff_finds(clone):
+    make(clone, "test")
+    write_script(clone / ".venv/bin/ruff", "exit 1")
+    code, ran, _ = make(clone, "test")
+    assert (code, ran) == (2, [])
 
 
 def test_a_failed_installation_is_tried_again(clone):

@@ -95,4 +95,4 @@ def save(model: "LanguageModel", path: "str | Path", tokenizer: "Tokenizer | Non
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *ROOMS})
+    return sorted({*__all__, *ROOMS, "__version__"})

@@ -121,7 +121,10 @@ def test_the_loss_is_that_of_evaluate(runs, capsys):
         (lambda runs: (runs[0], runs[0]), "a run is given twice"),
         (lambda runs: (*runs, "--context", "14"), "has a context of"),
         (lambda runs: (runs[0], "nowhere"), "nowhere"),
-        (lambda runs: (runs[0], "--pretrained"), "different tokenizers"),
+        (
+            lambda runs: (runs[0], "--pretrained"),
+            "different tokenizers: compare runs trained on the same data",
+        ),
     ],
 )
 def test_what_cannot_be_compared_is_refused_in_one_line(runs, change, words, capsys):

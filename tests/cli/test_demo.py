@@ -32,6 +32,16 @@ def test_zero_steps_are_refused_in_one_line(capsys, tmp_path):
     assert not (tmp_path / "demo").exists()
 
 
+def test_a_folder_of_something_else_is_not_written_into(capsys, tmp_path):
+    (tmp_path / "manifest.json").write_text("{}")
+    with pytest.raises(SystemExit) as stop:
+        main(["demo", "--out", str(tmp_path)])
+    out, err = capsys.readouterr()
+    assert (stop.value.code, out, err.count("\n")) == (2, "", 1)
+    assert "choose another --out" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["manifest.json"]
+
+
 @pytest.mark.slow
 def test_a_short_demo_ends_with_a_report_and_a_second_one_keeps_what_is_there(tmp_path, capsys):
     out = tmp_path / "demo"

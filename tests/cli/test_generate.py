@@ -146,6 +146,17 @@ def test_bad_input_is_one_line_and_exit_code_2(capsys, folder, bare, arguments, 
     assert "Traceback" not in err
 
 
+def test_nothing_is_printed_before_a_setting_is_refused(capsys, folder):
+    for bad in (("--top-k", 0), ("--top-p", 2), ("--max-new-tokens", -1), ("--max-new-tokens", 99)):
+        code, out, err = run(capsys, folder, "--prompt", "a", *bad)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert "None" not in err
+
+
+def test_no_new_tokens_leave_the_prompt(capsys, folder):
+    assert run(capsys, folder, "--prompt", "a", "--max-new-tokens", 0) == (0, "a\n", "")
+
+
 def test_streamed_pieces_add_up_to_the_decoded_text():
     tokenizer = byte_tokenizer()
     tokens = [*"aé🦊".encode(), 0xE2, 0x82, 65, 0xF0, 0x9F]  # with two cut characters

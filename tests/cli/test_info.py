@@ -124,6 +124,11 @@ def test_changed_fields_are_marked(capsys):
     assert "paper" not in out
 
 
+def test_no_field_of_the_config_runs_into_its_value(capsys):
+    Command("srm-nano").run()
+    assert "learned_positions False" in capsys.readouterr().out
+
+
 def test_the_layer_is_drawn_with_its_steps_in_order():
     lines = srmlab.preset("srm-nano", order="ABCCBA").drawing.splitlines()
     assert max(map(len, lines)) <= 80

@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+import torch
 
 import srmlab
-from srmlab.cli import COMMANDS, main
+from srmlab.cli import COMMANDS, main, no_memory
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int | str | None, str, str]:
@@ -53,6 +55,16 @@ def test_the_help_of_every_command_shows_an_example(capsys, name):
     ("arguments", "message"),
     [
         (["inof"], "srmlab inof: no such command; did you mean 'info'?"),
+        (
+            ["generate", "--pretrained", "sodoku"],
+            "srmlab generate: give either a run, such as runs/nano, or --pretrained (srm-nano or sudoku); "
+            "did you mean 'sudoku'?",
+        ),
+        (
+            ["solve", "--pretrained"],
+            f"srmlab solve: {srmlab.pretrained.folder()} does not come with its training data: give --data "
+            "DIR, or --pretrained sudoku for a model of puzzles",
+        ),
         (["xyzzy"], "srmlab xyzzy: no such command; `srmlab --help` lists the commands"),
         (["info", "srm-bse"], "srmlab info: no preset is called 'srm-bse'; did you mean 'srm-base'?"),
         (["info", "?"], "srmlab info: no preset is called '?'; `srmlab presets` lists them"),
@@ -76,6 +88,11 @@ def test_the_help_of_every_command_shows_an_example(capsys, name):
             f"srmlab resume: {__file__} is not a run (it has no run.json): "
             "give the --out of an `srmlab train`",
         ),
+        (
+            ["resume", "runs/none", "--steps", "900"],
+            "srmlab resume: --steps would change the result of a run that is resumed: `srmlab train "
+            "--init-from RUN --steps …` starts a new run from its weights",
+        ),
         (["demo", "--tokens", "0"], "srmlab demo: --tokens 0: must be at least 2"),
         (
             ["train", "srm-nanno", "--data", "x", "--out", "y"],
@@ -85,6 +102,16 @@ def test_the_help_of_every_command_shows_an_example(capsys, name):
 )
 def test_bad_input_is_one_line_on_stderr_and_exit_code_2(capsys, arguments, message):
     assert run(capsys, *arguments) == (2, "", message + "\n")
+
+
+def test_memory_that_runs_out_is_one_line_and_exit_code_2(capsys):
+    message = "srmlab info: out of memory: use a smaller batch, context or model\n"
+    assert run(capsys, "info", "srm-nano", "--set", "vocab_size=1000000000000000000") == (2, "", message)
+    for allocate in (torch.empty, np.empty):
+        with pytest.raises((RuntimeError, MemoryError)) as full:
+            allocate(10**15)
+        assert no_memory(full.value)
+    assert not no_memory(RuntimeError("shapes do not match"))
 
 
 def test_a_value_that_cannot_be_read_is_one_line_that_names_the_option(capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -89,7 +90,7 @@ def test_nothing_is_suggested_where_nothing_is_near():
         (["--schedule", "linear"], "--schedule linear: must be one of constant, cosine"),
         (["--steps"], "--steps needs a value; `srmlab train --help` shows the options"),
         (
-            ["--steps", "1"],
+            ["--steps", "1", "--warmup", "20"],
             "warmup = 20: must be between 0 and steps = 1; set --warmup lower, or --steps higher",
         ),
     ],
@@ -124,6 +125,24 @@ def test_no_help_speaks_of_types_of_python(capsys, name):
     with pytest.raises(SystemExit):
         main([name, "--help"])
     assert "None" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "preset", ["srm-nano", "hrm", "gpt2", "transformer", "ouro", "hyper", "huginn", "mor"]
+)
+def test_the_help_of_training_explains_every_option_of_every_model(capsys, monkeypatch, preset):
+    monkeypatch.setenv("COLUMNS", "250")
+    with pytest.raises(SystemExit):
+        main(["train", preset, "--help"])
+    shown = capsys.readouterr().out
+    assert "--model.vocab-size INT" in shown
+    assert not re.findall(r"(--[a-z][\w.-]*)(?: [A-Z]+)*[ \n│]+\(default", shown)
+
+
+def test_several_values_of_the_wrong_type_are_refused_in_plain_words(capsys):
+    said = refused(capsys, "generate", "--pretrained", "--tokens", "one", "2")
+    assert said == "srmlab generate: --tokens 'one', '2': must be whole numbers"
+    assert refused(capsys, *TRAIN, "--betas", "a", "b").endswith("must be numbers")
 
 
 def test_an_error_that_is_not_known_is_left_to_tyro():

@@ -110,3 +110,17 @@ def test_the_snippets_of_the_guide_run(capsys):
     code = "\n".join(block.split("```")[0] for block in guide.split("```python\n")[1:])
     exec(compile(code, "docs/patching.md", "exec"), {})
     assert "gradient against exact" in capsys.readouterr().out
+
+
+def test_a_puzzle_model_is_refused_as_one(capsys):
+    code, out, err = run(capsys, "--pretrained", "sudoku", "--clean", "a", "--corrupt", "b")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "is a puzzle model and reads no text" in err
+
+
+def test_the_names_of_the_strongest_cells_begin_in_one_column(capsys):
+    code, out, _ = run(capsys, "--pretrained", "--clean", "of the United", "--corrupt", "of the wanted")
+    named = [line.index("layers.") for line in out.splitlines() if "stream S" in line]
+    assert code == 0
+    assert len(named) == 8
+    assert len(set(named)) == 1

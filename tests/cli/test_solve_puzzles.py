@@ -190,3 +190,10 @@ def test_an_export_solves_the_same(home, tmp_path, capsys):
     how = ("--data", home / "data", "--segments", 3, "--json")
     one, other = (json.loads(run(path, *how, capsys=capsys)) for path in (home / "run", tmp_path / "export"))
     assert one["by_segment"] == other["by_segment"]
+
+
+def test_the_tables_of_a_model_that_solves_everything_fit_80_columns(capsys):
+    shown = run("--pretrained", "sudoku", "--problems", 4, "--segments", 2, capsys=capsys)
+    assert "100.0 % [" in shown
+    tables, _, _ = shown.partition("halting")
+    assert max(map(len, tables.splitlines())) <= 80

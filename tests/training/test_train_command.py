@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from small_runs import VOCAB, write_data
 
+import srmlab
 from srmlab.cli import main
 from srmlab.storage import read_metrics
 from srmlab.storage.weights import verify
@@ -78,6 +79,15 @@ def test_train_resume_evaluate(data, tmp_path, toml, capsys):
     assert "bits per byte" in capsys.readouterr().out
 
 
+def test_the_vocabulary_is_by_default_that_of_the_text(data, tmp_path, capsys):
+    options = ("--data", data, "--out", tmp_path / "run", "--context", "16", "--dry-run", "--json")
+    plans = []
+    for given in ((), ("--model.vocab-size", VOCAB)):
+        assert srmlab_command("train", "srm-nano", *options, *map(str, given)) == 0
+        plans.append(json.loads(capsys.readouterr().out)["parameters"])
+    assert plans[0] == plans[1] < srmlab.build(srmlab.preset("srm-nano")).num_parameters()
+
+
 def test_one_file_can_say_everything(data, tmp_path):
     everything = f'preset = "gpt2-nano"\ndata = "{data}"\nout = "{tmp_path / "run"}"\n'
     (tmp_path / "all.toml").write_text(
@@ -118,7 +128,7 @@ BAD = {
     "impossible value": (["srm-nano", "--lr", "-1"], "lr = -1.0: must be positive"),
     "impossible model": (["srm-nano", "--model.order", "AXB"], "there is no step function X"),
     "indivisible batch": (["srm-nano", "--accumulate", "3"], "accumulate = 3: must divide batch_size = 4"),
-    "context too long": (["srm-nano", "--context", "17"], "context = 17: the model's is 16"),
+    "context too long": (["srm-nano", "--context", "17"], "the model's is 16; shorten it, or set --model"),
     "vocabulary": (["srm-nano", "--model.vocab-size", "4096"], "has 257 ids; set --model.vocab-size 257"),
     "no GPU": (["srm-nano", "--device", "cuda:7"], "device = 'cuda:7'"),
     "no such device": (["srm-nano", "--device", "gpu"], "use cpu, cuda, cuda:1 or auto"),
@@ -161,6 +171,53 @@ def test_a_bad_file_is_refused(content, message, data, tmp_path, capsys):
     arguments = ("--data", data, "--out", tmp_path / "run", "--config", tmp_path / "bad.toml")
     assert srmlab_command("train", "srm-nano", *arguments) == 2
     check_one_line(capsys, message)
+
+
+TINY = ("--model.streams", 2, "--model.stream-dim", 8, "--model.embedding-dim", 8, "--model.mlp-dim", 8)
+SHORT = ("--model.context", 16, "--steps", 2, "--batch-size", 2, "--eval-tokens", 64, "--peak-flops", "1e11")
+
+
+def test_text_is_prepared_next_to_the_run_and_only_once(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = "\n\n".join(f"stream {n} meets step {n * n} of {n % 7}" for n in range(2000))
+    Path("notes.txt").write_text(text)
+    options = ("--data", "notes.txt", *TINY, *SHORT)
+    assert srmlab_command("train", "srm-nano", *options, "--out", "runs/notes", "--dry-run") == 2
+    prepare = "srmlab prepare notes.txt --out runs/notes-data --tokenizer bpe:512"
+    check_one_line(capsys, f"run `{prepare}` first, then give --data runs/notes-data")
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+    assert srmlab_command("train", "srm-nano", *options, "--out", "runs/notes") == 0
+    said = capsys.readouterr().out
+    assert f"$ {prepare}" in said
+    assert "done: training loss" in said
+    about = json.loads(Path("runs/notes/run.json").read_text())
+    assert about["model"]["vocab_size"] == 512
+    assert about["training"]["warmup"] == 0  # the recipe's 20 is for 560 steps
+
+    assert srmlab_command("train", "srm-nano", *options, "--out", "runs/notes") == 2
+    check_one_line(capsys, "runs/notes")
+    assert srmlab_command("train", "srm-nano", *options, "--out", "runs/notes", "--resume") == 0
+    assert "using runs/notes-data, prepared before" in capsys.readouterr().out
+    started = ("--init-from", "runs/notes", "--data", "notes.txt", "--out", "runs/more", "--steps", 2)
+    assert srmlab_command("train", *started, "--batch-size", 2, "--eval-tokens", 64) == 0
+    assert "--tokenizer runs/notes/tokenizer" in capsys.readouterr().out
+
+    os.utime("notes.txt", (time.time() + 60,) * 2)
+    assert srmlab_command("train", "srm-nano", *options, "--out", "runs/notes", "--resume") == 2
+    check_one_line(capsys, "notes.txt has changed since runs/notes-data was prepared")
+    Path("other.txt").write_text(text)
+    other = ("--data", "other.txt", "--out", "runs/notes", "--resume")
+    assert srmlab_command("train", "srm-nano", *TINY, *SHORT, *other) == 2
+    check_one_line(capsys, "runs/notes-data was prepared from notes.txt")
+
+
+def test_several_processes_want_their_text_prepared(tmp_path, capsys, monkeypatch):
+    (tmp_path / "notes.txt").write_text("one text\n\n" * 100)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    data = ("--data", tmp_path / "notes.txt", "--out", tmp_path / "run")
+    assert srmlab_command("train", "srm-nano", *data) == 2
+    check_one_line(capsys, "several processes need it prepared; run `srmlab prepare")
 
 
 def test_bad_data_is_refused(tmp_path, toml, capsys):

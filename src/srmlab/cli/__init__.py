@@ -68,12 +68,23 @@ def main(argv: list[str] | None = None) -> NoReturn:
         name = "srmlab" if argv[:1] == ["--import"] else f"srmlab {argv[0]}"
         print(f"{name}: {error}", file=sys.stderr)
         sys.exit(2)
+    except (MemoryError, RuntimeError) as error:
+        if not no_memory(error):
+            raise
+        print(f"srmlab {argv[0]}: out of memory: use a smaller batch, context or model", file=sys.stderr)
+        sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:  # `srmlab presets | head`
         sys.stderr.close()
         sys.exit(0)
     sys.exit(0)
+
+
+def no_memory(error: Exception) -> bool:
+    """Whether an error says that memory ran out: Python's and numpy's, or torch's, on a GPU or a CPU."""
+    said = ("out of memory", "can't allocate memory", "Storage size calculation overflowed")
+    return isinstance(error, MemoryError) or any(words in str(error) for words in said)
 
 
 def import_extensions(argv: list[str]) -> list[str]:

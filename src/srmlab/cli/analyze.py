@@ -358,6 +358,9 @@ def weight_of(threshold: str, model: LanguageModel) -> float:
     try:
         if slash and streams.strip() != "S":
             raise ValueError
-        return float(number) / (len(model.streams) if slash else 1)
+        weight = float(number) / (len(model.streams) if slash else 1)
+        if not 0 <= weight < 1:
+            raise ValueError
+        return weight
     except ValueError:
         raise UserError(f"--threshold {threshold}: give a weight such as 0.10, or 2/S") from None

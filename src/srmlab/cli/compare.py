@@ -96,7 +96,9 @@ class Command(Answers):
         for run, text in zip(runs, found, strict=True):
             if text.tokenizer.fingerprint != found[0].tokenizer.fingerprint:
                 first = next(iter(runs))
-                raise UserError(f"{run} and {first} have different tokenizers and cannot be compared")
+                raise UserError(
+                    f"{run} and {first} have different tokenizers: compare runs trained on the same data"
+                )
             if not 1 <= context <= text.model.config.context:
                 raise UserError(f"--context {context}: {run} has a context of {text.model.config.context}")
         return {run: replace(text, context=context) for run, text in zip(runs, found, strict=True)}

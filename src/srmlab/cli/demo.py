@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from srmlab.cli.shared import at_least
+from srmlab.errors import UserError
 from srmlab.progress import duration
 
 PROMPT = "My fellow citizens of the"
@@ -45,6 +46,8 @@ class Command:
         from srmlab.cli import run
 
         at_least(self, steps=1, tokens=2)
+        if any((self.out / name).exists() for name in ("manifest.json", "run.json", "config.json")):
+            raise UserError(f"{self.out} holds data or a model already: choose another --out")
         started = time.monotonic()
         stages = self.stages()
         for number, stage in enumerate(stages, start=1):

@@ -79,14 +79,15 @@ class Command(ExitsEarly, OfModel):
         seed = torch.seed() % 2**32 if self.seed is None else self.seed
         written: list[int] = []
         stream = Stream(tokenizer)
+        unshown = [self.prompt if tokenizer or not self.prompt else f"{self.prompt}\n"]
 
         def show(column: torch.Tensor) -> None:
             written.append(int(column))
             if not self.json:
-                print(stream.push(written[-1]), end="", flush=True)
+                unshown.append(stream.push(written[-1]))
+                print("".join(unshown), end="", flush=True)
+                unshown.clear()
 
-        if not self.json and self.prompt:
-            print(self.prompt, end="" if tokenizer else "\n", flush=True)
         try:
             srmlab.generate(
                 model,
@@ -112,7 +113,7 @@ class Command(ExitsEarly, OfModel):
                 answer |= {"exit": exit.tolerance, "mean_levels": exit.mean_levels, "levels": model.depth}
             print(json.dumps(answer, ensure_ascii=False))
             return
-        print(stream.close())
+        print("".join(unshown) + stream.close())
         if exit is not None:
             used = f"{exit.mean_levels:.2f} of {model.depth} {model.level_name}"
             print(f"{used} per token", file=sys.stderr)

@@ -205,7 +205,7 @@ def _config_section(config: ModelConfig, answer: dict[str, Any]) -> str:
     for field in fields(config):
         value = getattr(config, field.name)
         mark = "*" if value != getattr(preset, field.name) else " "
-        rows.append(f"{mark} {field.name:<17}{value}")
+        rows.append(f"{mark} {field.name:<16} {value}")
     half = (len(rows) + 1) // 2
     pairs = zip(rows[:half], [*rows[half:], *[""] * half], strict=False)
     lines = [f"{left:<40}{right}".rstrip() for left, right in pairs]

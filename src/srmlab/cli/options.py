@@ -119,7 +119,7 @@ def complaint(event: Any, known: Any, arguments: Sequence[str] = ()) -> str | No
         case "InstantiationFailure" if event.argument is None:
             return event.message  # a dataclass of ours refused: it names its own field
         case "InstantiationFailure":
-            return f"{_name(event.argument)} {_plain(event.message)}"
+            return f"{_name(event.argument)} {_plain(event.message, event.argument.field.type_stripped)}"
     return None
 
 
@@ -130,12 +130,14 @@ def _name(argument: Any) -> str:
     return argument.lowered.name_or_flags[-1]
 
 
-def _plain(message: str) -> str:
+def _plain(message: str, kind: Any) -> str:
     """Python's messages about what is not a number, in plain words; others as they are."""
     if found := re.match(r"invalid literal for int\(\) with base 10: (.*)", message):
         return f"{found[1]}: must be a whole number"
     if found := re.match(r"could not convert string to float: (.*)", message):
         return f"{found[1]}: must be a number"
+    if found := re.match(r"Could not (?:find valid )?parse.* arguments:? \[(.*?)\]", message):
+        return f"{found[1]}: must be {'whole numbers' if int in get_args(kind) else 'numbers'}"
     return message.rstrip(".")
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from srmlab.cli.shared import RunsModel
-from srmlab.errors import UserError
+from srmlab.errors import UserError, reason
 from srmlab.files import refuse_existing, write_file, writing
 
 if TYPE_CHECKING:
@@ -149,7 +149,9 @@ def read_pairs(file: Path) -> list[dict[str, str]]:
     try:
         lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read {file} ({error}): give a file with one JSON object per line") from None
+        raise UserError(
+            f"cannot read {file} ({reason(error)}): give a file with one JSON object per line"
+        ) from None
     rows = []
     for number, line in enumerate(lines, 1):
         try:

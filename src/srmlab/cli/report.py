@@ -33,6 +33,7 @@ class Command(Presents):
     """Where to write; by default report.html in the run, or next to a checkpoint or export."""
 
     def run(self) -> None:
+        from srmlab.explorer.leaderboard import read_results
         from srmlab.explorer.report import write_report
         from srmlab.progress import Display
         from srmlab.training.run_text import place_for
@@ -42,6 +43,8 @@ class Command(Presents):
             raise UserError("--out missing: say where to write, or give a run: srmlab report runs/nano")
         if "" in self.prompt:
             raise UserError('--prompt "" is empty: give at least one token, or leave it out')
+        if self.results is not None:
+            read_results(self.results)  # refused before the work
         session = self.open(run)
         out = self.out or place_for(run or Path(), "report.html")
         prompts = [session.encode(prompt) for prompt in self.prompt or session.prompts]

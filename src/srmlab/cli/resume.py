@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from srmlab.training.config import Execution
+from srmlab.errors import UserError
+from srmlab.training.config import Computation, Execution
 
 
 @dataclass
@@ -33,12 +34,20 @@ class Command:
 
     def run(self) -> None:
         from srmlab.cli.train import finish
-        from srmlab.errors import UserError
         from srmlab.training.start import resume
 
         if self.first is not None and self.run_directory != self.first:
             raise UserError(f"give the run first: srmlab resume {self.run_directory} …")
         finish(resume(self.run_directory, data_dir=self.data, **vars(self.execution)))
+
+
+def refuse_other_result(run: Path | None, arguments: list[str]) -> None:
+    """Options of training that decide the result, as more steps would: what to do instead."""
+    decide = {field.name for field in fields(Computation)}
+    for option in (argument.partition("=")[0] for argument in arguments if argument.startswith("--")):
+        if option.removeprefix("--").replace("-", "_") in decide or option.startswith("--model."):
+            begin = f"`srmlab train --init-from {run or 'RUN'} {option} …` starts a new run from its weights"
+            raise UserError(f"{option} would change the result of a run that is resumed: {begin}")
 
 
 def defaults(arguments: list[str]) -> Command:
@@ -49,5 +58,6 @@ def defaults(arguments: list[str]) -> Command:
 
     runs = (Path(argument) for argument in arguments if not argument.startswith("-"))
     first = next((path for path in runs if RunDirectory(path).exists()), None)
+    refuse_other_result(first, arguments)
     saved = Execution() if first is None else execution(RunConfig.read(first).training)
     return Command(run_directory=tyro.MISSING, execution=saved, first=first)

@@ -77,9 +77,12 @@ class RunsModel(Answers, OfModel):
         """The model and its tokenizer, for a command that reads prompts."""
         from srmlab.storage import load, load_tokenizer
         from srmlab.training.distributed import device_of
+        from srmlab.training.run_text import check_reads_text
 
         path = self.subject()
-        return path, load(path, device=device_of(self.device)), load_tokenizer(path)
+        model = load(path, device=device_of(self.device))
+        check_reads_text(path, model)
+        return path, model, load_tokenizer(path)
 
 
 @dataclass(kw_only=True)

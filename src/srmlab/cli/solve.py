@@ -29,7 +29,7 @@ class Command(RunsModel):
 
     Example:
         srmlab prepare task:hops --out data/hops --tokenizer byte
-        srmlab train srm-nano --data data/hops --out runs/hops --model.vocab-size 257 --answers-only
+        srmlab train srm-nano --data data/hops --out runs/hops --answers-only
         srmlab solve runs/hops
         srmlab solve runs/hops --difficulty 1 2 3 --depth 4 8 16 --problems 1000 --json
         srmlab solve --pretrained sudoku --show
@@ -72,6 +72,9 @@ class Command(RunsModel):
 
             refuse(self, "task", "difficulty", "document_mask", why=f"is for text, and {path} solves puzzles")
             return measure(path, self)
+        if self.pretrained and self.data is None:
+            fix = "give --data DIR, or --pretrained sudoku for a model of puzzles"
+            raise UserError(f"{path} does not come with its training data: {fix}")
         why = f"is for puzzles, and {path} was trained on text"
         refuse(self, "segments", "votes", "file", "show", why=why)
         return self.solve(path)

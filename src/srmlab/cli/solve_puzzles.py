@@ -167,7 +167,7 @@ def lines(answer: dict[str, Any]) -> Iterator[str]:
         return aligned([[head, "solved", "cells right"], *cells])
 
     halted, last = answer["halted"], answer["by_segment"][-1]
-    heads = [RATED_BY[answer["kind"].partition(":")[0]], "boards", "solved", "cells right", "segments used"]
+    heads = [RATED_BY[answer["kind"].partition(":")[0]], "boards", "solved", "cells right", "segments"]
     rows = [heads]
     for row in [*answer["by_difficulty"], last | {"segments": halted["segments"]}]:
         low, high = row.get("from", "all"), row.get("to", "all")

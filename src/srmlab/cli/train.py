@@ -1,9 +1,10 @@
-"""`srmlab train PRESET`: from prepared tokens to a trained model; or on, from the weights of one."""
+"""`srmlab train PRESET`: from text, tokens or puzzles to a trained model; or on, from the weights of one."""
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 import tomllib
 from dataclasses import asdict, dataclass, field
@@ -21,20 +22,23 @@ from srmlab.training.recipes import recipe
 
 TOML_TEXTS, TOML_TABLES = ("preset", "init_from", "data", "out"), ("model", "training")
 TOML_KEYS = (*TOML_TEXTS, *TOML_TABLES)
+LARGEST_LEARNED = 16_384  # token ids of a preset that gets a vocabulary of its own text
 
 
 @dataclass
 class Command:
-    """Train a model on prepared tokens or puzzles. Everything is written to the --out folder.
+    """Train a model on text or puzzles. Everything is written to the --out folder; data that is not prepared
+    yet is prepared first, in OUT-data.
 
     Every field of the model config (--model.FIELD) and of the training config is an option; `srmlab train
     PRESET --help` shows them with the preset's values. A TOML file can set them too: the command line
-    overrides the file, and the file overrides the preset.
+    overrides the file, and the file overrides the preset. The vocabulary is by default that of the text.
 
     --init-from starts from the weights of another run, with a fresh optimizer and schedule. The model is
     that run's: no preset is needed.
 
     Example:
+        srmlab train srm-nano --data notes.txt --out runs/notes
         srmlab train srm-nano --data data/sotu --out runs/nano --steps 600
         srmlab train --init-from runs/nano --data data/mine --out runs/mine --steps 100 --lr 1e-3
         srmlab train srm-med --data data/owt --out runs/med --dry-run
@@ -54,7 +58,7 @@ class Command:
     preset: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="PRESET")]
     """A model by name; `srmlab presets` lists them. Not needed with --init-from."""
     data: Path
-    """Output folder of `srmlab prepare`."""
+    """Output folder of `srmlab prepare`, or what that takes: a text file, sotu, sudoku:4x4 …"""
     out: Path
     """The run's folder; must not exist yet."""
     init_from: Path | None = None
@@ -76,12 +80,52 @@ class Command:
 
         if self.preset != self.first:
             raise UserError(f"give the preset first: srmlab train {self.preset} …")
+        if is_source(self.data):
+            self.prepare()
         if self.dry_run:
             self.show_plan()
             return
         preset = self.preset or (self.init_from and _preset_of(self.init_from))
         how = {"init_from": self.init_from, "resume": self.resume, "preset": preset}
         finish(train(self.training, self.model, self.data, self.out, **how))
+
+    def prepare(self) -> None:
+        """Make the data of text or puzzles, by the command that a user would type."""
+        from srmlab.cli import run
+        from srmlab.puzzles import is_puzzle_source
+        from srmlab.storage import RunDirectory
+        from srmlab.training.objective import open_data
+
+        source, folder = str(self.data), self.out.with_name(f"{self.out.name}-data")
+        command = [source, "--out", str(folder)]
+        if not is_puzzle_source(source):
+            command += ["--tokenizer", self.tokenizer()]
+        typed = f"srmlab prepare {shlex.join(command)}"
+        if self.dry_run or os.environ.get("WORLD_SIZE", "1") != "1":
+            why = "--dry-run writes nothing" if self.dry_run else "several processes need it prepared"
+            raise UserError(f"--data {source}: {why}; run `{typed}` first, then give --data {folder}")
+        if not self.resume:
+            RunDirectory(self.out).refuse_occupied()
+        if folder.is_dir():
+            made = open_data(folder, verify=False).manifest.source
+            if made != source and not made.startswith(f"{source} "):  # puzzles: and how many, which seed
+                raise UserError(f"{folder} was prepared from {made}: choose another --out")
+            if self.data.is_file() and newer(self.data, folder / "manifest.json"):
+                raise UserError(f"{source} has changed since {folder} was prepared: choose another --out")
+            print(f"using {folder}, prepared before", flush=True)
+        else:
+            print(f"$ {typed}", flush=True)
+            run("prepare", command)
+        self.data = folder
+        if self.model.causal:
+            self.model = _for_data(self.model, str(folder))
+
+    def tokenizer(self) -> str:
+        """GPT-2's, or one of the model's size that is learned from the text; of --init-from, its own."""
+        if self.init_from is not None:
+            return str(self.init_from / "tokenizer")
+        size = self.model.vocab_size
+        return f"bpe:{size}" if size <= LARGEST_LEARNED else "gpt2"
 
     def show_plan(self) -> None:
         from srmlab.storage import RunDirectory
@@ -102,6 +146,18 @@ class Command:
             cost = cost_of(run, data, world)
             if world.main:
                 print(json.dumps(asdict(cost), indent=2) if self.json else "\n".join(cost.lines()))
+
+
+def newer(file: Path, other: Path) -> bool:
+    return file.stat().st_mtime > other.stat().st_mtime
+
+
+def is_source(data: Path) -> bool:
+    """Whether it is what `srmlab prepare` takes rather than what it writes."""
+    name = str(data)
+    return not data.is_dir() and (
+        data.is_file() or ":" in name or name in ("sotu", "python-stdlib") or any(c in name for c in "*?[")
+    )
 
 
 def finish(result: Any) -> None:
@@ -140,6 +196,11 @@ def defaults(arguments: list[str]) -> Command:
         model, training = model_of(source), recipe(_preset_of(source) or "srm-med")
     else:
         model, training = srmlab.preset("srm-med" if named is None else named), recipe(named or "srm-med")
+        model = _for_data(model, _option(arguments, "--data") or content.get("data"))
+    training = training.replace(**content.get("training", {}))
+    steps = _option(arguments, "--steps") or ""
+    if steps.isdigit() and int(steps) < training.warmup:  # a trial: the recipe's warm-up is for its steps
+        training = training.replace(warmup=int(steps) // 10)
     return Command(
         preset=missing if named is None and start is None else named,
         first=named,
@@ -148,8 +209,21 @@ def defaults(arguments: list[str]) -> Command:
         init_from=Path(start) if start else None,
         config=Path(file) if file else None,
         model=model.replace(**known_fields(type(model), content.get("model", {}))),
-        training=training.replace(**content.get("training", {})),
+        training=training,
     )
+
+
+def _for_data(model: ModelConfig, data: str | None) -> ModelConfig:
+    """The preset's model with as many token ids as the text has, unless options say otherwise."""
+    from srmlab.data import DataError
+    from srmlab.data.shards import read_manifest
+
+    if data is None or not model.causal:
+        return model
+    try:
+        return model.replace(vocab_size=read_manifest(data).vocab_size)
+    except DataError:  # there is none, or it is no text: said once the options are read
+        return model
 
 
 def _source(start: Path, out: str | None, arguments: list[str]) -> Path:

@@ -157,5 +157,7 @@ def summary(found: dict[str, Any]) -> str:
         if name in found:
             one = found[name]
             explained, recovered = one.text("mean_explained", ".1%"), one.text("all_recovered", ".1%")
-            lines.append(f"  null, {words}: {explained} explained, {recovered} recovered")
+            unsure = abs(float(one.standard_error("all_recovered"))) > 1  # its MLPs lower no loss
+            loss = "no loss to recover" if unsure else f"{recovered} recovered"
+            lines.append(f"  null, {words}: {explained} explained, {loss}")
     return "\n".join(lines)
