@@ -20,17 +20,27 @@ help:  ## list the targets
 demo: $(VENV)/.demo  ## the whole path once, small
 	$(BIN)/srmlab demo
 
-test: lint pytest  ## lint, then all tests but the soak tests
+# One thread a worker: more only fight for the cores. Worksteal gives each worker half of the files, in order, and the
+# slower one's last tests to the other: what a file's tests share is made once, not in every worker.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not soak" $(TESTS)
+
+# The types take one core most of a minute: beside the tests, and told after them.
+test: $(VENV)/.dev  ## lint, and all tests but the soak tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	@types=$$(mktemp); trap 'rm -f "$$types"' EXIT; \
+	$(BIN)/pyright >"$$types" 2>&1 & pyright=$$!; \
+	echo '$(PYTEST)'; $(PYTEST); tests=$$?; \
+	echo '$(BIN)/pyright'; wait $$pyright; found=$$?; cat "$$types"; \
+	[ $$tests -eq 0 ] && [ $$found -eq 0 ]
 
 lint: $(VENV)/.dev  ## ruff and pyright
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
-# One thread a worker: more only fight for the cores. Worksteal gives each worker half of the files, in order, and the
-# slower one's last tests to the other: what a file's tests share is made once, not in every worker.
 pytest: $(VENV)/.dev  ## the tests alone; TESTS=tests/models for some of them
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not soak" $(TESTS)
+	$(PYTEST)
 
 soak: $(VENV)/.dev  ## the tests that take minutes
 	$(BIN)/python -m pytest -m soak $(TESTS)
