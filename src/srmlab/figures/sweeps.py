@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections.abc import Callable
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -20,14 +21,9 @@ from srmlab.figures.palette import BLUE, GREY, LINES
 
 @style.styled
 def sweep_figure(result: SweepResult, axis: str = "") -> Figure:
-    if result.experiment == "test-depth":
-        return depth_lines(result)
-    if result.experiment == "language-models":
-        return curves_and_ranks(result)
-    if result.experiment == "family":
-        return loss_over_flop(result)
-    if result.experiment == "learned":
-        return trained_and_untrained(result)
+    """An experiment's own form, if it has one (OWN_FORMS); else over its axis, or ranked."""
+    if own := OWN_FORMS.get(result.experiment):
+        return own(result)
     figure, axes = style.one_panel(style.COLUMN, 2.6 if axis else 0.7 + 0.26 * len(result.cells))
     if result.experiment == "stream-size":
         grouped_bars(axes, result)
@@ -199,3 +195,11 @@ def depth_lines(result: SweepResult) -> Figure:
     style.grid_behind(axes)
     axes.legend(ncols=2)
     return figure
+
+
+OWN_FORMS: dict[str, Callable[[SweepResult], Figure]] = {
+    "test-depth": depth_lines,
+    "language-models": curves_and_ranks,
+    "family": loss_over_flop,
+    "learned": trained_and_untrained,
+}
