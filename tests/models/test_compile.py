@@ -72,7 +72,14 @@ def assert_equal_to_eager(compiled, eager) -> None:
     torch.testing.assert_close(compiled(tokens, targets), eager(tokens, targets), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(("name", "backend"), [("srm", "inductor"), ("hrm", "aot_eager")])
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [
+        pytest.param("srm", "inductor", marks=pytest.mark.soak),
+        ("srm", "aot_eager"),
+        ("hrm", "aot_eager"),
+    ],
+)
 def test_the_whole_model_compiles_to_one_graph_and_equals_eager(name, backend):
     compiled = torch.compile(build(SHORT[name]), fullgraph=True, backend=backend)
     assert_equal_to_eager(compiled, build(SHORT[name]))
