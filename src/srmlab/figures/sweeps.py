@@ -160,6 +160,10 @@ def trained_and_untrained(result: SweepResult) -> Figure:
             measured = np.array([run.learned[name] for run in cell.runs if run.learned])
             for offset, values, color in ((-0.12, measured[:, 1], GREY), (0.12, measured[:, 0], BLUE)):
                 axes.plot(np.full(len(values), place + offset), values, ".", color=color, markersize=4)
+        drawn = np.concatenate([line.get_ydata() for line in axes.lines])
+        if drawn.min() > 0 and drawn.max() > 30 * drawn.min():
+            axes.set_yscale("log")
+            axes.yaxis.set_minor_formatter(NullFormatter())
         axes.set_title(textwrap.fill(name, 23), fontsize="x-small")
         axes.set_xticks(range(len(result.cells)), [f"{cell.x:g}" for cell in result.cells])
         axes.set_xlim(-0.5, len(result.cells) - 0.5)
