@@ -243,7 +243,7 @@ def test_bad_data_is_refused(tmp_path, toml, capsys):
     assert srmlab_command("train", "srm-nano", "--data", tmp_path, *options) == 2
     check_one_line(capsys, "run srmlab prepare first")
     assert srmlab_command("train", "srm-nano", "--data", tmp_path / "none.txt", *options) == 2
-    check_one_line(capsys, "none.txt: no such file or folder")
+    check_one_line(capsys, "none.txt does not exist: give a text file")
     small = write_data(tmp_path / "small", sections=2, val_fraction=0.0)
     assert srmlab_command("train", "srm-nano", "--data", small, *options, "--model.context", "5000") == 2
     check_one_line(capsys, "fewer than one window")

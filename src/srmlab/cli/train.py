@@ -82,7 +82,9 @@ class Command:
         if self.preset != self.first:
             raise UserError(f"give the preset first: srmlab train {self.preset} …")
         if not self.data.exists() and not is_source(self.data):
-            raise UserError(f"--data {self.data}: no such file or folder")
+            raise UserError(
+                f"--data {self.data} does not exist: give a text file, or a folder that `srmlab prepare` made"
+            )
         if is_source(self.data):
             self.prepare()
         if self.dry_run:
