@@ -57,7 +57,7 @@ class OfModel:
     path: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
     """A run (its last good checkpoint), a checkpoint or an export."""
     pretrained: bool = False
-    """Use the srm-nano that ships with the package; `--pretrained sudoku` is one that solves sudokus."""
+    """Use the srm-nano that ships with the package; `--pretrained sudoku` is a model of sudokus."""
 
     def subject(self) -> Path:
         """Where the model is; a shipped one may be given by its name, as to `srmlab.load`."""
