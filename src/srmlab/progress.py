@@ -91,12 +91,20 @@ class Task:
     def words(self, done: float, note: str) -> str:
         elapsed = max(time.perf_counter() - self.started, 1e-9)
         rate = (done - self.first) / elapsed
-        of = "" if self.total is None else f" of {self.total:,.0f}"
-        parts = [f"{done:,.0f}{of} {self.unit}".rstrip(), note]
+        of = "" if self.total is None else f" of {amount(self.total)}"
+        parts = [f"{amount(done)}{of} {self.unit}".rstrip(), note]
         parts.append(f"{rate:,.0f} {self.unit}/s" if rate >= 10 else f"{rate:.2g} {self.unit}/s")
         left = None if self.total is None or rate <= 0 else (self.total - done) / rate
         parts.append(f"{duration(left)} left" if left else duration(elapsed))
         return ", ".join(part for part in parts if part)
+
+
+def amount(number: float) -> str:
+    """
+    >>> amount(1234), amount(11.7), amount(0.1918)
+    ('1,234', '12', '0.19')
+    """
+    return f"{number:,.0f}" if number >= 10 or number == round(number) else f"{number:.2g}"
 
 
 def si(number: float, unit: str = "B") -> str:

@@ -94,6 +94,27 @@ def test_the_help_of_every_command_shows_an_example(capsys, name):
             "--init-from RUN --steps …` starts a new run from its weights",
         ),
         (["demo", "--tokens", "0"], "srmlab demo: --tokens 0: must be at least 2"),
+        (["bench", "--threads", "0"], "srmlab bench: --threads 0: must be at least 1"),
+        (
+            ["analyze", "--pretrained", "--lens-tokens", "0"],
+            "srmlab analyze: --lens-tokens 0: must be at least 1",
+        ),
+        (
+            ["circuit", "--pretrained", "--prompt", "", "--out", "graph.json"],
+            "srmlab circuit: --prompt is empty: give some text",
+        ),
+        (
+            ["report", "--pretrained", "--out", "."],
+            "srmlab report: --out . is a folder: give a file, such as report.html",
+        ),
+        (
+            ["sweep", "family", "--slurm", "timeout_min=5"],
+            "srmlab sweep: --slurm is for --on slurm; leave it out",
+        ),
+        (
+            ["evaluate", "srm-nano", "--tokens", "0"],  # by its name, as in Python
+            "srmlab evaluate: 0 tokens are fewer than one window: give 256 or more",
+        ),
         (
             ["train", "srm-nanno", "--data", "x", "--out", "y"],
             "srmlab train: no preset is called 'srm-nanno'; did you mean 'srm-nano'?",

@@ -76,6 +76,19 @@ def _train(preset):
     return train.Command, "srmlab train", train.defaults([preset])
 
 
+def test_an_option_of_two_values_asks_for_two(capsys):
+    said = refused(capsys, *TRAIN, "--betas", "0.9")
+    assert said == "srmlab train: --betas needs 2 values; `srmlab train --help` shows the options"
+
+
+@pytest.mark.parametrize("option", ["--out", "--data"])
+def test_an_empty_path_is_refused_and_not_taken_for_the_current_folder(capsys, option):
+    given = {"--data": "x", "--out": "y"} | {option: ""}
+    said = refused(capsys, "train", "srm-nano", *(word for pair in given.items() for word in pair))
+    assert said == f"srmlab train: {option} is empty: give a path"
+    assert refused(capsys, "evaluate", "") == "srmlab evaluate: RUN is empty: give a path"
+
+
 def test_nothing_is_suggested_where_nothing_is_near():
     assert suggestion("--xyzzy", ["--steps", "--model.streams"]) == ""
     assert suggestion("--learning-rate", ["--steps"]) == ""  # not of this command

@@ -58,10 +58,13 @@ def test_several_sources_are_one_corpus(text, tmp_path, capsys):
     ("arguments", "says"),
     [
         ([], "SOURCE missing"),
+        ([""], "SOURCE missing"),
         (["no/such/place"], "no/such/place"),
         (["{text}", "--tokenizer", "gpt3"], "gpt3"),
         (["{text}", "--val-fraction", "1.5"], "val_fraction is 1.5"),
         (["{text}", "--out", "{text}"], "never overwritten"),
+        (["{text}", "--count", "5"], "--count is for puzzles"),
+        (["sudoku:4x4", "--tokenizer", "byte"], "--tokenizer is for text"),
     ],
 )
 def test_bad_input_is_one_line_and_touches_nothing(arguments, says, text, tmp_path, capsys):

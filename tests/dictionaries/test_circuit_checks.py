@@ -173,7 +173,7 @@ def test_the_command_writes_a_graph(run, capsys, tmp_path):
         (("--prompt", "a", "--feature", "0.A.0.1", "--target", "a"), "--feature cannot be combined with"),
         (("--prompt", "a", "--node-share", 2), "--node-share 2.0: must be above 0"),
         (("--prompt", "a", "--transcoders", "nowhere"), "no transcoders in nowhere"),
-        (("--prompt", "a", "--nodes", 0), "nodes = 0: give 1 or more"),
+        (("--prompt", "a", "--nodes", 0), "--nodes 0: must be at least 1"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(run, capsys, tmp_path, options, message):
@@ -193,4 +193,4 @@ def test_nothing_is_overwritten_and_a_run_without_transcoders_says_so(run, capsy
     export = srmlab.save(srmlab.load(run), tmp_path / "export", srmlab.storage.load_tokenizer(run))
     code, _, err = call(capsys, export, "--prompt", "a", "--out", tmp_path / "h.json")
     assert code == 2
-    assert "`srmlab transcoder` trains them" in err
+    assert f"`srmlab transcoder {export}` trains them" in err

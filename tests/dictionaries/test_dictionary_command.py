@@ -85,7 +85,7 @@ def test_a_dictionary_follows_how_its_run_was_trained(capsys, tmp_path):
         (("--seed", "-1"), "--seed -1: must be at least 0"),
         (("--lr", "-1"), "lr = -1.0: must be positive"),
         (("--features", "0"), "features = 0: give 1 or more"),
-        (("--tokens", "10"), "--tokens 10: a single batch has 128"),
+        (("--tokens", "10"), "--tokens 10: give at least a batch, 128"),
         (("--eval-tokens", "3"), "3 tokens are fewer than one window"),
         (("--data", "nowhere"), "nowhere"),
     ],

@@ -561,6 +561,8 @@ def test_a_cache_shows_dots_only_for_names_it_leaves_out():
     model, tokens = small(SRM_TINY), some_tokens()
     _, few = model.run_with_cache(tokens, ["layers.0.out", "layers.1.out"])
     assert repr(few) == "ActivationCache of 2 values: layers.0.out, layers.1.out"
+    assert len(repr(model).splitlines()) < 60
+    assert "(layers): SiteGroup of " in repr(model)
     assert repr(model.run_with_cache(tokens)[1]).endswith(" …")
 
 

@@ -220,10 +220,30 @@ def test_several_processes_want_their_text_prepared(tmp_path, capsys, monkeypatc
     check_one_line(capsys, "several processes need it prepared; run `srmlab prepare")
 
 
+def test_data_that_the_model_cannot_read_is_refused_before_it_is_prepared(tmp_path, capsys):
+    text = tmp_path / "notes.txt"
+    text.write_text("one text\n\n" * 100)
+    out = ("--out", tmp_path / "run")
+    assert srmlab_command("train", "srm-nano", "--data", "sudoku:4x4", *out) == 2
+    check_one_line(capsys, "sudoku:4x4 holds puzzles, but the model reads text")
+    assert srmlab_command("train", "srm-sudoku-nano", "--data", text, *out) == 2
+    check_one_line(capsys, "notes.txt is text, but the model reads puzzles")
+    assert list(tmp_path.iterdir()) == [text]
+
+
+def test_an_option_of_puzzles_is_refused_with_text(data, tmp_path, toml, capsys):
+    options = ("--data", data, "--out", tmp_path / "run", "--config", toml, "--ema", "0.9")
+    assert srmlab_command("train", "srm-nano", *options) == 2
+    check_one_line(capsys, "ema = 0.9: is for puzzles; leave it out with text")
+    assert not (tmp_path / "run").exists()
+
+
 def test_bad_data_is_refused(tmp_path, toml, capsys):
     options = ("--out", tmp_path / "run", "--config", toml)
     assert srmlab_command("train", "srm-nano", "--data", tmp_path, *options) == 2
     check_one_line(capsys, "run srmlab prepare first")
+    assert srmlab_command("train", "srm-nano", "--data", tmp_path / "none.txt", *options) == 2
+    check_one_line(capsys, "none.txt does not exist: give a text file")
     small = write_data(tmp_path / "small", sections=2, val_fraction=0.0)
     assert srmlab_command("train", "srm-nano", "--data", small, *options, "--model.context", "5000") == 2
     check_one_line(capsys, "fewer than one window")

@@ -111,7 +111,7 @@ class Command(OfText):
         yield f"{out / 'analysis' / 'summary.txt'}  ·  {out / 'figures'}"
 
     def check(self) -> None:
-        at_least(self, batch_size=1, tokens=2, null=0, exact=2, edge_tokens=4)
+        at_least(self, batch_size=1, tokens=2, null=0, exact=2, edge_tokens=4, lens_tokens=1)
         for kind in self.formats:
             if kind not in FORMATS:
                 raise UserError(f"--formats {kind}: must be one of {', '.join(FORMATS)}")

@@ -48,7 +48,7 @@ class Command(Answers):
         for bench in self.benches:
             if bench not in BENCHES:
                 raise unknown("bench", bench, BENCHES)
-        at_least(self, rounds=1)
+        at_least(self, rounds=1, threads=1, base_tokens=2)
         torch.set_num_threads(self.threads)
         keep_buffers()
         sys.path.insert(0, str(FOLDER))

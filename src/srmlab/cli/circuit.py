@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from srmlab.cli.shared import RunsModel, readable
+from srmlab.cli.shared import RunsModel, at_least, readable
 from srmlab.errors import UserError
 from srmlab.files import refuse_existing, write_file
 
@@ -64,13 +64,11 @@ class Command(RunsModel):
 
         self.check_options()
         path, model, tokenizer = self.load()
+        tokens = tokenizer.encode(self.prompt)
+        target, probability = self.chosen_target(model, tokenizer, tokens)
         folder = self.transcoders or newest(path)
         transcoders, features = opened(folder, str(model.device))
         features = features or found_beside(path, transcoders)
-        tokens = tokenizer.encode(self.prompt)
-        if not tokens:
-            raise UserError("--prompt is empty: give some text")
-        target, probability = self.chosen_target(model, tokenizer, tokens)
         with self.display() as display:
             task = display.task("edges", self.nodes, "nodes")
             graph = attribute(model, transcoders, tokens, target, self.nodes, task.update)
@@ -94,6 +92,9 @@ class Command(RunsModel):
         return [result["summary"]]
 
     def check_options(self) -> None:
+        at_least(self, nodes=1)
+        if not self.prompt:
+            raise UserError("--prompt is empty: give some text")
         for option, file in (("--out", self.out), ("--view", self.view)):
             if file is not None:
                 refuse_existing(file, option)
@@ -148,7 +149,9 @@ def newest(path: Path) -> Path:
     for folder in lexicons_of(path, CONFIG):
         if json.loads((folder / CONFIG).read_text()).get("of") == "mlp":
             return folder
-    raise UserError(f"{path} has no transcoders: `srmlab transcoder` trains them, or give --transcoders DIR")
+    raise UserError(
+        f"{path} has no transcoders: `srmlab transcoder {path}` trains them, or give --transcoders DIR"
+    )
 
 
 def opened(folder: Path, device: str) -> tuple[Transcoders, dict[str, Features]]:

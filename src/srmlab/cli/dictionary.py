@@ -60,9 +60,12 @@ class Learning(OfText):
 
     def steps(self, text: RunText) -> int:
         """How often a batch is read."""
+        text.training_data()
         steps = self.tokens // (text.context * self.batch_size)
         if steps < 1:
-            raise UserError(f"--tokens {self.tokens}: a single batch has {text.context * self.batch_size}")
+            raise UserError(
+                f"--tokens {self.tokens}: give at least a batch, {text.context * self.batch_size}"
+            )
         return steps
 
     def folder(self, text: RunText, usual: str) -> Path:

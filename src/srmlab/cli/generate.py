@@ -66,8 +66,9 @@ class Command(ExitsEarly, OfModel):
         import torch
 
         from srmlab.storage import saved_tokenizer
+        from srmlab.training.run_text import chosen
 
-        exit, path = self.early_exit(), self.subject()
+        exit, path = self.early_exit(), chosen(self.path, self.pretrained)  # srm-nano is the preset
         fresh = not path.exists()
         model, tokenizer = build_preset(str(path)) if fresh else (srmlab.load(path), saved_tokenizer(path))
         model.check_reuse(self.reuse_cache, exit)

@@ -45,7 +45,7 @@ class Command(Answers):
     name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = None
     """A preset (`srmlab presets --sweep` lists them), or a run, a checkpoint or an export."""
     pretrained: bool = False
-    """Use the model that ships with the package instead."""
+    """Use the srm-nano that ships with the package; `--pretrained sudoku` is a model of sudokus."""
     set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FIELD=VALUE")] = ()
     """Change fields of the config."""
 

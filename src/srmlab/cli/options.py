@@ -15,6 +15,7 @@ import re
 import shutil
 import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
@@ -80,7 +81,7 @@ def parse(kind: type, prog: str, arguments: list[str], defaults: Any = None) -> 
             prog=prog,
             args=arguments,
             description=wrapped(inspect.getdoc(kind) or ""),
-            registry=optional_values(),
+            registry=readings(),
             **given,
         )
 
@@ -114,7 +115,9 @@ def complaint(event: Any, known: Any, arguments: Sequence[str] = ()) -> str | No
         case "InvalidChoice":
             return f"{_name(event.argument)} {event.value}: must be one of {', '.join(event.choices)}"
         case "BadValue":
-            needs = "missing" if event.argument.is_positional() else "needs a value"
+            count = event.argument.lowered.nargs
+            needs = f"needs {count} values" if isinstance(count, int) and count > 1 else "needs a value"
+            needs = "missing" if event.argument.is_positional() else needs
             return f"{_name(event.argument)} {needs}{see_help}"
         case "InstantiationFailure" if event.argument is None:
             return event.message  # a dataclass of ours refused: it names its own field
@@ -169,11 +172,30 @@ def option_names(kind: type, prog: str, defaults: Any = None) -> list[str]:
     return sorted(set(re.findall(r"(?<![\w-])--[a-z][\w.-]*", text.getvalue().partition("options")[2])))
 
 
-def optional_values() -> ConstructorRegistry:
-    """An `int | None` is INT in the help, with "default: none", and takes none for no value."""
+def readings() -> ConstructorRegistry:
+    """How values are read where tyro's own way will not do. An `int | None` is INT in the help, with
+    "default: none", and takes none for no value. A path is not empty.
+    """
     from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
     registry = ConstructorRegistry()
+
+    @registry.primitive_rule
+    def path(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
+        def read(words: list[str]) -> Path:
+            if not words[0]:  # as --out "$UNSET": Python's Path("") is the current folder
+                raise ValueError("is empty: give a path")
+            return Path(words[0])
+
+        if info.type is not Path:
+            return None
+        return PrimitiveConstructorSpec(
+            nargs=1,
+            metavar="PATH",
+            instance_from_str=read,
+            is_instance=lambda value: isinstance(value, Path),
+            str_from_instance=lambda value: [str(value)],
+        )
 
     @registry.primitive_rule
     def optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:

@@ -59,6 +59,8 @@ class Command(Answers):
         from srmlab.storage.metrics_file import Losses
 
         runs = parse(self.runs if self.pretrained is None else (*self.runs, f"{self.pretrained}={shipped()}"))
+        if self.out.is_file():
+            raise UserError(f"--out {self.out} is a file: give a folder")
         data = self.out / "data"
         written: list[Path] = []
         for label in ANALYSED:

@@ -73,11 +73,13 @@ class Command(Answers):
     """Puzzles: augmented copies of each training puzzle to write, for HRM's and TRM's own code."""
 
     def result(self) -> dict[str, Any]:
-        if not self.source:
+        if not all(self.source or [""]):
             raise UserError(
                 "SOURCE missing: name a corpus or paths, such as `srmlab prepare sotu --out data/sotu`"
             )
         if is_puzzle_source(self.source[0]):
+            text_only = ("tokenizer", "column", "workers", "shard_tokens")
+            refuse(self, *text_only, why="is for text, not for puzzles")
             puzzles = self.puzzles(*self.source)
             self.summary = puzzle_summary(puzzles)
             return asdict(puzzles.manifest)

@@ -21,7 +21,6 @@ PAPER_PARAMETERS = {  # as the paper prints them, and those of other models thei
     "huginn": "3.5B",
     "hyper": "1.2B",
     "hyper-static": "1.2B",
-    "mor": "165M",
     "ouro": "1.4B",
     "ouro-2.6b": "2.6B",
     **{f"srm-sweep-parameter-{s}": "85M" for s in SWEEP_STREAMS},

@@ -41,6 +41,8 @@ class Command(Presents):
         run = self.presented()
         if run is None and self.out is None:
             raise UserError("--out missing: say where to write, or give a run: srmlab report runs/nano")
+        if self.out is not None and self.out.is_dir():
+            raise UserError(f"--out {self.out} is a folder: give a file, such as {self.out / 'report.html'}")
         if "" in self.prompt:
             raise UserError('--prompt "" is empty: give at least one token, or leave it out')
         if self.results is not None:

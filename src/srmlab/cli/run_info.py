@@ -8,7 +8,7 @@ from typing import Any
 
 from srmlab.progress import si
 from srmlab.storage import RunDirectory, saved_tokenizer
-from srmlab.storage.metrics_file import Losses
+from srmlab.storage.metrics_file import LAST_STEPS, Losses
 from srmlab.storage.save_and_load import is_huggingface
 from srmlab.storage.weights import checkpoint_steps, read_json
 from srmlab.training.run import RunConfig
@@ -102,7 +102,8 @@ def _training_rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
         ),
     ]
     if loss["training"] is not None:
-        rows.append(("loss", f"{loss['training']:.4f} in training (mean of the last steps)"))
+        last = min(loss["step"], LAST_STEPS)
+        rows.append(("loss", f"{loss['training']:.4f} in training (mean of the last {last} steps)"))
     if (best := loss["lowest_validation"]) is not None:
         lowest = f", lowest {best['loss']:.4f} at step {best['step']:,}"
         same = best["loss"] == loss["validation"]

@@ -57,13 +57,14 @@ class OfModel:
     path: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
     """A run (its last good checkpoint), a checkpoint or an export."""
     pretrained: bool = False
-    """Use the model that ships with the package instead of a run."""
+    """Use the srm-nano that ships with the package; `--pretrained sudoku` is a model of sudokus."""
 
     def subject(self) -> Path:
-        """Where the model is."""
+        """Where the model is; a shipped one may be given by its name, as to `srmlab.load`."""
+        from srmlab.storage.save_and_load import named
         from srmlab.training.run_text import chosen
 
-        return chosen(self.path, self.pretrained)
+        return named(chosen(self.path, self.pretrained))
 
 
 @dataclass(kw_only=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import tyro
 
-from srmlab.cli.shared import Answers, at_least, filled, folded
+from srmlab.cli.shared import Answers, at_least, filled, folded, refuse
 from srmlab.errors import UserError
 from srmlab.progress import Display, duration
 
@@ -71,6 +71,9 @@ class Command(Answers):
         from srmlab.experiments import EXPERIMENTS, experiment
 
         at_least(self, seeds=1, workers=1, steps=1)
+        slurm_options(self.slurm)  # refused before the work
+        if self.on == "machine":
+            refuse(self, "slurm", why="is for --on slurm")
         match self.what:
             case ("list",):
                 return [

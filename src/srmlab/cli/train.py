@@ -17,6 +17,7 @@ import srmlab
 from srmlab.errors import UserError, nearest
 from srmlab.models import ModelConfig
 from srmlab.models.fields import known_fields
+from srmlab.storage.metrics_file import LAST_STEPS
 from srmlab.training.config import TrainConfig
 from srmlab.training.recipes import recipe
 
@@ -80,6 +81,10 @@ class Command:
 
         if self.preset != self.first:
             raise UserError(f"give the preset first: srmlab train {self.preset} …")
+        if not self.data.exists() and not is_source(self.data):
+            raise UserError(
+                f"--data {self.data} does not exist: give a text file, or a folder that `srmlab prepare` made"
+            )
         if is_source(self.data):
             self.prepare()
         if self.dry_run:
@@ -95,10 +100,12 @@ class Command:
         from srmlab.puzzles import is_puzzle_source
         from srmlab.storage import RunDirectory
         from srmlab.training.objective import open_data
+        from srmlab.training.plan import check_reads
 
         source, folder = str(self.data), self.out.with_name(f"{self.out.name}-data")
-        command = [source, "--out", str(folder)]
-        if not is_puzzle_source(source):
+        command, puzzles = [source, "--out", str(folder)], is_puzzle_source(source)
+        check_reads(self.model, source, puzzles=puzzles)
+        if not puzzles:
             command += ["--tokenizer", self.tokenizer()]
         typed = f"srmlab prepare {shlex.join(command)}"
         if self.dry_run or os.environ.get("WORLD_SIZE", "1") != "1":
@@ -173,10 +180,8 @@ def finish(result: Any) -> None:
         validation = f", validation loss {result.val_loss:.4f}" if result.val_loss is not None else ""
         if result.val_solved is not None:
             validation += f", {result.val_solved:.1%} of the test puzzles solved"
-        print(
-            f"done: training loss {result.loss:.4f} (mean of the last steps){validation}; {result.run}",
-            flush=True,
-        )
+        mean = f"mean of the last {min(result.step, LAST_STEPS)} steps"
+        print(f"done: training loss {result.loss:.4f} ({mean}){validation}; {result.run}", flush=True)
 
 
 def defaults(arguments: list[str]) -> Command:

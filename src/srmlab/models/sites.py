@@ -103,6 +103,10 @@ class SiteGroup(nn.Module):
     def __getitem__(self, index: int) -> nn.Module:
         return list(self.children())[index]
 
+    def __repr__(self) -> str:
+        """One line: of hundreds of sites nobody would find the layers of a printed model."""
+        return f"SiteGroup of {sum(isinstance(part, Site) for part in self.modules())} sites"
+
 
 class Tap:
     """Where a module hands over its named values. This one is silent: nobody listens."""

@@ -7,8 +7,9 @@ matrix product on this machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
@@ -28,6 +29,8 @@ from srmlab.training.run import InitialWeights, RunConfig
 from srmlab.training.segments import segment_flops
 
 FOR_GPUS = 20_000_000  # parameters: the paper's sizes, which nobody trains on a CPU
+FOR_TEXT = ("context", "document_mask", "answers_only", "depth_schedule")
+FOR_PUZZLES = ("segments", "halting", "exploration", "likelihood", "cells", "ema", "puzzle_lr", "augment")
 
 
 def run_of(
@@ -49,10 +52,8 @@ def check_plan(plan: RunConfig, data: Data, world: World) -> None:
     if isinstance(data, Puzzles):
         check_puzzles(plan, data, world)
         return
-    if not model.causal:
-        raise UserError(
-            f"{data.path} is text, but the model reads puzzles: prepare puzzles, such as sudoku:4x4"
-        )
+    check_reads(model, data.path, puzzles=False)
+    refuse_changed(config, FOR_PUZZLES, "is for puzzles; leave it out with text")
     check_vocabulary(model.vocab_size, data.vocab_size, data.path)
     context = config.context or model.context
     if context > model.context:
@@ -65,18 +66,30 @@ def check_plan(plan: RunConfig, data: Data, world: World) -> None:
     TrainingDepth(config, model)
 
 
+def check_reads(model: ModelConfig, data: str | Path, *, puzzles: bool) -> None:
+    """A model of text is not for puzzles, nor the other way round."""
+    if puzzles and model.causal:
+        raise UserError(
+            f"{data} holds puzzles, but the model reads text: use a preset such as srm-sudoku-nano, "
+            "or --model.no-causal"
+        )
+    if not puzzles and not model.causal:
+        raise UserError(f"{data} is text, but the model reads puzzles: prepare puzzles, such as sudoku:4x4")
+
+
+def refuse_changed(config: TrainConfig, names: Sequence[str], why: str) -> None:
+    """Refuse options that were given although they mean nothing here."""
+    usual = TrainConfig()
+    for name in names:
+        if getattr(config, name) != getattr(usual, name):
+            raise UserError(f"{name} = {getattr(config, name)!r}: {why}")
+
+
 def check_puzzles(plan: RunConfig, data: Puzzles, world: World) -> None:
     """What a puzzle run needs."""
     config, model = plan.training, plan.model
-    if model.causal:
-        raise UserError(
-            f"{data.path} holds puzzles, but the model reads text: use a preset such as srm-sudoku-nano, "
-            "or --model.no-causal"
-        )
-    usual = TrainConfig()
-    for name in ("context", "document_mask", "answers_only", "depth_schedule"):
-        if getattr(config, name) != getattr(usual, name):
-            raise UserError(f"{name} = {getattr(config, name)!r}: is for text; leave it out with puzzles")
+    check_reads(model, data.path, puzzles=True)
+    refuse_changed(config, FOR_TEXT, "is for text; leave it out with puzzles")
     if world.strategy == "fsdp":
         raise UserError('strategy = "fsdp": puzzles are trained by copies of the model; use ddp')
     if config.batch_size % (world.size * config.accumulate):

@@ -30,6 +30,7 @@ from srmlab.files import sealed
 from srmlab.models import LanguageModel
 from srmlab.pretrained import NAMES
 from srmlab.pretrained import folder as shipped
+from srmlab.puzzles import is_puzzles
 from srmlab.storage import load, saved_tokenizer
 from srmlab.storage.run_directory import homes
 from srmlab.training.distributed import device_of
@@ -117,6 +118,8 @@ def open_text(
         return RunText(path, run, model, tokenizer, None, tokens, f"{file.name} {digest[:12]}", context)
     if folder is None:
         raise UserError(f"{path} does not say what it was trained on: give --data DIR")
+    if is_puzzles(folder):
+        raise UserError(f"{folder} holds puzzles, but {path} reads text: give another --data DIR")
     opened = open_tokens(folder, verify=verify)
     check_vocabulary(model.config.vocab_size, opened.vocab_size, opened.path, trained=True)
     answers = answers_only or bool(trained and trained.answers_only)
