@@ -25,7 +25,14 @@ class Interval:
         return self.mean + self.half
 
     def __str__(self) -> str:
-        return f"{self.mean:.4f} ± {self.half:.4f}"
+        return f"{self:.4f}"
+
+    def __format__(self, form: str) -> str:
+        """
+        >>> f"{Interval(2.4541, 0.0155):.3f}"
+        '2.454 [2.439, 2.470]'
+        """
+        return f"{self.mean:{form}} [{self.low:{form}}, {self.high:{form}}]" if form else str(self)
 
 
 def interval(values: np.ndarray, level: float = LEVEL) -> Interval:

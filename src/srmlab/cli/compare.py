@@ -75,7 +75,7 @@ class Command(Answers):
         yield table(self.rows)
         yield ""
         yield f"{result['read']}"
-        yield "±: 95 % interval over windows; it does not cover training seeds."
+        yield "In brackets, the 95 % interval over windows; it does not cover training seeds."
         yield "difference: from the first run, on the same windows."
         yield ""
         yield f"Inside, on the first {result['inside']} windows:"
@@ -139,9 +139,7 @@ def table(rows: list[Compared]) -> str:
     """One line a model, of 100 columns or fewer where names are short."""
     lines = [["", "parameters", "FLOP/token", "training FLOP", "depth", "S", "loss", "difference"]]
     for row in rows:
-        difference = (
-            "" if row.difference is None else f"{row.difference.mean:+.4f} ± {row.difference.half:.4f}"
-        )
+        difference = "" if row.difference is None else f"{row.difference:+.4f}"
         lines.append(
             [
                 short(row, rows),
@@ -150,7 +148,7 @@ def table(rows: list[Compared]) -> str:
                 "–" if row.training_flops is None else f"{row.training_flops:.3g}",
                 f"{row.depth} {row.unit}",
                 str(row.streams),
-                str(row.loss),
+                f"{row.loss:.4f}",
                 difference,
             ]
         )
@@ -181,7 +179,7 @@ def inside_tables(rows: list[Compared]) -> str:
     ]
     gates = [
         [short(row, rows), f"{row.unit} {gate.level}", f"{gate.gain.mean:+.3f}"]
-        + [f"{one.mean:+.2f} ± {one.half:.2f}" for one in (gate.knows, gate.shuffled, gate.entropy)]
+        + [f"{one:+.2f}" for one in (gate.knows, gate.shuffled, gate.entropy)]
         for row in rows
         for gate in row.inside.gates
     ]

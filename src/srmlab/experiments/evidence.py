@@ -38,7 +38,7 @@ class Difference(Interval):
         return Difference(-self.mean, self.half, self.pairs)
 
     def __str__(self) -> str:
-        return f"{self.mean:+.3f} [{self.low:+.3f}, {self.high:+.3f}] over {self.pairs} seeds"
+        return f"{self:+.3f} over {self.pairs} seeds"
 
 
 @dataclass(frozen=True)

@@ -175,7 +175,7 @@ def table(result: SweepResult) -> list[list[str]]:
 def shown(found: Moved | None) -> str:
     if found is None:
         return ""
-    by = found.by and f": {found.by.mean:+.2g} [{found.by.low:+.2g}, {found.by.high:+.2g}]"
+    by = found.by and f": {found.by:+.2g}"
     return f"{found.trained:.3g}, {found.untrained:.3g}{by or ''}"
 
 
