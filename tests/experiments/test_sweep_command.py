@@ -109,6 +109,17 @@ def test_a_sweep_from_its_runs_to_its_table(words, tmp_path, capsys, monkeypatch
     assert "4 runs, 0 of them left" in capsys.readouterr().out
 
 
+def test_a_dry_run_leaves_nothing_behind(tmp_path, capsys, monkeypatch):
+    text, out = tmp_path / "text.txt", tmp_path / "out"
+    text.write_text("".join(f"{i} is followed by {i + 1}\n" for i in range(2000)))
+    monkeypatch.setattr("srmlab.cli.sweep.MINI_SOURCE", str(text))
+    monkeypatch.setattr("srmlab.cli.sweep.MINI_TOKENIZER", "byte")
+    monkeypatch.setitem(catalogue.EXPERIMENTS, "tiny", TINY)
+    assert sweep("tiny", "--out", out, "--dry-run") == 0
+    assert "of them left" in capsys.readouterr().out
+    assert not out.exists()
+
+
 def start_here(plan: Path, number: int, *_: object) -> subprocess.CompletedProcess:
     """A job in this process, which has imported all that it needs."""
     done = subprocess.CompletedProcess([str(plan), number], run_job(str(plan), number))

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import tyro
@@ -65,7 +66,7 @@ class Command(Answers):
     steps: int | None = None
     """Do a trial run with this many steps instead of the recipe's."""
     dry_run: bool = False
-    """List the runs and their cost without running any."""
+    """List the runs and their cost without running any; nothing is written."""
 
     def result(self) -> Any:
         from srmlab.experiments import EXPERIMENTS, experiment
@@ -108,13 +109,13 @@ class Command(Answers):
         from srmlab.experiments.jobs import make_jobs, write_plan
 
         self.check_only(experiment)
+        if self.dry_run:
+            return self.plan(experiment)
         data = self.open_data(experiment)
         cells, records = self.cells(experiment, data), self.records(data)
         plan = self.out / "plans" / f"{self.folder_name(experiment)}.json"
         while True:  # the search for rates decides which runs come next
             jobs = make_jobs(experiment, cells, self.times, records, data.path)
-            if self.dry_run:
-                return self.cost(cells, jobs)
             write_plan(plan, jobs)
             if self.on == "machine":
                 self.finish(self.run_here(plan, jobs), jobs)
@@ -124,6 +125,15 @@ class Command(Answers):
             if self.on == "slurm" or all(job.done for job in following):
                 break
         return self.write(experiment, self.collect(experiment, data))
+
+    def plan(self, experiment: Experiment) -> dict[str, Any]:
+        """What the runs come to. Nothing stays on disk: data that is not there yet is made for the moment."""
+        from srmlab.experiments.jobs import make_jobs
+
+        with TemporaryDirectory() as scratch:
+            data = self.open_data(experiment, Path(scratch))
+            cells = self.cells(experiment, data)
+            return self.cost(cells, make_jobs(experiment, cells, self.times, self.records(data), data.path))
 
     def run_here(self, plan: Path, jobs: list[Job]) -> Outcome:
         from srmlab.experiments.dispatch import on_this_machine, workers_here
@@ -150,7 +160,8 @@ class Command(Answers):
         if not self.json:
             print(f"{len(submitted)} jobs {'submitted' if cluster == 'slurm' else 'done'} {submitted[:1]}")
 
-    def open_data(self, experiment: Experiment) -> Data:
+    def open_data(self, experiment: Experiment, scratch: Path | None = None) -> Data:
+        """The data of the runs, prepared if it is not there yet, in `scratch` if given."""
         from srmlab.data import PrepareConfig, prepare
         from srmlab.puzzles import PuzzleConfig, prepare_puzzles
         from srmlab.training.objective import open_data
@@ -163,6 +174,7 @@ class Command(Answers):
                 "--data missing: run `srmlab prepare hf:Skylion007/openwebtext --out data/openwebtext` first"
             )
         if not (folder / "manifest.json").is_file():
+            folder = folder if scratch is None else scratch / folder.name
             print(f"preparing {source} in {folder}", file=sys.stderr)
             if experiment.puzzles:
                 prepare_puzzles(PuzzleConfig(source, folder, held_out=0.2))
