@@ -104,6 +104,11 @@ def test_the_model_that_comes_with_the_package_writes_english(capsys):
     assert "give either a run" in err
 
 
+def test_the_name_of_a_shipped_model_is_that_model_and_not_its_preset(capsys):
+    options = ("--prompt", "My fellow", "--max-new-tokens", "3", "--seed", "0")
+    assert run(capsys, "srm-nano", *options) == run(capsys, "--pretrained", *options)
+
+
 def test_a_preset_writes_noise_and_says_so(capsys):
     code, out, err = run(capsys, "gpt2-nano", "--prompt", "Hi", "--max-new-tokens", 3, "--seed", 1)
     assert code == 0

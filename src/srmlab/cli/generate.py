@@ -27,14 +27,15 @@ if TYPE_CHECKING:
 class Command(ExitsEarly, OfModel):
     """Continue a prompt, streaming the text.
 
-    A preset has random weights and writes noise. Without a tokenizer, token ids are printed instead.
+    srm-nano is the trained model that ships with the package; any other preset has random weights and writes
+    noise. Without a tokenizer, token ids are printed instead.
 
     Example:
         srmlab generate --pretrained --prompt "My fellow citizens"
         srmlab generate runs/nano --prompt "My fellow citizens" --max-new-tokens 100
         srmlab generate exports/nano --temperature 0 --json
         srmlab generate --pretrained --exit 0.05
-        srmlab generate srm-nano --tokens 1 2 3
+        srmlab generate gpt2-nano --tokens 1 2 3
     """
 
     path: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_OR_PRESET")] = None
@@ -66,9 +67,8 @@ class Command(ExitsEarly, OfModel):
         import torch
 
         from srmlab.storage import saved_tokenizer
-        from srmlab.training.run_text import chosen
 
-        exit, path = self.early_exit(), chosen(self.path, self.pretrained)  # srm-nano is the preset
+        exit, path = self.early_exit(), self.subject()
         fresh = not path.exists()
         model, tokenizer = build_preset(str(path)) if fresh else (srmlab.load(path), saved_tokenizer(path))
         model.check_reuse(self.reuse_cache, exit)
