@@ -31,7 +31,7 @@ def test_a_number_is_beyond_its_twins_outside_the_interval_of_one_more():
     half = t.ppf(0.975, 2) * np.std(values, ddof=1) * (4 / 3) ** 0.5
     assert (low, high) == pytest.approx((np.mean(values) - half, np.mean(values) + half), rel=1e-4)
     assert str(Beside("in use", "share of tokens", 0.576, values)) == (
-        "in use 57.6%; untrained twins 41.0% to 60.0%"
+        "in use 57.6% of tokens; untrained twins 41.0% to 60.0%"
     )
     assert str(Beside("x", "bits", 9.0, (1.0, 1.1, 1.2))).endswith(
         "untrained twins 1 to 1.2, beyond the twins"

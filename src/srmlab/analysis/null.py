@@ -78,8 +78,16 @@ class Beside:
         return low if low == high else f"{low} to {high}"
 
     def __str__(self) -> str:
+        """
+        >>> print(Beside("hub share", "share of all edges", 0.168, (0.132, 0.137, 0.131)))
+        hub share 16.8% of all edges; untrained twins 13.1% to 13.7%, beyond the twins
+        """
+        share = self.unit.removeprefix("share ")
+        unit = share if share != self.unit or share.startswith("(") else f"({share})"
         beyond = ", beyond the twins" * self.beyond
-        return f"{self.name} {self.value:{self.form}}; untrained twins {self.span}{beyond}"
+        if len(self.twins) == 1:
+            beyond = " (one twin has no interval)"
+        return f"{self.name} {self.value:{self.form}} {unit}; untrained twins {self.span}{beyond}"
 
 
 def beside(result: Result, others: Sequence[Result]) -> list[Beside]:
