@@ -58,7 +58,7 @@ export const routing = {
         const size = Math.min(width - 50, height - 58),
           left = Math.max(44, (width - size) / 2);
         const values = pattern();
-        const colors = scaleFor(ctx.trace, values, 0, Math.max(...values, 0.05));
+        const colors = scaleFor(ctx.trace, values, 0, Math.max(...values, 0.05), 0.05);
         const names = range(S, (s) => `S${s}`);
         const cell = size / S;
         heatmap(
