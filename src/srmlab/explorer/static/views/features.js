@@ -298,7 +298,7 @@ export const features = {
           ? `   ${number(one.values[hit.column])} at ${hit.column} “${short(trace.strings[hit.column], 10)}”`
           : "";
         const hint = ctx.client
-          ? `\nalt-click: ${held(feature) ? "release" : `clamp at ${store.get("hold")}`}`
+          ? `\n${ctx.changing}: ${held(feature) ? "release" : `clamp at ${store.get("hold")}`}`
           : "";
         return (
           `S${store.get("stream")} feature ${feature}${place}\n` +
