@@ -16,7 +16,9 @@ export class Panel {
     this.seen = false;
     this.controls = h("div", { class: "controls" });
     this.note = h("span", { class: "note" });
-    this.note.addEventListener("mouseenter", () => (this.note.title = this.note.textContent)); // it may be cut off
+    this.note.addEventListener("mouseenter", () => {
+      this.note.title = this.note.textContent; // it may be cut off
+    });
     this.beside = h("span", { class: "beside" });
     this.canvas = h("canvas", { class: "picture", role: "img", "aria-label": title });
     this.cursor = h("div", { class: "cursor", hidden: true });
