@@ -91,8 +91,8 @@ export function scale(kind, low, high) {
   };
 }
 
-// The scale for these values of a trace: from low to high, or of a difference both ways from 0, and at least as
-// far as `least`: what is smaller than the numbers can tell apart has no strong colour.
+// The scale for these values of a trace: from low to high, or of a difference both ways from 0, and at least
+// as far as `least`: what is smaller than the numbers can tell apart has no strong colour.
 export function scaleFor(trace, values, low, high, least = 0) {
   if (!trace.pair) return scale("sequential", low, high);
   let most = 0;

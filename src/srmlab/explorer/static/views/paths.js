@@ -162,9 +162,9 @@ export const paths = {
         (ctx.version() === "difference"
           ? `Δ logit ${number(asked.now.logit)}, both relative to the vocabulary's mean`
           : `logit ${number(asked.now.logit)} above the vocabulary's mean`) +
-        `, the sum of the bars · the ${drawn.length} edges drawn make ${number(share * 100, 0)} % of what all ` +
-        `${all.length} contribute · ${number((100 * here) / (here + earlier || 1), 0)} % of that at this ` +
-        (isText ? "token" : "cell")
+        `, the sum of the bars · the ${drawn.length} edges drawn make ${number(share * 100, 0)} % ` +
+        `of what all ${all.length} contribute · ${number((100 * here) / (here + earlier || 1), 0)} % of that ` +
+        (isText ? "at this token" : "at this cell")
       );
     }
 
@@ -231,7 +231,8 @@ export const paths = {
         count.textContent = String(store.get("edges"));
         const isOld = store.get("predicted") === "top" && ctx.version() !== "baseline";
         panel.note.textContent =
-          `${word()} ${ctx.base.place(store.get("token"))}` + (isOld ? " · first choice of the baseline" : "");
+          `${word()} ${ctx.base.place(store.get("token"))}` +
+          (isOld ? " · first choice of the baseline" : "");
         listEdges();
       },
       height: (width) => Math.max(200, Math.min(420, ctx.base.S * 30 + 44)) + (width < NARROW ? 48 : 0),
