@@ -70,7 +70,7 @@ export const drift = {
         );
       const { stream: chosen, layer } = store.state;
       const names = trace.pair
-        ? { cosine: "Δ(1−cos)", kl: "Δ KL, nats" }
+        ? { cosine: "Δ 1−cos", kl: "Δ KL, nats" }
         : { cosine: "1 − cos", kl: "KL, nats" };
       const name = names[store.get("drift")];
       return {
