@@ -414,7 +414,7 @@ def test_the_python_of_the_card_gives_all_its_facts(page):
     facts = {row[0]: row[1] for row in page.evaluate("() => explorer.panel('card').drawn.table().rows")}
     for fact, name in (("is read", "is_read"), ("reads", "reads"), ("itself", "itself")):
         assert float(facts[fact].rstrip(" %")) == pytest.approx(100 * names[name], abs=0.06)
-    assert facts["drift"] == "  ".join(f"{a} {b}" for a, b in zip("ABC", names["drift"], strict=True))
+    assert facts["converges"] == "  ".join(f"{a} {b}" for a, b in zip("ABC", names["converges"], strict=True))
     assert float(facts["ablation"]) == pytest.approx(names["ablation"], abs=1e-3)
     assert len(names["lens"]) == 8
 

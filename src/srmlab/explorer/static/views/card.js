@@ -157,7 +157,7 @@ export const card = {
           ...(ctx.trace.L > 1
             ? [
                 'curves = trace["drift_cosine"].astype(float).mean(2)[..., stream]      # [transition, group]',
-                "drift = [CLASSES[convergence_class(convergence(curve), len(curve))] for curve in curves.T]",
+                "converges = [CLASSES[convergence_class(convergence(curve), len(curve))] for curve in curves.T]",
               ]
             : []),
           `lens = trace["${lensArray()}"].astype(float).mean(1)[:, stream]        # [layer]`,

@@ -398,7 +398,7 @@ function streamLens(pen, trace, at, state, theme) {
   const [row, column] = [Math.floor(cell / at.columns) + 1, (cell % at.columns) + 1];
   const answer = isGiven(trace, cell) ? "given" : `answer: ${trace.string(right)}`;
   const where = `row ${row}, column ${column} (${answer})`;
-  const whole = `${where}: what each stream alone says, layer by layer; orange: wrong`;
+  const whole = `${where}: each stream alone, layer by layer; orange: wrong`;
   const style = { color: theme.dim, size: 11 };
   pen.text(pen.measure(whole, style) < room ? whole : where, x, top - 8, style);
   for (let s = 0; s <= trace.S; s++) {
