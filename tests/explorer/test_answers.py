@@ -133,6 +133,19 @@ def test_cutting_an_edge_moves_nothing_under_the_pointer(watch, nano_address, wi
 # Refused prompts
 
 
+def test_while_a_prompt_is_traced_the_views_of_the_last_one_are_dimmed(watched):
+    page = watched.page
+    held = []
+    page.route("**/api/trace", lambda route: held.append(route))
+    page.locator("#prompt").fill("Streams talk.")
+    page.locator("#trace").click()
+    page.wait_for_selector(".grid.stale")
+    held[0].continue_()
+    page.wait_for_selector(".grid:not(.stale)")
+    settle(page)
+    assert page.evaluate("() => explorer.trace.manifest.prompt") == "Streams talk."
+
+
 def test_after_a_refused_prompt_the_views_are_dimmed_and_the_first_tokens_offered(watched):
     page = watched.page
     page.locator("#prompt").fill("x" * 300)

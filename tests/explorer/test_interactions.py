@@ -8,7 +8,7 @@ import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
-from explorer_pages import PICTURE, VIEWS, click_region, picture, put, settle, state
+from explorer_pages import PICTURE, VIEWS, click_region, picture, point_at, put, settle, state
 from explorer_subjects import PROMPT, serving, tiny_model
 
 from srmlab.data import byte_tokenizer
@@ -34,6 +34,20 @@ def test_hovering_a_token_shows_five_expected_tokens(page):
     lines = page.locator(".tooltip").inner_text().splitlines()
     assert len(lines) == 7
     assert all("%" in line for line in lines[2:])
+
+
+def test_on_a_telephone_a_tooltip_is_inside_and_names_the_click_that_cuts(page):
+    page.set_viewport_size({"width": 390, "height": 844})
+    put(page, click="change")
+    point_at(page, "routing")
+    box = page.locator(".tooltip").bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 390
+    said = page.locator(".tooltip").inner_text()
+    page.mouse.move(0, 0)
+    page.set_viewport_size({"width": 1280, "height": 900})
+    assert "click cuts this edge" in said
+    assert "alt-click" not in said
 
 
 def test_clicking_the_wall_opens_that_map_in_the_routing_lens(page):
@@ -400,7 +414,7 @@ def test_the_python_of_the_card_gives_all_its_facts(page):
     facts = {row[0]: row[1] for row in page.evaluate("() => explorer.panel('card').drawn.table().rows")}
     for fact, name in (("is read", "is_read"), ("reads", "reads"), ("itself", "itself")):
         assert float(facts[fact].rstrip(" %")) == pytest.approx(100 * names[name], abs=0.06)
-    assert facts["drift"] == "  ".join(f"{a} {b}" for a, b in zip("ABC", names["drift"], strict=True))
+    assert facts["converges"] == "  ".join(f"{a} {b}" for a, b in zip("ABC", names["converges"], strict=True))
     assert float(facts["ablation"]) == pytest.approx(names["ablation"], abs=1e-3)
     assert len(names["lens"]) == 8
 

@@ -48,6 +48,15 @@ def test_a_large_screen_has_the_wide_panels_in_pairs_and_none_alone_beside_a_hol
     for one, other in (("paths", "stepper"), ("attention", "features")):
         assert places[one]["top"] == places[other]["top"]
         assert places[one]["right"] < places[other]["left"]
+    put(page, ablated=[0], against="intervention")  # now there are more controls than fit into a line
+    corner = """() => {
+      const [head, actions] = ["header", ".actions"].map((one) =>
+        explorer.panel("compare").element.querySelector(one).getBoundingClientRect());
+      return [head.height, actions.top - head.top, head.right - actions.right];
+    }"""
+    height, down, across = page.evaluate(corner)
+    assert height > 45
+    assert max(down, across) < 10  # the buttons stay in the first line
     odd = watch(address, viewport={"width": 2400, "height": 1200}).page  # without features: three
     settle(odd)
     last = odd.evaluate(PLACES)["attention"]
@@ -90,8 +99,11 @@ def test_no_words_of_a_picture_are_cut_off_or_lie_over_others(page, width):
             picture(page, view)
             if found := page.evaluate(CROWDED, view):
                 crowded[view, str(look)] = found
+    put(page, rank="layers", version="baseline")  # before its sweep: a sentence
+    picture(page, "ranked")
+    crowded["ranked", "layers"] = page.evaluate(CROWDED, "ranked")
     page.set_viewport_size({"width": 1280, "height": 900})
-    assert not crowded
+    assert not {where: words for where, words in crowded.items() if words}
 
 
 def test_what_is_said_instead_of_a_view_stands_in_its_place(watch, nano_address):

@@ -272,6 +272,8 @@ def test_no_picture_of_a_board_speaks_of_tokens_and_every_digit_has_a_bar(board_
         note = board_page.locator(f"#panel-{name} .note").inner_text()
         if found := [words for words in (*re.findall(r">([^<]+)</text>", svg), note) if "token" in words]:
             spoken[name] = found
+        if name in ("lens", "attention"):
+            assert ">r1c4</text>" in svg  # what stands in a cell, often nothing, is no name for it
     assert not spoken
     bars = board_page.evaluate("() => explorer.panel('board').drawn.table().rows.map(([value]) => value)")
     assert sorted(bars) == list("1234")
@@ -283,6 +285,7 @@ def test_cells_stand_in_the_rows_of_the_board(board_page):
     rows = [board_page.evaluate(tops)[first : first + 4] for first in range(0, 16, 4)]
     assert all(len(set(row)) == 1 for row in rows)
     assert len({row[0] for row in rows}) == 4
+    assert board_page.locator("#panel-tokens .token").nth(1).bounding_box()["width"] >= 26  # a finger's
     side = "(name) => document.querySelector(`#panel-${name}`).getBoundingClientRect()"
     cells, lens, board = (board_page.evaluate(side, name) for name in ("tokens", "lens", "puzzle"))
     assert cells["left"] >= lens["right"]  # beside the lens, under the board

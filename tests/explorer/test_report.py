@@ -205,6 +205,9 @@ def test_on_a_very_wide_screen_the_head_grows_with_the_panels(watch, report):
     chart = "() => document.querySelector('#training canvas').getBoundingClientRect().right"
     place = "() => document.getElementById('training').getBoundingClientRect().right"
     assert wide.evaluate(chart) == pytest.approx(wide.evaluate(place), abs=2)
+    usual.set_viewport_size({"width": 1920, "height": 1080})
+    left = "(selector) => document.querySelector(selector).getBoundingClientRect().left"
+    assert usual.evaluate(left, ".report h1") == usual.evaluate(left, ".panel")  # one edge
 
 
 def test_on_a_very_wide_screen_findings_stand_in_pairs_and_the_stepper_fills_its_panel(watch, report):

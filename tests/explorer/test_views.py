@@ -100,6 +100,12 @@ def test_the_stepper_and_drift_say_what_their_numbers_are(page):
 
 
 AXIS = "async (given) => (await import('/lines.js')).axis(...given)"
+SCALE = "async (given) => (await import('/color.js')).scaleFor({ pair: true }, ...given).high"
+
+
+def test_a_change_of_one_rounding_step_has_no_strong_colour(page):
+    assert page.evaluate(SCALE, [[0.004, 0], 0, 1, 0.05]) == 0.05
+    assert page.evaluate(SCALE, [[0.004, -0.2], 0, 1, 0.05]) == 0.2
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,7 @@ def test_with_anywidget_show_gives_a_widget_whose_views_a_browser_draws(trace, b
     )
     assert page.locator(".panel").count() == 3
     assert page.locator(".token").count() == 9
+    assert page.locator(".body").first.evaluate("(body) => getComputedStyle(body).paddingLeft") == "10px"
     assert errors == []
     page.close()
 

@@ -180,7 +180,8 @@ export const view = {
 
     function frame(pen, width, theme, { left, top, columns, tall, right, key, end }) {
       pen.text("tokens", left - 26, 16, { color: theme.dim, size: 9, align: "right" });
-      pen.text("streams", width - right + 2, 16, { color: theme.dim, size: 9 });
+      pen.text("streams", width - right + 5, 16, { color: theme.dim, size: 9 });
+      let free = 0; // from here on the line of names is empty
       INFO.calls.forEach((name, c) => {
         const [level, step] = name.split(".");
         const { x, w } = columns[c];
@@ -189,12 +190,11 @@ export const view = {
           pen.path(`M${x} ${top}V${top + tall * INFO.streams}`, {
             stroke: theme.grid ?? theme.faint,
           });
-        if (w > 18 || isFirst)
-          pen.text(w > 18 ? `${level}${step}` : level, x + 0.5 * w, 16, {
-            color: theme.dim,
-            size: 9,
-            align: "middle",
-          });
+        const label = w > 18 ? `${level}${step}` : isFirst ? level : "";
+        const half = textWidth(label, { size: 9 }) / 2;
+        if (!label || x + 0.5 * w - half < free) return;
+        pen.text(label, x + 0.5 * w, 16, { color: theme.dim, size: 9, align: "middle" });
+        free = x + 0.5 * w + half + 4;
       });
       for (let s = 0; s < INFO.streams; s++) {
         if (s % 2)
@@ -224,7 +224,7 @@ export const view = {
         pen.text(words, x, y, style);
       };
       for (let s = 0; s < INFO.streams; s++)
-        plate(`S${s}`, width - right + 2, top + (s + 0.5) * tall + 3, { color: theme.dim, size: 9 });
+        plate(`S${s}`, width - right + 5, top + (s + 0.5) * tall + 3, { color: theme.dim, size: 9 });
       const taken = [];
       NAMED.forEach(({ i }, n) => {
         const { x, y, r } = places[i];

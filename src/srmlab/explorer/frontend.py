@@ -101,7 +101,7 @@ def shadow_styles() -> str:
     """The same styles for a shadow root, where there is no :root and no body."""
     css = styles()
     css = re.sub(r":root((?:\[[^]]*\]|:not\([^)]*\))+)", r":host(\1)", css)
-    return css.replace(":root", ":host").replace("body {", ".page {")
+    return re.sub(r"^body {", ".page {", css.replace(":root", ":host"), flags=re.MULTILINE)
 
 
 def _package_files() -> dict[str, bytes]:

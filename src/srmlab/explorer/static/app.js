@@ -304,6 +304,11 @@ export class App {
     return this.client !== null && (event.altKey || this.store.get("click") === "change");
   }
 
+  // How that click is called.
+  get changing() {
+    return this.store.get("click") === "change" ? "click" : "alt-click";
+  }
+
   isIntervening() {
     return (
       this.store.get("ablated").length + this.store.get("cuts").length + this.store.get("holds").length > 0

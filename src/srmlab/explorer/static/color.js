@@ -91,12 +91,14 @@ export function scale(kind, low, high) {
   };
 }
 
-// The scale for these values of a trace: from low to high, or of a difference both ways from 0.
-export function scaleFor(trace, values, low, high) {
+// The scale for these values of a trace: from low to high, or of a difference both ways from 0, and at least
+// as far as `least`: what is smaller than the numbers can tell apart has no strong colour.
+export function scaleFor(trace, values, low, high, least = 0) {
   if (!trace.pair) return scale("sequential", low, high);
   let most = 0;
   for (const value of values) if (Math.abs(value) > most) most = Math.abs(value); // not NaN
-  return { ...scale("diverging", -(most || 1e-3), most || 1e-3), isDifference: true, isNone: most === 0 };
+  const end = Math.max(most, least) || 1e-3;
+  return { ...scale("diverging", -end, end), isDifference: true, isNone: most === 0 };
 }
 
 // Eight streams have hand-picked colours; more of them take hues a golden angle apart, in three lightnesses.

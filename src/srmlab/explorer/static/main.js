@@ -110,7 +110,7 @@ function otherWeights(app, info, prompt) {
   slider.addEventListener("input", () => {
     const at = Number(slider.value);
     const checkpoint = at === steps.length - 1 ? "" : steps[at];
-    prompt.run({ tokens: app.tokens(), checkpoint }, { checkpoint });
+    prompt.run({ tokens: app.tokens(), checkpoint }, { checkpoint }).then(show);
   });
   const twin = $("twin").querySelector("input");
   $("twin").hidden = !info.twin;
@@ -118,12 +118,16 @@ function otherWeights(app, info, prompt) {
     store.set({ twin: twin.checked });
     store.touch("twin wanted");
   });
-  store.subscribe((_, now) => {
-    const at = now.checkpoint ? steps.indexOf(now.checkpoint) : steps.length - 1;
+  // without an answer the slider goes back to the weights that are shown
+  function show() {
+    if (app.isAsking("trace")) return;
+    const checkpoint = store.get("checkpoint");
+    const at = checkpoint ? steps.indexOf(checkpoint) : steps.length - 1;
     slider.value = String(at);
     $("time").querySelector("span").textContent = (steps[at] ?? "").replace("step-", "step ");
-    twin.checked = now.twin;
-  });
+    twin.checked = store.get("twin");
+  }
+  store.subscribe(show);
 }
 
 // The whole state in the address, and the selection in words.

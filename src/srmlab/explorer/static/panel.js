@@ -16,6 +16,9 @@ export class Panel {
     this.seen = false;
     this.controls = h("div", { class: "controls" });
     this.note = h("span", { class: "note" });
+    this.note.addEventListener("mouseenter", () => {
+      this.note.title = this.note.textContent; // it may be cut off
+    });
     this.beside = h("span", { class: "beside" });
     this.canvas = h("canvas", { class: "picture", role: "img", "aria-label": title });
     this.cursor = h("div", { class: "cursor", hidden: true });
@@ -224,7 +227,7 @@ export class Panel {
     if (!this.view.stretches || (this.element.nextElementSibling && !isPaired)) return natural;
     const picture = this.drawn.stretched?.() ?? this.canvas;
     picture.style.height = `${natural * this.scale}px`;
-    const most = isLarge ? 2.6 : 2;
+    const most = isLarge ? 3.4 : 2;
     return Math.min(natural * most, Math.max(natural, (this.body.clientHeight - 18) / this.scale));
   }
 

@@ -40,9 +40,12 @@ export class Prompt {
     const { app, say } = this;
     say("tracing …");
     const began = performance.now();
-    if (await app.load(request, changes)) say(`traced in ${Math.round(performance.now() - began)} ms`);
-    else app.grid.classList.toggle("stale", this.isEdited()); // they are about another prompt than the line
+    app.grid.classList.add("stale"); // what the views show is not what was asked for
+    const isLoaded = await app.load(request, changes);
+    if (isLoaded) say(`traced in ${Math.round(performance.now() - began)} ms`);
+    else if (!app.isAsking("trace")) app.grid.classList.toggle("stale", this.isEdited());
     this.mark();
+    return isLoaded;
   }
 
   trace(more = {}) {

@@ -85,6 +85,13 @@ export class Trace {
     return `row ${Math.floor(token / puzzle.columns) + 1}, column ${(token % puzzle.columns) + 1}`;
   }
 
+  // The same on an axis, where there is little room.
+  name(token, length) {
+    const { puzzle } = this.manifest;
+    if (!puzzle) return short(this.strings[token], length);
+    return `r${Math.floor(token / puzzle.columns) + 1}c${(token % puzzle.columns) + 1}`;
+  }
+
   // What a prediction is about, in words: what comes after a token, or what is in a cell of a board.
   place(token) {
     return `${this.manifest.puzzle ? "in" : "after"} ${this.label(token)}`;

@@ -3,7 +3,7 @@
 
 import { Asked } from "../asked.js";
 import { scaleFor } from "../color.js";
-import { h, number, range, short } from "../dom.js";
+import { fine, h, number, range } from "../dom.js";
 import { colorbar, heatmap } from "../heatmap.js";
 import { argmax } from "../measures.js";
 import { drawStrip, placesOf } from "../strip.js";
@@ -121,7 +121,7 @@ export const attention = {
       const size = row.map(Math.abs);
       const most = argmax(size);
       const verb = ctx.version() === "difference" ? "changes most at" : "attends most to";
-      const found = `${nameOf(chosen)} at ${word(token)} ${verb} ${word(most)} ${number(row[most])}`;
+      const found = `${nameOf(chosen)} at ${word(token)} ${verb} ${word(most)} ${fine(row[most])}`;
       panel.note.textContent = found + scoreOf(chosen);
     }
 
@@ -154,7 +154,7 @@ export const attention = {
     }
 
     function drawMap(pen, box, theme) {
-      const { T, strings } = ctx.base;
+      const { T } = ctx.base;
       const chosen = heads().find(isChosen);
       const values = mapOf(chosen);
       const colors = scaleFor(ctx.trace, values, 0, largest(values.subarray(T))); // the first reads itself only
@@ -169,7 +169,7 @@ export const attention = {
         columns: T,
         scale: colors,
         theme,
-        rowLabels: box.x > 20 ? strings.map((text) => short(text, 5)) : undefined,
+        rowLabels: box.x > 20 ? range(T, (t) => ctx.base.name(t, 5)) : undefined,
         monoRows: true,
         labelSize: 9,
         mark: { row: store.get("token") },
@@ -179,7 +179,7 @@ export const attention = {
     }
 
     function drawHeads(pen, box, theme) {
-      const { T, strings } = ctx.base;
+      const { T } = ctx.base;
       const all = heads();
       const token = store.get("token");
       const values = all.flatMap((head) => Array.from(rowOf(head, token)));
@@ -197,7 +197,7 @@ export const attention = {
         scale: colors,
         theme,
         rowLabels: all.map(nameOf),
-        columnLabels: strings.map((text) => short(text, 7)),
+        columnLabels: range(T, (t) => ctx.base.name(t, 7)),
         monoColumns: true,
         tilt: true,
         mark: { row: all.findIndex(isChosen) },
@@ -234,7 +234,7 @@ export const attention = {
         const head = hit.all?.[hit.row] ?? heads().find(isChosen);
         if (!allowed(from, to)) return `${word(to)} comes later`;
         const value = weights().data[head.at + from * T + to];
-        return `${nameOf(head)}   ${word(from)} reads ${word(to)}   ${number(value, 3)}`;
+        return `${nameOf(head)}   ${word(from)} reads ${word(to)}   ${fine(value, 3)}`;
       },
       click(hit) {
         if (hit.all) {

@@ -72,7 +72,7 @@ export const card = {
           isChange ? "bits" : `bits, ${ordinal(rank + 1)} of ${trace.S}`,
         ],
         [
-          "drift",
+          "converges",
           trace.L > 1
             ? trace.manifest.letters
                 .map((letter, g) => {
@@ -110,8 +110,8 @@ export const card = {
           const y = 44 + i * 17;
           pen.text(name, 0, y, { color: theme.dim, size: 11 });
           const style = { color: theme.ink, size: 12, weight: 600 };
-          pen.text(value, 64, y, style);
-          pen.text(about, Math.max(122, 72 + pen.measure(value, style)), y, theme.small);
+          pen.text(value, 70, y, style);
+          pen.text(about, Math.max(128, 78 + pen.measure(value, style)), y, theme.small);
         });
         curve(pen, width, theme);
         const head = trace.pair
@@ -119,7 +119,14 @@ export const card = {
           : "largest writes to the output";
         pen.text(head, 0, 196, { color: theme.dim, size: 11 });
         pen.text(trace.pair ? "Δ norm" : "norm", width, 196, { ...theme.small, align: "right" });
-        writes().forEach(([t, value], i) => context(pen, t, value, 214 + i * 18, width, theme));
+        if (writes().every(([, value]) => Math.abs(value) < 5e-3))
+          pen.text(
+            trace.pair ? "none: what it writes is the same" : "none: it writes its mean everywhere",
+            0,
+            214,
+            theme.small,
+          );
+        else writes().forEach(([t, value], i) => context(pen, t, value, 214 + i * 18, width, theme));
       },
       tip: (hit) =>
         hit.kind === "token"
@@ -150,7 +157,7 @@ export const card = {
           ...(ctx.trace.L > 1
             ? [
                 'curves = trace["drift_cosine"].astype(float).mean(2)[..., stream]      # [transition, group]',
-                "drift = [CLASSES[convergence_class(convergence(curve), len(curve))] for curve in curves.T]",
+                "converges = [CLASSES[convergence_class(convergence(curve), len(curve))] for curve in curves.T]",
               ]
             : []),
           `lens = trace["${lensArray()}"].astype(float).mean(1)[:, stream]        # [layer]`,
@@ -171,7 +178,7 @@ export const card = {
         high = Math.max(...mean),
         top = 136,
         tall = 42;
-      const px = (l) => 64 + (l / Math.max(1, trace.L - 1)) * (width - 110);
+      const px = (l) => 70 + (l / Math.max(1, trace.L - 1)) * (width - 116);
       const py = (value) => top + tall - ((value - low) / (high - low || 1)) * tall;
       const point = (l, s) => `${px(l)} ${py(mean[l * trace.S + s]).toFixed(1)}`;
       const line = (s) => `M${range(trace.L, (l) => point(l, s)).join("L")}`;
@@ -184,12 +191,28 @@ export const card = {
       pen.text(trace.pair ? `Δ ${label}` : label, width - 46, top - 4, { ...theme.small, align: "right" });
     }
 
+    // A cell by its place: a board in one line would not show where it is.
+    function cell(pen, t, value, y, width, theme) {
+      const { trace } = ctx;
+      const style = { size: 11, color: theme.ink, weight: t === store.get("token") ? 700 : 400 };
+      const name = trace.label(t);
+      const about = trace.at("given", t) ? `given: ${trace.strings[t]}` : "open";
+      pen.rect(0, y - 9, 4, 11, { fill: streamColor(store.get("stream"), trace.S) });
+      pen.text(name, 10, y, style);
+      pen.text(about, 130, y, theme.small);
+      if (t === store.get("token"))
+        pen.rect(7, y - 11, pen.measure(name, style) + 6, 15, { stroke: theme.mark, width: 1.5 });
+      pen.text(number(value), width, y, { size: 10, color: theme.dim, align: "right" });
+      pen.region({ x: 0, y: y - 13, w: width, h: 18, rows: 1, columns: 1, kind: "token", token: t, value });
+    }
+
     function context(pen, t, value, y, width, theme) {
       const { trace } = ctx;
       const style = { size: 11, mono: true };
       const letter = pen.measure("m", style);
       const room = Math.floor((width - 40) / letter);
       const word = short(trace.strings[t], 14);
+      if (trace.manifest.puzzle) return cell(pen, t, value, y, width, theme);
       const before = trace.strings
         .slice(0, t)
         .join("")

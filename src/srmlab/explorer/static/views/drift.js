@@ -6,6 +6,8 @@ import { choice, h, number, range } from "../dom.js";
 import { lineChart, penLines } from "../lines.js";
 import { driftClass, driftOf, mean, quantile } from "../measures.js";
 
+const LOW = 150; // pixels that a chart is high at least
+
 export const drift = {
   name: "drift",
   title: "Drift",
@@ -15,7 +17,7 @@ export const drift = {
     "How much each step function's contribution changes between consecutive layers, one line per stream.",
   reading:
     "Bold: median over streams; band: quartiles; dashed: median convergence; upright: transition into the selected " +
-    "layer. In brackets, when the selected stream converges: early, midway or late.",
+    "layer. In brackets, when the selected stream converges: early, in the middle or late.",
   terms: ["drift", "step"],
   uses: ["drift", "stream", "layer"],
   stretches: true,
@@ -67,7 +69,10 @@ export const drift = {
           ),
         );
       const { stream: chosen, layer } = store.state;
-      const name = { cosine: "1 − cos", kl: "KL, nats" }[store.get("drift")];
+      const names = trace.pair
+        ? { cosine: "Δ 1−cos", kl: "Δ KL, nats" }
+        : { cosine: "1 − cos", kl: "KL, nats" };
+      const name = names[store.get("drift")];
       return {
         x,
         whole: true,
@@ -103,12 +108,13 @@ export const drift = {
         lines.flatMap((line) => Array.from(line)).every((value) => value > 0 || !Number.isFinite(value)),
       );
     const streams = (group) => moved(driftOf(ctx.trace, store.get("drift"), group).lines);
-    // as many beside one another as have room
-    const perRow = (width) => {
+    // as many beside one another as have room; in a tall place one below the other, rather than narrow towers
+    const perRow = (width, height = 0) => {
       const { G } = ctx.trace;
-      return Math.max(1, Math.min(G > 3 ? Math.ceil(G / 2) : G, Math.floor(width / 130)));
+      const most = Math.max(1, Math.min(G > 3 ? Math.ceil(G / 2) : G, Math.floor(width / 130)));
+      return height >= G * LOW && height > (2 * width) / most ? 1 : most;
     };
-    const rowsIn = (width) => Math.ceil(ctx.trace.G / perRow(width));
+    const rowsIn = (width, height) => Math.ceil(ctx.trace.G / perRow(width, height));
     return {
       update() {
         if (!ctx.trace) return;
@@ -125,8 +131,8 @@ export const drift = {
           host.textContent = "A model of one layer has no transitions.";
           return;
         }
-        const columns = perRow(width),
-          rows = rowsIn(width);
+        const columns = perRow(width, height),
+          rows = rowsIn(width, height);
         const cells = range(G, (group) => h("div", { class: "cell" }, h("h3", {}, spec(group).title)));
         host.style.gridTemplateColumns = `repeat(${columns}, minmax(0, 1fr))`;
         host.replaceChildren(...cells);
@@ -147,8 +153,8 @@ export const drift = {
         );
       },
       render(pen, width, height, theme) {
-        const columns = perRow(width),
-          rows = rowsIn(width);
+        const columns = perRow(width, height),
+          rows = rowsIn(width, height);
         for (let g = 0; g < ctx.trace.G; g++)
           penLines(
             pen,

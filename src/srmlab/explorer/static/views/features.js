@@ -177,7 +177,11 @@ export const features = {
           align: "right",
         });
         pen.rect(LEFT, y + 3, Math.max(1, (Math.abs(activation) / most) * bar), 11, {
-          fill: activation < 0 ? theme.dim : streamColor(store.get("stream"), ctx.trace.S),
+          fill: ctx.trace.pair
+            ? activation < 0
+              ? theme.cool
+              : theme.warm
+            : streamColor(store.get("stream"), ctx.trace.S),
         });
         pen.text(number(activation), LEFT + bar + 38, y + 12, { ...theme.small, align: "right" });
         pen.text(clipped(raises(feature, 5), quote - names - 10, pen), names, y + 12, {
@@ -294,7 +298,7 @@ export const features = {
           ? `   ${number(one.values[hit.column])} at ${hit.column} “${short(trace.strings[hit.column], 10)}”`
           : "";
         const hint = ctx.client
-          ? `\nalt-click: ${held(feature) ? "release" : `clamp at ${store.get("hold")}`}`
+          ? `\n${ctx.changing}: ${held(feature) ? "release" : `clamp at ${store.get("hold")}`}`
           : "";
         return (
           `S${store.get("stream")} feature ${feature}${place}\n` +

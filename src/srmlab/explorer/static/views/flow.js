@@ -28,7 +28,11 @@ export const flow = {
       (l) => maps.subarray(l * size, (l + 1) * size).filter((share) => share > 0.5).length,
     );
     const least = number(thresholdOf(trace));
-    return `Edges above ${least} at more than half of the ${trace.unit}s, by layer: ${counts.join(" ")}.`;
+    const said =
+      counts.length <= 12
+        ? counts.join(" ")
+        : `${counts.slice(0, 4).join(" ")} … ${counts.at(-1)} in the last of ${counts.length}`;
+    return `Edges above ${least} at more than half of the ${trace.unit}s, by layer: ${said}.`;
   },
 
   mount(panel, ctx) {

@@ -101,7 +101,7 @@ export const lens = {
         columns: count,
         cells,
         first,
-        names: trace.strings.slice(first, first + count).map((s) => short(s, 7)),
+        names: range(count, (i) => trace.name(first + i, Math.floor((width - 44) / count / 6.1) - 1)),
         chosen: token - first,
       };
     }
@@ -144,7 +144,7 @@ export const lens = {
         panel.note.textContent = {
           tokens: "state after each layer, decoded",
           streams: `each stream alone, ${ctx.trace.place(store.get("token"))}`,
-          curves: ctx.said("target, mean over the prompt, nats"),
+          curves: ctx.said("target, mean over the prompt, nats · dashed: all streams"),
         }[mode()];
       },
       height() {
@@ -211,12 +211,13 @@ export const lens = {
           pen,
           40,
           height - 16,
-          240,
+          Math.min(300, width - 44),
           colors,
           `${trace.pair ? "target's " : ""}log-probability, nats`,
           theme,
         );
-        const columnsAre = mode() === "streams" ? "streams" : trace.manifest.puzzle ? "cells" : "the prompt";
+        const places = trace.manifest.puzzle ? "cells, by row and column" : "the prompt";
+        const columnsAre = mode() === "streams" ? "streams" : places;
         const inThem = trace.manifest.puzzle ? "the likeliest value" : "the likeliest next token";
         const said = `columns: ${columnsAre}; in them, ${inThem}`;
         if (width > 560) pen.text(said, width - 4, height - 8, { ...theme.small, align: "right" });

@@ -159,10 +159,12 @@ export const paths = {
       const [here, earlier] = [size(asked.now.edges), size(asked.now.earlier)];
       const share = size(drawn.map((edge) => edge.value)) / (size(all) || 1);
       return (
-        `${ctx.version() === "difference" ? "Δ " : ""}logit ${number(asked.now.logit)} above the vocabulary's ` +
-        `mean, the sum of the bars · the ${drawn.length} edges drawn make ${number(share * 100, 0)} % of what all ` +
-        `${all.length} contribute · ${number((100 * here) / (here + earlier || 1), 0)} % of that at this ` +
-        (isText ? "token" : "cell")
+        (ctx.version() === "difference"
+          ? `Δ logit ${number(asked.now.logit)}, both relative to the vocabulary's mean`
+          : `logit ${number(asked.now.logit)} above the vocabulary's mean`) +
+        `, the sum of the bars · the ${drawn.length} edges drawn make ${number(share * 100, 0)} % ` +
+        `of what all ${all.length} contribute · ${number((100 * here) / (here + earlier || 1), 0)} % of that ` +
+        (isText ? "at this token" : "at this cell")
       );
     }
 
@@ -227,7 +229,10 @@ export const paths = {
         reach.show(store.get("reach"));
         slider.value = String(store.get("edges"));
         count.textContent = String(store.get("edges"));
-        panel.note.textContent = `${word()} ${ctx.base.place(store.get("token"))}`;
+        const isOld = store.get("predicted") === "top" && ctx.version() !== "baseline";
+        panel.note.textContent =
+          `${word()} ${ctx.base.place(store.get("token"))}` +
+          (isOld ? " · first choice of the baseline" : "");
         listEdges();
       },
       height: (width) => Math.max(200, Math.min(420, ctx.base.S * 30 + 44)) + (width < NARROW ? 48 : 0),

@@ -369,7 +369,7 @@ function tone(trace, layer, cell, theme) {
   if (isGiven(trace, cell)) return mixed(rgb(theme.dim), paper, 0.25);
   if (trace.pair) {
     const [was, is] = trace.pair.map((one) => isRight(one, layer, cell));
-    return was === is ? mixed(rgb(theme.dim), paper, 0.08) : rgb(is ? theme.cool : theme.warm);
+    return was === is ? mixed(rgb(theme.dim), paper, 0.12) : rgb(is ? theme.cool : theme.warm);
   }
   const color = rgb(isRight(trace, layer, cell) ? theme.cool : theme.warm);
   return mixed(color, paper, 0.25 + 0.75 * trace.at("cell_probability", layer, cell));
@@ -396,9 +396,9 @@ function streamLens(pen, trace, at, state, theme) {
   const now = shown(trace);
   const right = now.at("target", cell);
   const [row, column] = [Math.floor(cell / at.columns) + 1, (cell % at.columns) + 1];
-  const answer = isGiven(trace, cell) ? "given" : `right: ${trace.string(right)}`;
+  const answer = isGiven(trace, cell) ? "given" : `answer: ${trace.string(right)}`;
   const where = `row ${row}, column ${column} (${answer})`;
-  const whole = `${where}: what each stream alone says, layer by layer; orange: wrong`;
+  const whole = `${where}: each stream alone, layer by layer; orange: wrong`;
   const style = { color: theme.dim, size: 11 };
   pen.text(pen.measure(whole, style) < room ? whole : where, x, top - 8, style);
   for (let s = 0; s <= trace.S; s++) {

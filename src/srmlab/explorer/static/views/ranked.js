@@ -8,6 +8,7 @@ import { colorbar, heatmap } from "../heatmap.js";
 import { toggleAblation } from "../intervention.js";
 import { axis } from "../lines.js";
 import { mean, ranking } from "../measures.js";
+import { wrapped } from "../pen.js";
 
 export const ranked = {
   name: "ranked",
@@ -147,14 +148,11 @@ export const ranked = {
     function swept(pen, width, height, theme) {
       const { L, S } = ctx.trace;
       if (!ctx.sweep) {
-        pen.text(
-          ctx.job
-            ? `${ctx.job.done} of ${ctx.job.total}`
-            : "“sweep” ablates every stream after every layer, one at a time",
-          38,
-          40,
-          { color: theme.dim, size: 11 },
-        );
+        const style = { color: theme.dim, size: 11 };
+        const said = ctx.job
+          ? `${ctx.job.done} of ${ctx.job.total} ablations`
+          : "“sweep” ablates every stream after every layer, one at a time";
+        wrapped(said, width - 46, style).forEach((line, i) => pen.text(line, 38, 40 + 15 * i, style));
         if (ctx.job) pen.rect(38, 50, ((width - 80) * ctx.job.done) / ctx.job.total, 6, { fill: theme.warm });
         return;
       }

@@ -58,7 +58,7 @@ export const routing = {
         const size = Math.min(width - 50, height - 58),
           left = Math.max(44, (width - size) / 2);
         const values = pattern();
-        const colors = scaleFor(ctx.trace, values, 0, Math.max(...values, 0.05));
+        const colors = scaleFor(ctx.trace, values, 0, Math.max(...values, 0.05), 0.05);
         const names = range(S, (s) => `S${s}`);
         const cell = size / S;
         heatmap(
@@ -101,7 +101,9 @@ export const routing = {
       },
       tip: ({ row, column }) =>
         `S${row} ← S${column}   ${number(pattern()[row * ctx.trace.S + column], 3)}` +
-        (ctx.client ? "\nalt-click cuts this edge at this token, shift-alt-click at all tokens" : ""),
+        (ctx.client
+          ? ctx.said(`\n${ctx.changing} cuts this edge at this token,\nshift-${ctx.changing} at all tokens`)
+          : ""),
       hover: (hit) => store.set({ hover: hit ? { target: hit.row, source: hit.column } : null }),
       click({ row, column }, event) {
         const { layer, head, token, cuts } = store.state;

@@ -4,7 +4,7 @@ import { scaleFor } from "../color.js";
 import { choice, fine, h, number, short, visible, word } from "../dom.js";
 import { colorbar } from "../heatmap.js";
 import { argmax, mean, quantile, tokenSpan, tokenValues } from "../measures.js";
-import { beginsRow, drawStrip, placesOf } from "../strip.js";
+import { beginsRow, drawStrip, isGrid, placesOf } from "../strip.js";
 
 const ARRAYS = { surprisal: "surprisal", ablation: "ablation_kl", entropy: "routing_entropy" };
 const PYTHON = {
@@ -70,6 +70,7 @@ export const tokens = {
 
     function build(trace) {
       shown = trace;
+      strip.classList.toggle("cells", isGrid(trace));
       spans = trace.strings.map((string, t) => {
         const span = h(
           "span",
