@@ -31,10 +31,14 @@ export const stepper = {
     });
     const letters = trace.manifest.letters;
     const means = letters.map((letter) => mean(change.filter((_, n) => trace.letter(n) === letter)));
+    const most =
+      letters.length === 1
+        ? `A step changes the state by ${means[0].toFixed(2)} of its norm on average`
+        : `Step function ${letters[argmax(means)]} changes the state most, relative to its norm ` +
+          `(${letters.map((letter, i) => `${letter} ${means[i].toFixed(2)}`).join(", ")})`;
     return (
-      `Step function ${letters[argmax(means)]} changes the state most, relative to its norm ` +
-      `(${letters.map((letter, i) => `${letter} ${means[i].toFixed(2)}`).join(", ")}); the first step ` +
-      `changes it by ${change[0].toFixed(2)}, the last by ${change.at(-1).toFixed(2)}.`
+      `${most}; the first step changes it by ${change[0].toFixed(2)}, the last by ` +
+      `${change.at(-1).toFixed(2)}.`
     );
   },
 
