@@ -340,11 +340,16 @@ def _take_errors(arrays: dict[str, Array], version: int) -> dict[str, Array]:
 
 def plus_minus(value: float, error: float, form: str = ".3f") -> str:
     """`0.123 ± 0.004`; the value alone if its error is not known, and – if there is no value. In the forms
-    "g" and "d" (a count) the error has one digit."""
+    "g" and "d" (a count) the error has one digit. What rounds to zero has no minus.
+
+    >>> plus_minus(0.1234, 0.0042), plus_minus(-0.0001, 0.2, "+.1%")
+    ('0.123 ± 0.004', '+0.0% ± 20.0%')
+    """
     if np.isnan(value):
         return "–"
-    shown = f"{value:.0f}" if form == "d" else f"{value:{form}}"
-    rounded = ".1g" if form[-1] in "gd" else form.lstrip("+")
+    digits = form.removeprefix("+")
+    shown = f"{value:.0f}" if form == "d" else f"{float(value):{form.removesuffix(digits)}z{digits}}"
+    rounded = ".1g" if form[-1] in "gd" else digits
     return shown if np.isnan(error) else f"{shown} ± {error:{rounded}}"
 
 

@@ -35,6 +35,7 @@ class Command(Learning):
     seeds: int = 2
     """Seeds per setting, counting from --seed."""
     activations: tuple[Activation, ...] = ("topk", "batchtopk", "jumprelu")
+    """Activation functions to compare."""
     of: Literal["states", "mlp", "attention", "step"] = "states"
     """SAEs of the states, or transcoders of a part of every step."""
     layers: tuple[str, ...] = ("last",)
