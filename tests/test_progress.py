@@ -26,6 +26,15 @@ def test_without_a_terminal_a_task_says_when_it_is_done_with_its_rate_and_time()
     assert re.fullmatch(r"learning: 4 of 4 steps, 4 unexplained, [\d,.e+]+ steps/s, 0:00", line)
 
 
+def test_without_a_terminal_a_task_says_once_that_it_is_done():
+    out = io.StringIO()
+    with Display(file=out) as display:
+        task = display.task("running", total=2, unit="steps")
+        for done in (1, 2, 2, 2):  # it is asked again while a worker ends
+            task.update(done)
+    assert len(out.getvalue().splitlines()) == 1
+
+
 def test_without_a_terminal_a_long_task_says_every_few_seconds_how_long_it_will_take(monkeypatch):
     now = 0.0
     monkeypatch.setattr(srmlab.progress.time, "perf_counter", lambda: now)

@@ -74,6 +74,7 @@ class Task:
     def __init__(self, display: Display, name: str, total: float | None, unit: str, first: float) -> None:
         self.display, self.name, self.total, self.unit, self.first = display, name, total, unit, first
         self.started = self.said = time.perf_counter()
+        self.complete = False
         self._bar = None
         if display._bars is not None:
             self._bar = display._bars.add_task(name, total=total, completed=first, words="")
@@ -84,8 +85,10 @@ class Task:
         if self._bar is not None and self.display._bars is not None:
             words = self.words(done, note)
             self.display._bars.update(self._bar, completed=done, total=self.total, words=words)
-        elif self.display.show and (done == self.total or time.perf_counter() - self.said >= EVERY):
-            self.said = time.perf_counter()
+        elif self.display.show and (
+            (done == self.total and not self.complete) or time.perf_counter() - self.said >= EVERY
+        ):
+            self.said, self.complete = time.perf_counter(), done == self.total
             self.display.say(f"{self.name}: {self.words(done, note)}")
 
     def words(self, done: float, note: str) -> str:
