@@ -112,7 +112,8 @@ export const tokens = {
         strip.setAttribute("aria-activedescendant", `token-${state.token}`);
         const range = `${fine(colors.low)} – ${fine(colors.high)}`;
         const count = ctx.isBoard ? "" : `${trace.T} tokens · `;
-        panel.note.textContent = `${count}${trace.pair ? "Δ " : ""}${NAMES[kind()]}, ${range}`;
+        const unit = NAMES[kind()].split(", ")[1]; // what is measured is what the buttons say
+        panel.note.textContent = `${count}${trace.pair ? "Δ " : ""}${range} ${unit}`;
       },
       height: (width) => placesOf(ctx.trace, width).at(-1).y + 34,
       render(pen, width, height, theme) {
