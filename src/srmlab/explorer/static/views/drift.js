@@ -102,7 +102,7 @@ export const drift = {
       };
     }
 
-    // Where drift falls by powers of ten, which it does not in every model; of a difference it goes both ways.
+    // Where drift falls by powers of ten; not in every model it does, and of a difference it goes both ways.
     const isLog = () => {
       const values = range(ctx.trace.G, (g) => driftOf(ctx.trace, store.get("drift"), g).lines)
         .flatMap((lines) => lines.flatMap((line) => Array.from(line)))
@@ -122,7 +122,7 @@ export const drift = {
       update() {
         if (!ctx.trace) return;
         kind.show(store.get("drift"));
-        panel.note.textContent = "dashed: converged · line: this layer";
+        panel.note.textContent = "dashed: converged";
       },
       height: (width) => (rowsIn(width) > 1 ? 180 * rowsIn(width) : 210),
       stretched: () => host,

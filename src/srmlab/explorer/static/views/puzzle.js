@@ -219,7 +219,7 @@ function said(trace, layer) {
   const where = `segment ${segment}, layer ${within}`;
   if (trace.pair) {
     const [broken, mended] = moved(trace, layer);
-    return `${where}: the intervention breaks ${broken} cells and mends ${mended}`;
+    return `${where}: ${broken} cells broken, ${mended} mended`;
   }
   const wrong = count(trace, layer);
   return `${trace.manifest.puzzle.kind} · ${where}: ${wrong === 0 ? "solved" : `${wrong} cells wrong`}`;
