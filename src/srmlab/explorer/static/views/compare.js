@@ -25,8 +25,8 @@ export const compare = {
   shows:
     "This trace (A), another (B: a second prompt, a checkpoint, the intervention or another run), and B − A.",
   reading:
-    "A and B share one colour scale; click a cell to select it. Runs of unlike depth are set side by side by " +
-    "their share of it.",
+    "A and B share one colour scale; click a cell to select it. Routing is a mean over the prompt. Runs of unlike " +
+    "depth are set side by side by their share of it.",
   uses: ["measure", "layer", "head", "stream", "source", "token", "step", "other", "against"],
   versions: false, // it shows two at once
 
@@ -133,7 +133,7 @@ export const compare = {
           const values = meanWeights(trace).subarray(at, at + size);
           const pick = ofShape((row, column) => store.set({ stream: row, source: column }));
           const mark = { row: stream, column: source };
-          return made(values, streams, streams, "sequential", `mean weight, L${layer} H${head}`, mark, pick);
+          return made(values, streams, streams, "sequential", `weight, L${layer} H${head}`, mark, pick);
         }
         case "connection": {
           const values = meanOverTokens(trace, "connection_cosine");
