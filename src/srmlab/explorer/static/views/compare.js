@@ -111,7 +111,7 @@ export const compare = {
       const head = Math.min(store.get("head"), (trace.H || 1) - 1);
       const streams = range(trace.S, (s) => trace.streamName(s));
       const layers = range(trace.L, (l) => `L${l}`);
-      const words = trace.strings.map((s) => short(s, 5));
+      const words = range(trace.T, (t) => trace.name(t, 5));
       const isSame = hasSameTokens(trace); // a token of another prompt cannot be selected
       const chosen = isSame ? { column: token } : {};
       const ofShape = (change) => (row, column) => hasSameShape(trace) && change(row, column);
@@ -291,7 +291,8 @@ export const compare = {
             { color: theme.ink, size: 11, weight: 600 },
           );
           if (!grid) {
-            const why = hasSameTokens(ctx.other) ? "they are of unlike shapes" : "they have different tokens";
+            const unlike = ctx.isBoard ? "they are different boards" : "they have different tokens";
+            const why = hasSameTokens(ctx.other) ? "they are of unlike shapes" : unlike;
             pen.text(why, x, y + 34, { color: theme.dim, size: 11 });
             return;
           }
