@@ -219,7 +219,7 @@ function said(trace, layer) {
   const where = `segment ${segment}, layer ${within}`;
   if (trace.pair) {
     const [broken, mended] = moved(trace, layer);
-    return `${where}: ${broken} cells broken, ${mended} mended`;
+    return `${where}: breaks ${broken} cells, mends ${mended}`;
   }
   const wrong = count(trace, layer);
   return `${trace.manifest.puzzle.kind} · ${where}: ${wrong === 0 ? "solved" : `${wrong} cells wrong`}`;
