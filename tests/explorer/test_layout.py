@@ -119,3 +119,27 @@ def test_what_is_said_instead_of_a_view_stands_in_its_place(watch, nano_address)
         assert "did not answer" in content
         assert top > 60  # below the heading
     assert page.evaluate(said, "board")[0] == "none"  # it shows both versions
+
+
+def test_the_names_of_charts_have_room_in_a_model_of_one_stream(watch):
+    with serving(open_preset("gpt2-nano")) as url:
+        page = watch(url, viewport={"width": 390, "height": 900}).page
+        picture(page, "drift")
+        assert not page.evaluate(CROWDED, "drift")
+
+
+def test_the_routing_wall_uses_the_height_it_is_given_and_its_last_frame_is_whole(watch):
+    edges = """() => {
+      const { pen, size } = explorer.panel("wall");
+      return [pen.width - Math.max(...pen.regions.map(({ x, w }) => x + w)),
+        Math.max(...pen.regions.map(({ y, h }) => y + h)) / size[1]];
+    }"""
+    with serving(Session(tiny_model(depth=32), byte_tokenizer(), prompts=(PROMPT,))) as url:
+        page = watch(url, viewport={"width": 390, "height": 900}).page
+        for width in range(384, 396):  # in some the maps end where the picture does
+            page.set_viewport_size({"width": width, "height": 900})
+            picture(page, "wall")
+            assert page.evaluate(edges)[0] >= 1, width
+        page.set_viewport_size({"width": 1440, "height": 900})
+        put(page, big="wall")
+        assert page.evaluate(edges)[1] > 0.85

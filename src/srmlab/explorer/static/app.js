@@ -454,6 +454,7 @@ const REASONS = {
   features: "it has no dictionary; srmlab dictionary RUN trains one",
   step_change: "its steps do not update all streams at once",
   update_cosine: "its streams receive no update between layers",
+  drift_cosine: "it names no calls that move its state and in which every token takes part",
 };
 
 // One line on the views that this model does not have.

@@ -121,7 +121,7 @@ export const attention = {
       const size = row.map(Math.abs);
       const most = argmax(size);
       const verb = ctx.version() === "difference" ? "changes most at" : "attends most to";
-      const found = `${nameOf(chosen)} at ${word(token)} ${verb} ${word(most)} ${fine(row[most])}`;
+      const found = `${nameOf(chosen)} at ${word(token)} ${verb} ${word(most)}: ${fine(row[most])}`;
       panel.note.textContent = found + scoreOf(chosen);
     }
 

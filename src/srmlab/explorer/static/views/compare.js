@@ -25,8 +25,8 @@ export const compare = {
   shows:
     "This trace (A), another (B: a second prompt, a checkpoint, the intervention or another run), and B − A.",
   reading:
-    "A and B share one colour scale; click a cell to select it. Runs of unlike depth are set side by side by " +
-    "their share of it.",
+    "A and B share one colour scale; click a cell to select it. Routing is a mean over the prompt. Runs of unlike " +
+    "depth are set side by side by their share of it.",
   uses: ["measure", "layer", "head", "stream", "source", "token", "step", "other", "against"],
   versions: false, // it shows two at once
 
@@ -111,7 +111,7 @@ export const compare = {
       const head = Math.min(store.get("head"), (trace.H || 1) - 1);
       const streams = range(trace.S, (s) => trace.streamName(s));
       const layers = range(trace.L, (l) => `L${l}`);
-      const words = trace.strings.map((s) => short(s, 5));
+      const words = range(trace.T, (t) => trace.name(t, 5));
       const isSame = hasSameTokens(trace); // a token of another prompt cannot be selected
       const chosen = isSame ? { column: token } : {};
       const ofShape = (change) => (row, column) => hasSameShape(trace) && change(row, column);
@@ -133,7 +133,7 @@ export const compare = {
           const values = meanWeights(trace).subarray(at, at + size);
           const pick = ofShape((row, column) => store.set({ stream: row, source: column }));
           const mark = { row: stream, column: source };
-          return made(values, streams, streams, "sequential", `mean weight, L${layer} H${head}`, mark, pick);
+          return made(values, streams, streams, "sequential", `weight, L${layer} H${head}`, mark, pick);
         }
         case "connection": {
           const values = meanOverTokens(trace, "connection_cosine");
@@ -291,7 +291,8 @@ export const compare = {
             { color: theme.ink, size: 11, weight: 600 },
           );
           if (!grid) {
-            const why = hasSameTokens(ctx.other) ? "they are of unlike shapes" : "they have different tokens";
+            const unlike = ctx.isBoard ? "they are different boards" : "they have different tokens";
+            const why = hasSameTokens(ctx.other) ? "they are of unlike shapes" : unlike;
             pen.text(why, x, y + 34, { color: theme.dim, size: 11 });
             return;
           }

@@ -73,6 +73,7 @@ export const drift = {
         ? { cosine: "Δ 1−cos", kl: "Δ KL, nats" }
         : { cosine: "1 − cos", kl: "KL, nats" };
       const name = names[store.get("drift")];
+      const whose = trace.S > 1 ? `${trace.streamName(chosen)} ` : ""; // one alone needs no name
       return {
         x,
         whole: true,
@@ -81,7 +82,7 @@ export const drift = {
         title:
           `${trace.manifest.letters[group]}: ${name}` +
           (Number.isFinite(converged[chosen])
-            ? ` (${trace.streamName(chosen)} ${driftClass(converged[chosen], transitions)})`
+            ? ` (${whose}${driftClass(converged[chosen], transitions)})`
             : ""),
         band: { low: at(0.25), high: at(0.75), color: theme.band, solid: theme.dim },
         series: [
@@ -101,12 +102,14 @@ export const drift = {
       };
     }
 
-    // Drift falls by powers of ten; of a difference it goes both ways.
-    const isLog = () =>
-      !ctx.trace.pair &&
-      range(ctx.trace.G, (g) => driftOf(ctx.trace, store.get("drift"), g).lines).every((lines) =>
-        lines.flatMap((line) => Array.from(line)).every((value) => value > 0 || !Number.isFinite(value)),
-      );
+    // Where drift falls by powers of ten; not in every model it does, and of a difference it goes both ways.
+    const isLog = () => {
+      const values = range(ctx.trace.G, (g) => driftOf(ctx.trace, store.get("drift"), g).lines)
+        .flatMap((lines) => lines.flatMap((line) => Array.from(line)))
+        .filter(Number.isFinite);
+      const least = Math.min(...values);
+      return !ctx.trace.pair && least > 0 && Math.max(...values) >= 10 * least;
+    };
     const streams = (group) => moved(driftOf(ctx.trace, store.get("drift"), group).lines);
     // as many beside one another as have room; in a tall place one below the other, rather than narrow towers
     const perRow = (width, height = 0) => {
@@ -119,7 +122,7 @@ export const drift = {
       update() {
         if (!ctx.trace) return;
         kind.show(store.get("drift"));
-        panel.note.textContent = "dashed: converged · line: this layer";
+        panel.note.textContent = "dashed: converged";
       },
       height: (width) => (rowsIn(width) > 1 ? 180 * rowsIn(width) : 210),
       stretched: () => host,

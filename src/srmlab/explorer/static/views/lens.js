@@ -59,10 +59,11 @@ export const lens = {
     // the last tick of a layer, or the output
     const lensRow = (row) => (row < ctx.trace.L ? (row + 1) * ctx.trace.steps - 1 : ctx.trace.N);
 
-    // The tokens that fit, around the selected one.
+    // The tokens that fit, around the selected one; a column of a board's cell is as wide as its name.
     function span(width) {
       const { T } = ctx.trace;
-      const count = Math.max(1, Math.min(T, Math.floor((width - 44) / 46)));
+      const wide = ctx.isBoard ? 8 + 6 * ctx.trace.name(T - 1).length : 46;
+      const count = Math.max(1, Math.min(T, Math.floor((width - 44) / wide)));
       const first = Math.max(0, Math.min(T - count, store.get("token") - Math.floor(count / 2)));
       return [first, count];
     }

@@ -219,7 +219,7 @@ function said(trace, layer) {
   const where = `segment ${segment}, layer ${within}`;
   if (trace.pair) {
     const [broken, mended] = moved(trace, layer);
-    return `${where}: the intervention breaks ${broken} cells and mends ${mended}`;
+    return `${where}: breaks ${broken} cells, mends ${mended}`;
   }
   const wrong = count(trace, layer);
   return `${trace.manifest.puzzle.kind} · ${where}: ${wrong === 0 ? "solved" : `${wrong} cells wrong`}`;
@@ -242,7 +242,7 @@ function layout(trace, width) {
   const across = Math.floor((isWide ? room / 2 : room) / segments) - GAP;
   const small = Math.max(10, Math.min(across, Math.floor((big + GAP) / depth) - GAP));
   const [wide, high] = [segments * (small + GAP), depth * (small + GAP)];
-  const beside = { lensX: x + wide + 40, lens: y, tall: Math.min(60, Math.floor(big / (trace.S + 1)) - 1) };
+  const beside = { lensX: x + wide + 40, lens: y, tall: Math.min(90, Math.floor(big / (trace.S + 1)) - 1) };
   const lensed = isWide ? beside : { lensX: x, lens: film + high + 26, tall: 15 };
   return { cell, big, x, y, film, wide, room, small, depth, segments, rows, columns, isWide, ...lensed };
 }
@@ -341,7 +341,7 @@ function film(pen, trace, at, state, theme) {
     const chosen = l === Math.min(state.layer, trace.L - 1);
     pen.rect(left - 1, top - 1, small + 2, small + 2, {
       stroke: chosen ? theme.mark : theme.line,
-      width: chosen ? 2.5 : 0.5,
+      width: chosen ? 2.5 : 1,
     });
     pen.region({ part: "small", layer: l, x: left, y: top, w: small, h: small, rows, columns });
     if (l % depth === 0 && (small > 16 || (l / depth) % 2 === 0))
@@ -369,7 +369,7 @@ function tone(trace, layer, cell, theme) {
   if (isGiven(trace, cell)) return mixed(rgb(theme.dim), paper, 0.25);
   if (trace.pair) {
     const [was, is] = trace.pair.map((one) => isRight(one, layer, cell));
-    return was === is ? mixed(rgb(theme.dim), paper, 0.12) : rgb(is ? theme.cool : theme.warm);
+    return was === is ? paper : rgb(is ? theme.cool : theme.warm);
   }
   const color = rgb(isRight(trace, layer, cell) ? theme.cool : theme.warm);
   return mixed(color, paper, 0.25 + 0.75 * trace.at("cell_probability", layer, cell));
@@ -398,7 +398,8 @@ function streamLens(pen, trace, at, state, theme) {
   const [row, column] = [Math.floor(cell / at.columns) + 1, (cell % at.columns) + 1];
   const answer = isGiven(trace, cell) ? "given" : `answer: ${trace.string(right)}`;
   const where = `row ${row}, column ${column} (${answer})`;
-  const whole = `${where}: each stream alone, layer by layer; orange: wrong`;
+  const how = trace.pair ? "with the intervention" : "layer by layer";
+  const whole = `${where}: each stream alone, ${how}; orange: wrong`;
   const style = { color: theme.dim, size: 11 };
   pen.text(pen.measure(whole, style) < room ? whole : where, x, top - 8, style);
   for (let s = 0; s <= trace.S; s++) {
@@ -470,7 +471,7 @@ function tip(trace, hit, state) {
   const answer = isGiven(trace, cell) ? "" : `, the answer is ${trace.string(trace.at("target", cell))}`;
   return (
     `row ${hit.row + 1}, column ${hit.column + 1}: ${valueAt(trace, layer, cell)} ` +
-    `(${chance}), ${standing}${answer}\nsegment ${segment}, layer ${within}: ` +
-    (trace.pair ? "" : `${count(trace, layer)} cells wrong`)
+    `(${chance}), ${standing}${answer}\nsegment ${segment}, layer ${within}` +
+    (trace.pair ? "" : `: ${count(trace, layer)} cells wrong`)
   );
 }

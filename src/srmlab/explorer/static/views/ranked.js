@@ -35,7 +35,7 @@ export const ranked = {
     return (
       `Ablating S${first.stream} has the largest effect, ${fine(first.kl, 3)} bits per ${trace.unit}, ` +
       `S${last.stream} the smallest, ${fine(last.kl, 3)} (a factor of ${factor(first.kl, last.kl)}); ` +
-      `${half} of ${trace.S} streams account for half of the summed effect.`
+      `${half} of ${trace.S} streams ${half === 1 ? "accounts" : "account"} for half of the summed effect.`
     );
   },
 

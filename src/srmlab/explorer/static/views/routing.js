@@ -22,8 +22,9 @@ export const routing = {
     const weights = meanWeights(trace);
     const at = argmax(weights);
     const [layer, head, target, source] = unravel(at, [trace.L, trace.H, trace.S, trace.S]);
+    const over = trace.manifest.puzzle ? "board" : "prompt";
     return (
-      `The strongest edge, averaged over the prompt, is S${target} ← S${source} in layer ${layer}, head ${head}: ` +
+      `The strongest edge, averaged over the ${over}, is S${target} ← S${source} in layer ${layer}, head ${head}: ` +
       `${weights[at].toFixed(2)}, ${(weights[at] * trace.S).toFixed(1)} times the uniform weight.`
     );
   },

@@ -2,11 +2,12 @@
 // source).
 
 import { scaleFor } from "../color.js";
-import { choice, h, number, percent } from "../dom.js";
+import { choice, h, number, percent, range } from "../dom.js";
 import { colorbar } from "../heatmap.js";
 import { argmax, hubScores, listed, mean, thresholdOf, tokenSpan, wallMaps } from "../measures.js";
 
 const LEAST = 32; // pixels of a map
+const BELOW = 20; // pixels of what is below the maps
 
 export const wall = {
   name: "wall",
@@ -66,15 +67,21 @@ export const wall = {
       return kept.maps;
     }
 
-    // Layers run along x, in several lines where they would be too small for one; heads are rows.
-    function layout(width) {
+    // Layers run along x, in several lines where they would be too small for one, or would leave much of the
+    // height empty; heads are rows.
+    function layout(width, height = 0) {
       const { L, H } = ctx.trace;
       const left = 30,
         gap = 6;
-      const most = Math.max(1, Math.floor((width - left + gap) / (LEAST + gap)));
-      const lines = Math.ceil(L / most);
+      const room = width - left - 1; // the last frame is whole
+      const across = (lines) => Math.floor((room + gap) / Math.ceil(L / lines)) - gap;
+      const down = (lines) => Math.floor(((height - BELOW) / lines - 18) / H) - gap;
+      const fits = (lines) => Math.min(across(lines), down(lines)); // the size of a map
+      const fewest = Math.ceil(L / Math.max(1, Math.floor((room + gap) / (LEAST + gap))));
+      const tried = range(height ? L - fewest + 1 : 1, (more) => fewest + more);
+      const lines = tried.reduce((best, one) => (fits(one) > fits(best) ? one : best));
       const columns = Math.ceil(L / lines);
-      const size = Math.floor((width - left - gap * (columns - 1)) / columns);
+      const size = height ? fits(lines) : across(lines);
       const tall = 18 + H * (size + gap); // of a line, with the names of its layers
       return {
         left,
@@ -94,13 +101,13 @@ export const wall = {
         value.textContent = number(store.get("threshold"));
       },
       height(width) {
-        return layout(width).bottom + 20;
+        return layout(width).bottom + BELOW;
       },
       render(pen, width, height, theme) {
         const { trace } = ctx;
         const { S, L, H } = trace;
         const state = store.state;
-        const { left, size, lines, ...place } = layout(width);
+        const { left, size, lines, ...place } = layout(width, height);
         const values = maps();
         let high = 0;
         for (const v of values) if (v > high) high = v;
