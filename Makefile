@@ -3,7 +3,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 TESTS := tests
-WORKERS := 2
+WORKERS := 3
 
 # The first Python that is new enough; `make PYTHON=/path/to/python3.12 test` chooses one.
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
@@ -20,8 +20,9 @@ help:  ## list the targets
 demo: $(VENV)/.demo  ## the whole path once, small
 	$(BIN)/srmlab demo
 
-# One thread a worker: more only fight for the cores. Worksteal gives each worker half of the files, in order, and the
-# slower one's last tests to the other: what a file's tests share is made once, not in every worker.
+# One thread a worker: more only fight for the cores. Three workers on two cores, since tests wait for browsers and
+# processes a sixth of the time. Worksteal gives each worker its share of the files, in order, and the slowest one's last
+# tests to the others: what a file's tests share is made once, not in every worker.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not soak" $(TESTS)
 
 # The types take one core most of a minute: beside the tests, and told after them.
