@@ -25,7 +25,7 @@ demo: $(VENV)/.demo  ## the whole path once, small
 # tests to the others: what a file's tests share is made once, not in every worker.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not soak" $(TESTS)
 
-# The types take one core most of a minute: beside the tests, and told after them.
+# The type checker takes a core most of a minute: it runs beside the tests, and reports after them.
 test: $(VENV)/.dev  ## lint, and all tests but the soak tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
