@@ -53,7 +53,7 @@ def check_plan(plan: RunConfig, data: Data, world: World) -> None:
         check_puzzles(plan, data, world)
         return
     check_reads(model, data.path, puzzles=False)
-    refuse_changed(config, FOR_PUZZLES, "is for puzzles; leave it out with text")
+    refuse_without_meaning(config, FOR_PUZZLES, "is for puzzles; leave it out with text")
     check_vocabulary(model.vocab_size, data.vocab_size, data.path)
     context = config.context or model.context
     if context > model.context:
@@ -77,7 +77,7 @@ def check_reads(model: ModelConfig, data: str | Path, *, puzzles: bool) -> None:
         raise UserError(f"{data} is text, but the model reads puzzles: prepare puzzles, such as sudoku:4x4")
 
 
-def refuse_changed(config: TrainConfig, names: Sequence[str], why: str) -> None:
+def refuse_without_meaning(config: TrainConfig, names: Sequence[str], why: str) -> None:
     """Refuse options that were given although they mean nothing here."""
     usual = TrainConfig()
     for name in names:
@@ -89,7 +89,7 @@ def check_puzzles(plan: RunConfig, data: Puzzles, world: World) -> None:
     """What a puzzle run needs."""
     config, model = plan.training, plan.model
     check_reads(model, data.path, puzzles=True)
-    refuse_changed(config, FOR_TEXT, "is for text; leave it out with puzzles")
+    refuse_without_meaning(config, FOR_TEXT, "is for text; leave it out with puzzles")
     if world.strategy == "fsdp":
         raise UserError('strategy = "fsdp": puzzles are trained by copies of the model; use ddp')
     if config.batch_size % (world.size * config.accumulate):
