@@ -3,6 +3,7 @@
 import pytest
 from small_runs import GPT2, MODEL, RANDOM_ORDER, TRM, loss_log, small_config, state, stop_after, train_twice
 
+from srmlab.errors import UserError
 from srmlab.training import resume, train
 from srmlab.training.signals import StopRequest
 
@@ -80,3 +81,14 @@ def test_a_finished_run_resumes_to_itself(data, tmp_path):
     before = state(tmp_path / "run"), loss_log(tmp_path / "run")
     assert resume(tmp_path / "run", show=False).step == 12
     assert (state(tmp_path / "run"), loss_log(tmp_path / "run")) == before
+
+
+def test_a_run_that_recorded_an_option_without_meaning_still_resumes(data, tmp_path, monkeypatch):
+    config, run = small_config(ema=0.9), tmp_path / "run"  # for puzzles; earlier versions let it pass
+    with pytest.raises(UserError, match=r"ema = 0\.9: is for puzzles"):
+        train(config, MODEL, data, run, show=False)
+    with monkeypatch.context() as patch:
+        patch.setattr("srmlab.training.plan.refuse_without_meaning", lambda *_: None)
+        stop_after(patch, 5)
+        train(config, MODEL, data, run, show=False)
+    assert resume(run, show=False).step == config.steps

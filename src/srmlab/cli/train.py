@@ -146,10 +146,11 @@ class Command:
             out.refuse_occupied()
         data = open_data(self.data)
         run = run_of(self.model, self.training, data, self.preset)
+        again = self.resume and out.exists()
         with open_world(self.training.device, self.training.strategy) as world:
             if self.init_from is not None:
-                begin(self.init_from, out, self.model, data, world, again=self.resume and out.exists())
-            check_plan(run, data, world)
+                begin(self.init_from, out, self.model, data, world, again=again)
+            check_plan(run, data, world, again=again)
             cost = cost_of(run, data, world)
             if world.main:
                 print(json.dumps(asdict(cost), indent=2) if self.json else "\n".join(cost.lines()))

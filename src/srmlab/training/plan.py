@@ -7,7 +7,7 @@ matrix product on this machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -45,15 +45,16 @@ def run_of(
     return RunConfig(model, config, data.path.absolute(), data.fingerprint, preset, start, kind)
 
 
-def check_plan(plan: RunConfig, data: Data, world: World) -> None:
+def check_plan(plan: RunConfig, data: Data, world: World, *, again: bool = False) -> None:
     """Refuse what cannot work, before anything is touched."""
     config, model = plan.training, plan.model
     check_writers(config)
+    check_reads(model, data.path, puzzles=isinstance(data, Puzzles))
+    if not again:  # earlier versions recorded such options, which did nothing
+        refuse_without_meaning(config, data)
     if isinstance(data, Puzzles):
         check_puzzles(plan, data, world)
         return
-    check_reads(model, data.path, puzzles=False)
-    refuse_without_meaning(config, FOR_PUZZLES, "is for puzzles; leave it out with text")
     check_vocabulary(model.vocab_size, data.vocab_size, data.path)
     context = config.context or model.context
     if context > model.context:
@@ -77,19 +78,20 @@ def check_reads(model: ModelConfig, data: str | Path, *, puzzles: bool) -> None:
         raise UserError(f"{data} is text, but the model reads puzzles: prepare puzzles, such as sudoku:4x4")
 
 
-def refuse_without_meaning(config: TrainConfig, names: Sequence[str], why: str) -> None:
-    """Refuse options that were given although they mean nothing here."""
+def refuse_without_meaning(config: TrainConfig, data: Data) -> None:
+    """Refuse options that mean nothing on this data."""
     usual = TrainConfig()
+    meant, here, names = "puzzles", "text", FOR_PUZZLES
+    if isinstance(data, Puzzles):
+        meant, here, names = "text", "puzzles", FOR_TEXT
     for name in names:
         if getattr(config, name) != getattr(usual, name):
-            raise UserError(f"{name} = {getattr(config, name)!r}: {why}")
+            raise UserError(f"{name} = {getattr(config, name)!r}: is for {meant}; leave it out with {here}")
 
 
 def check_puzzles(plan: RunConfig, data: Puzzles, world: World) -> None:
     """What a puzzle run needs."""
     config, model = plan.training, plan.model
-    check_reads(model, data.path, puzzles=True)
-    refuse_without_meaning(config, FOR_TEXT, "is for text; leave it out with puzzles")
     if world.strategy == "fsdp":
         raise UserError('strategy = "fsdp": puzzles are trained by copies of the model; use ddp')
     if config.batch_size % (world.size * config.accumulate):

@@ -51,7 +51,7 @@ def train(
         if model_config is None:
             raise UserError("train needs a model config, or init_from")
         this = run_of(model_config, config, data, preset, start)
-        check_plan(this, data, world)
+        check_plan(this, data, world, again=again)
         with contextlib.ExitStack() as held:
             with world.only_main() as mine:
                 if mine and again:
