@@ -207,6 +207,7 @@ CLAIMS = {
     "optimizers": 2,
     "learning-rates": 0,
     "learned": 13,
+    "transition": 8,
 }
 
 

@@ -20,6 +20,7 @@ from srmlab.experiments.family import FAMILY
 from srmlab.experiments.learned import LEARNED
 from srmlab.experiments.miniatures import count, sized
 from srmlab.experiments.results import SweepResult
+from srmlab.experiments.transition import TRANSITION
 from srmlab.models import ModelConfig, preset
 from srmlab.training.recipes import recipe
 
@@ -401,6 +402,7 @@ EXPERIMENTS = {
         ),
         FAMILY,
         LEARNED,
+        TRANSITION,
     )
 }
 

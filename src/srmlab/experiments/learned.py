@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from srmlab.experiments.miniatures import srm_med, training
 from srmlab.experiments.results import CellResult, SweepResult
 from srmlab.models import SRMConfig, preset
 from srmlab.models.srm_config import srm_nano
+from srmlab.training.config import TrainConfig
 from srmlab.training.recipes import recipe
 
 
@@ -112,18 +113,26 @@ def small(streams: int) -> SRMConfig:
     return srm_med("small").replace(streams=streams, stream_dim=dim, token_heads=max(1, dim // 16))
 
 
+def subject(scale: Scale, streams: int) -> tuple[SRMConfig, TrainConfig]:
+    """A model that is worth looking inside, and how it is trained."""
+    if scale == "mini":
+        return nano(streams), recipe("srm-nano").replace(eval_windows="spread", device="cpu")
+    if scale == "small":
+        return small(streams), training("small")
+    name = PAPER[streams]
+    return cast(SRMConfig, preset(name)), recipe(name)
+
+
 def cells(scale: Scale) -> list[Cell]:
-    demo = recipe("srm-nano").replace(depth_schedule="grow:2", eval_windows="spread", device="cpu")
-    found = {
-        "mini": lambda s: (nano(s), demo),
-        "small": lambda s: (small(s), training("small")),
-        "paper": lambda s: (preset(PAPER[s]), recipe(PAPER[s])),
-    }[scale]
-    return [
-        Cell(name=f"{s} streams", model=model, training=trained, x=s, tuned=scale == "small")
-        for s in PAPER
-        for model, trained in (found(s),)
-    ]
+    found = []
+    for streams in PAPER:
+        model, trained = subject(scale, streams)
+        if scale == "mini":
+            trained = trained.replace(depth_schedule="grow:2")  # as in the demo
+        found.append(
+            Cell(name=f"{streams} streams", model=model, training=trained, x=streams, tuned=scale == "small")
+        )
+    return found
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 depths    validation loss of the trained weights at 1 level, 2, … up to twice as many as in training
 exits     the same with the model's own ways of spending less: early exit, routing
 learned   statistics of the streams, each next to the same of the weights before training
+profiles  two curves over the layers, drift and the logit lens, each next to that before training
 """
 
 from __future__ import annotations
@@ -35,20 +36,37 @@ def exits(model: LanguageModel, windows: Windows) -> list[dict[str, Any]]:
 
 
 def learned(model: LanguageModel, windows: Windows) -> dict[str, tuple[float, float]]:
-    """Trained and untrained: the latter of the same seed, so of the very weights that training began from."""
-    names = {statistic.analysis for statistic in STATISTICS.values()}
-    text = windows(8)  # few: the seeds say how far to trust a number
-    trained, untrained = (survey(one, text, only=names) for one in (model, build(model.config)))
+    """Trained and untrained."""
+    trained, untrained = before_and_after(
+        model, windows, {statistic.analysis for statistic in STATISTICS.values()}
+    )
     return {
         name: (statistic.read(trained[statistic.analysis]), statistic.read(untrained[statistic.analysis]))
         for name, statistic in STATISTICS.items()
     }
 
 
+def profiles(model: LanguageModel, windows: Windows) -> dict[str, tuple[list[float], list[float]]]:
+    """Drift by transition, and by layer the mean over streams of the correct token's log-probability."""
+    found = before_and_after(model, windows, {"drift", "logit_lens"})
+    trained, untrained = (
+        {"drift": one["drift"].profile.tolist(), "logit lens": one["logit_lens"].stream_mean[0].tolist()}
+        for one in found
+    )
+    return {curve: (trained[curve], untrained[curve]) for curve in trained}
+
+
+def before_and_after(model: LanguageModel, windows: Windows, names: set[str]) -> list[dict[str, Any]]:
+    """Analyses of the trained model, and of the very weights that its training began from."""
+    text = windows(8)  # few: the seeds say how far to trust a number
+    return [survey(one, text, only=names) for one in (model, build(model.config))]
+
+
 MEASURES: dict[str, Callable[[LanguageModel, Windows], Any]] = {
     "depths": depths,
     "exits": exits,
     "learned": learned,
+    "profiles": profiles,
 }
 
 

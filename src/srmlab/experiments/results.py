@@ -40,6 +40,7 @@ class Run:
     depths: dict[int, float] | None = None  # validation loss by layers run, where it was measured
     exits: list[dict[str, Any]] | None = None  # and with early exit or routing: see analysis.spending
     learned: dict[str, tuple[float, float]] | None = None  # statistics, trained and untrained
+    profiles: dict[str, tuple[list[float], list[float]]] | None = None  # curves over layers, both too
 
     @classmethod
     def of(cls, content: dict[str, Any]) -> Run:

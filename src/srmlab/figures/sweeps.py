@@ -201,9 +201,38 @@ def depth_lines(result: SweepResult) -> Figure:
     return figure
 
 
+def profiles_by_gradient(result: SweepResult) -> Figure:
+    """Drift and the logit lens over the layers, a line a run; where the gradient begins, an arrow each."""
+    figure = style.new_figure(style.PAGE, 2.6)
+    panels = figure.subplots(1, 2)
+    labels = {"drift": "drift, cosine distance", "logit lens": "log p of the correct token (nats)"}
+    for axes, (curve, label) in zip(panels, labels.items(), strict=True):
+        first = 1 if curve == "drift" else 0  # the layer that a transition leads to, or the layer itself
+        for cell, color in zip(result.cells, LINES, strict=False):
+            for run in cell.runs:
+                for values, shade, order in zip(
+                    (run.profiles or {})[curve], (color, GREY), (2, 1), strict=True
+                ):
+                    layers = np.arange(first, first + len(values))
+                    axes.plot(layers, values, ".-", color=shade, linewidth=0.9, markersize=3, zorder=order)
+            begins = cell.model["depth"] - cell.model["gradient_depth"]
+            axes.plot(begins, 0.02, "^", color=color, transform=axes.get_xaxis_transform(), clip_on=False)
+        axes.set(xlabel="to layer" if first else "after layer", ylabel=label)
+        style.grid_behind(axes)
+    panels[0].set_yscale("log")
+    named = [(cell.name, color) for cell, color in zip(result.cells, LINES, strict=False)]
+    keys = [
+        Line2D([], [], marker=".", color=color, label=name) for name, color in [*named, ("untrained", GREY)]
+    ]
+    keys.append(Line2D([], [], marker="^", linestyle="", color="black", label="the gradient begins"))
+    figure.legend(handles=keys, loc="outside lower center", ncols=len(keys))
+    return figure
+
+
 OWN_FORMS: dict[str, Callable[[SweepResult], Figure]] = {
     "test-depth": depth_lines,
     "language-models": curves_and_ranks,
     "family": loss_over_flop,
     "learned": trained_and_untrained,
+    "transition": profiles_by_gradient,
 }
