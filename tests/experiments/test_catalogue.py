@@ -194,6 +194,7 @@ CLAIMS = {
     "family": 13,
     "reasoning": 12,
     "reasoning-maze": 12,
+    "reasoning-depth": 6,
     "training-depth": 11,
     "language-models": 7,
     "backprop-depth": 1,

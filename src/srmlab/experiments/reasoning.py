@@ -120,14 +120,48 @@ def judge(result: SweepResult) -> Findings:
     return claims + [result.compare(a, b) for a, b in others if a != MANY]
 
 
+DEPTHS = ((1, 1), (2, 2), (4, 1), (4, 2), (4, 4), (8, 2), (8, 8))  # n layers, gradient through the last l
+
+
+def depth_cells(scale: Scale) -> list[Cell]:
+    """One segment only, so that n is all the depth there is."""
+    whole = next(cell for cell in cells("sudoku:6x6", scale) if cell.name == ONE)
+    return [
+        replace(whole, name=f"n = {n}, l = {l}", model=whole.model.replace(depth=n, gradient_depth=l))
+        for n, l in DEPTHS
+    ]
+
+
+def judge_depth(result: SweepResult) -> Findings:
+    pairs = [
+        ("two layers are better than one", "n = 2, l = 2", "n = 1, l = 1"),
+        ("four layers are better than two", "n = 4, l = 2", "n = 2, l = 2"),
+        ("eight layers are better than four", "n = 8, l = 2", "n = 4, l = 2"),
+        ("of four layers, gradient through two is better than through one", "n = 4, l = 2", "n = 4, l = 1"),
+        ("… through four is better than through two", "n = 4, l = 4", "n = 4, l = 2"),
+        ("of eight, through eight is better than through two", "n = 8, l = 8", "n = 8, l = 2"),
+    ]
+    return [result.claim(text, below, a, b) for text, a, b in pairs]
+
+
 EXPERIMENTS = [
+    *(
+        Experiment(
+            name=name,
+            question="On puzzles, do more streams help if their connection is learned?",
+            claim="",
+            cells=partial(cells, kind),
+            verdict=judge,
+            puzzles=kind,
+        )
+        for name, kind in (("reasoning", "sudoku:6x6"), ("reasoning-maze", "maze:9"))
+    ),
     Experiment(
-        name=name,
-        question="On puzzles, do more streams help if their connection is learned?",
-        claim="",
-        cells=partial(cells, kind),
-        verdict=judge,
-        puzzles=kind,
-    )
-    for name, kind in (("reasoning", "sudoku:6x6"), ("reasoning-maze", "maze:9"))
+        name="reasoning-depth",
+        question="On puzzles, how many layers does it take, and how many of them in the gradient?",
+        claim="Returns diminish past four layers in the gradient.",
+        cells=depth_cells,
+        verdict=judge_depth,
+        puzzles="sudoku:6x6",
+    ),
 ]
