@@ -13,7 +13,7 @@ from srmlab.analysis import load
 from srmlab.cli.analyze import Command
 from srmlab.dictionaries import Dictionary, DictionaryConfig, EdgeLogit, hold_features, switches
 from srmlab.dictionaries.auc import auc, auc_draws
-from srmlab.dictionaries.switching import HELD, PREDICTORS, Text, one_switch
+from srmlab.dictionaries.switching import HELD, PREDICTORS, Text, one_switch, perfect, random_like
 from srmlab.errors import UserError
 from srmlab.figures import figures_of
 from subjects import SMALL, trained_run
@@ -126,12 +126,38 @@ def test_a_switch_with_one_cause_is_found_predicted_and_flipped_by_it():
     assert found.explained == pytest.approx(1, abs=1e-4)
     there = ~halves.first
     score = {name: auc(found.scores[i, there], found.open[there]) for i, name in enumerate(PREDICTORS)}
-    for name in ("features", "deciding feature", "best feature"):
+    for name in ("logit", "features", "deciding feature", "best feature", "perfect feature"):
         assert score[name] == 1
-    for name in ("token", "position", "shuffled"):
+    for name in ("token", "best token", "position", "shuffled"):
         assert 0.35 < score[name] < 0.65
     flipped = dict(zip(HELD, found.flipped.tolist(), strict=True))
     assert flipped == {"silenced": 1, "put in": 1, "another silenced": 0, "another put in": 0}
+
+
+def test_one_token_is_chosen_on_one_half_and_says_no_more_than_where_it_is():
+    edge, states, halves = known_switch()
+    states[:, 1, 3] = (halves.tokens == 7).float()  # open at one token id, always
+    weights = edge.row(states).softmax(-1)[:, 1]
+    found = one_switch(edge, edge.terms(states), states, weights, halves, weights)
+    assert found.scores[PREDICTORS.index("best token")].tolist() == (halves.tokens == 7).float().tolist()
+
+
+def test_a_perfect_feature_fires_as_often_and_never_wrongly():
+    wanted = torch.arange(100) < 40
+    for count in (10, 40, 70):
+        fires = torch.arange(100) >= 100 - count
+        score = perfect(fires, wanted)
+        assert score.sum() == min(count, 40)
+        assert not score[~wanted].any()
+        assert auc(score, wanted) == pytest.approx(0.5 + min(count, 40) / 80)
+
+
+@pytest.mark.parametrize("activation", ["topk", "batchtopk", "jumprelu"])
+def test_random_features_are_as_many_in_use(activation):
+    config = DictionaryConfig(2, 16, 64, 4, activation=activation)
+    states = torch.randn(500, 2, 16, generator=torch.Generator().manual_seed(0))
+    codes = random_like(Dictionary(config), states).encode(states)
+    assert float((codes > 0).sum(-1).float().mean()) == pytest.approx(4, abs=0.1)
 
 
 def test_a_feature_that_closes_an_edge_is_said_to_close_it():

@@ -8,18 +8,22 @@ every edge of every untrained twin. (An edge with a level of its own, the same f
 The text is read in two halves. On the first, the difference between the mean logits of open and closed tokens
 is decomposed exactly into pairs of features (pairs.py). On the second, scores have to tell open from closed:
 
+    logit              the edge's own logit, exactly: what its features can at most be expected to tell
     features           what all pairs of features add to the logit; the dictionary's errors are left out
     deciding feature   the one feature of target or source that makes most of it, the other side at its mean
     best feature       the one feature whose firing best predicts open, or closed
-    token              the mean weight at this token's id
+    perfect feature    a feature that would fire as often as that one, and never at a wrong token
+    token              the mean weight at this token's id: a table with an entry for every id
+    best token         the one token id that best predicts open, or closed
     position           the mean weight in this sixteenth of the window
     shuffled           `features` of another token
     random features    `features` of a dictionary with random directions and as many features in use
 
-and `by_pairs` has the score of the 1, 4, 16 … pairs that make most of the difference. Last, the deciding
-feature is clamped in the state that the layer reads. Ablated where it was active, the edge should close (or
-open, if the feature closes it), and added elsewhere at its mean strength it should open; as a control, the
-same is done with another feature of the stream.
+One feature is to be compared with one token: a feature is in use at few tokens, so it tells little of an edge
+that is open at half of them, however well it is chosen. `by_pairs` has the score of the 1, 4, 16 … pairs that
+make most of the difference. Last, the deciding feature is clamped in the state that the layer reads. Ablated
+where it was active, the edge should close (or open, if the feature closes it), and added elsewhere at its
+mean strength it should open; as a control, the same is done with another feature of the stream.
 
     >>> import torch, srmlab, srmlab.dictionaries
     >>> model = srmlab.build(srmlab.preset("srm-nano", streams=4, depth=2, gradient_depth=1))
@@ -80,6 +84,7 @@ class Switches(Result):
     predictors: tuple[str, ...]
     held: tuple[str, ...]
     intervals: tuple[tuple[float, float], ...]  # of how many each predicts better, 95 %, over windows
+    single: tuple[float, float]  # of how many the best feature does better than one token
     weight: Annotated[Array, Axes(AXES, "mean over tokens")]
     deviation: Annotated[Array, Axes(AXES, "standard deviation over tokens")]
     twin_deviation: Annotated[Array, Axes("twin " + AXES, "standard deviation over tokens")]
@@ -98,6 +103,12 @@ class Switches(Result):
         """How many switches it predicts better than the token alone; surely: beyond the interval."""
         gains = self.gain_low if surely else self.gain
         return int((gains[:, self.predictors.index(predictor)] > 0).sum())
+
+    @property
+    def better_than_one_token(self) -> int:
+        """How many switches the best feature predicts better than the best single token."""
+        feature, token = (self.auc[:, self.predictors.index(f"best {one}")] for one in ("feature", "token"))
+        return int((feature > token).sum())
 
     @property
     def distinct(self) -> int:
@@ -120,7 +131,8 @@ class Switches(Result):
         return (
             f"{len(self.edges)} of {self.strong} strong edges are switches "
             f"({self.distinct} over all layers); better than the token alone: "
-            f"their features in {self.better('features')}, one feature in {self.better('best feature')}"
+            f"their features in {self.better('features')}, one feature in {self.better('best feature')} "
+            f"(than one token: {self.better_than_one_token})"
         )
 
     def summary(self) -> str:
@@ -139,6 +151,12 @@ class Switches(Result):
                 f"  {name} better than the token: {self.better(name)} of {len(self.edges)} "
                 f"(95 %: {low:.0f} to {high:.0f}), {surely} beyond the switch's own interval"
             )
+        low, high = self.single
+        lines.append(
+            f"  best feature better than the best single token: {self.better_than_one_token} of "
+            f"{len(self.edges)} (95 %: {low:.0f} to {high:.0f}); a perfect one better than the token: "
+            f"{self.better('perfect feature')}"
+        )
         aucs = ", ".join(f"{name} {self.mean_auc(name):.3f}" for name in self.predictors)
         lines.append(f"  mean AUC on other text: {aucs}")
         curve = ", ".join(f"{n} {a:.3f}" for n, a in zip(self.sizes, self.by_pairs.mean(0), strict=True))
@@ -240,7 +258,7 @@ def numbers(found: Sequence[Switch], text: Text) -> dict[str, Any]:
     """Areas under the curve on the second half, and how sure they are."""
     there = ~text.first
     windows, times = text.windows[there], text.draws(DRAWS)
-    token = PREDICTORS.index("token")
+    token, feature, one_token = (PREDICTORS.index(name) for name in ("token", "best feature", "best token"))
     values = np.zeros((len(found), len(PREDICTORS)))
     draws = np.zeros((len(found), len(PREDICTORS), DRAWS))
     by_pairs = np.zeros((len(found), len(PAIRS)))
@@ -260,7 +278,14 @@ def numbers(found: Sequence[Switch], text: Text) -> dict[str, Any]:
         "auc_error": draws.std(-1),
         "gain": values - values[:, token : token + 1],
         "gain_low": np.quantile(gains, 0.025, axis=-1),
-        "intervals": tuple(tuple(map(float, np.quantile(count, (0.025, 0.975)))) for count in counts),
+        "intervals": tuple(bounds(count) for count in counts),
+        "single": bounds((draws[:, feature] > draws[:, one_token]).sum(0)),
         "by_pairs": by_pairs,
         "flipped": np.array([one.flipped.double().numpy() for one in found]).reshape(-1, len(HELD)),
     }
+
+
+def bounds(counts: Array) -> tuple[float, float]:
+    """The 95 % interval of a count, from its draws."""
+    low, high = np.quantile(counts, (0.025, 0.975))
+    return float(low), float(high)

@@ -11,11 +11,13 @@ from torch import Tensor
 from srmlab.analysis.capture import Placed
 from srmlab.dictionaries.dictionary import Dictionary
 from srmlab.dictionaries.pairs import EdgeLogit, Terms
+from srmlab.dictionaries.sparsity import first_threshold
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
 
 PREDICTORS = (
-    "features", "deciding feature", "best feature", "token", "position", "shuffled", "random features",
+    "logit", "features", "deciding feature", "best feature", "perfect feature", "token", "best token",
+    "position", "shuffled", "random features",
 )  # fmt: skip
 HELD = ("silenced", "put in", "another silenced", "another put in")
 PAIRS = (1, 4, 16, 64, 256, 1024)
@@ -142,10 +144,11 @@ def read(model: LanguageModel, text: Text, layer: int) -> tuple[Tensor, Tensor]:
 
 
 def random_like(dictionary: Dictionary, states: Tensor) -> Dictionary:
-    """A dictionary of random directions around the mean of these states [N, S, D]."""
+    """A dictionary of random directions around the mean of these states [N, S, D], as many of them in use."""
     chance = Dictionary(dictionary.config, seed=1)
     with torch.no_grad():
         chance.centre.copy_(states.mean(0))
+        first_threshold(chance, states.movedim(1, 0))
     return chance
 
 
@@ -172,11 +175,15 @@ def one_switch(
     stream, feature, sign = decider(edge, states, terms, share.float())
     side = 0 if stream == edge.target else 1
     best_side, best, best_sign = best_feature(terms, opened, closed)
+    best_code = terms[best_side].codes[:, best]
     scores = [
+        edge.row(states)[:, edge.source],
         edge.score(terms),
         sign * terms[side].codes[:, feature],
-        best_sign * terms[best_side].codes[:, best],
+        best_sign * best_code,
+        best_sign * perfect(best_code > 0, is_open == (best_sign > 0)),
         table_score(weights, text.tokens, here),
+        best_token(text.tokens, opened, closed),
         table_score(weights, text.positions * BINS // (int(text.positions.max()) + 1), here),
         edge.score(terms)[torch.randperm(len(weights), generator=torch.Generator().manual_seed(0))],
         by_chance,
@@ -225,6 +232,24 @@ def best_feature(terms: tuple[Terms, Terms], opened: Tensor, closed: Tensor) -> 
     both = torch.stack(gaps).nan_to_num()
     side, feature = divmod(int(both.abs().argmax()), both.shape[1])
     return side, feature, 1 if both[side, feature] > 0 else -1
+
+
+def best_token(tokens: Tensor, opened: Tensor, closed: Tensor) -> Tensor:
+    """The one token id whose presence goes best with open or with closed, chosen like `best_feature`: 1 or −1
+    where it is, else 0."""
+    size = int(tokens.max()) + 1
+    shares = [torch.bincount(tokens[at], minlength=size) / at.sum().clamp(min=1) for at in (opened, closed)]
+    gap = shares[0] - shares[1]
+    best = int(gap.abs().argmax())
+    return (tokens == best) * gap[best].sign()
+
+
+def perfect(fires: Tensor, wanted: Tensor) -> Tensor:
+    """Of a feature that fires as often as this one and never at a wrong token: all that one so sparse can
+    tell. 1 at as many of the wanted tokens, drawn at random, or at all of them."""
+    order = torch.rand(len(wanted), generator=torch.Generator().manual_seed(0)).masked_fill(~wanted, 2)
+    most = min(int(fires.sum()), int(wanted.sum()))
+    return torch.zeros(len(wanted)).index_fill_(0, order.argsort()[:most], 1.0)
 
 
 def table_score(weights: Tensor, keys: Tensor, here: Tensor) -> Tensor:

@@ -7,9 +7,11 @@ import { openCard } from "./feature.js";
 
 // What each score is, in words; the nulls after what is asked.
 const SCORES = [
+  ["logit", "exact logit"],
   ["features", "all pairs of features"],
-  ["best feature", "best single feature"],
   ["token", "token alone"],
+  ["best feature", "best single feature"],
+  ["best token", "best single token"],
   ["random features", "random directions"],
   ["position", "position alone"],
   ["shuffled", "features of shuffled tokens"],
