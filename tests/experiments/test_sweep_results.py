@@ -239,3 +239,17 @@ def test_a_curve_keeps_its_ends():
     assert curve[0] == (1, 6.0)
     assert curve[-1][0] == 1000
     assert curve[-1][1] == pytest.approx(np.mean(losses[949:]), abs=1e-3)
+
+
+def test_a_run_has_one_loss_in_all_published_tables():
+    """Experiments share runs: a cell that was run twice, on two machines, may not be told in two ways."""
+    losses: dict[tuple[str, str, int], dict[str, float]] = {}
+    for file in sorted(PUBLISHED.glob("*/result.json")):
+        found = SweepResult.load(file.parent)
+        for cell in found.cells:
+            for run in cell.runs:
+                key = (found.data["fingerprint"], cell.cell.folder, run.seed)
+                losses.setdefault(key, {})[file.parent.name] = run.val_loss
+    shared = [tables for tables in losses.values() if len(tables) > 1]
+    assert shared
+    assert not [tables for tables in shared if len(set(tables.values())) > 1]

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 
 from srmlab.experiments.cells import Findings
-from srmlab.experiments.evidence import below
+from srmlab.experiments.evidence import LEVEL, below
 from srmlab.experiments.experiment import Cell, Experiment, Scale
 from srmlab.experiments.results import SweepResult
 from srmlab.models import ModelConfig, preset
@@ -86,38 +86,33 @@ def cells(kind: str, scale: Scale) -> list[Cell]:
 
 
 def judge(result: SweepResult) -> Findings:
-    pairs = [
-        *(
-            (
-                f"a learned connection is better than addition, {s} streams",
-                f"SRM, {s} streams, learned",
-                f"SRM, {s} streams, addition",
-            )
+    learned, added = ({s: f"SRM, {s} streams, {name}" for s in STREAMS} for name in ("learned", "addition"))
+    rivals = ("HRM", "TRM", "one net", "SR2", "looped transformer")
+    together = (
+        [
+            (f"a learned connection is better than addition, {s} streams", learned[s], added[s])
             for s in STREAMS
-        ),
-        *(
-            (
-                f"eight streams are better than two, {name}",
-                f"SRM, 8 streams, {name}",
-                f"SRM, 2 streams, {name}",
-            )
-            for name in ("learned", "addition")
-        ),
-        *(
-            (f"SRM is better than {other}", MANY, other)
-            for other in ("HRM", "TRM", "one net", "SR2", "looped transformer")
-        ),
-        ("several segments are better than one", MANY, ONE),
-        ("HRM is better with x in H", "HRM, x in H", "HRM"),
-    ]
-    claims: Findings = [result.claim(text, below, a, b) for text, a, b in pairs]
+        ],
+        [
+            ("eight streams are better than two, learned", learned[8], learned[2]),
+            ("eight streams are better than two, addition", added[8], added[2]),
+        ],
+        [(f"SRM is better than {other}", MANY, other) for other in rivals],
+        [("several segments are better than one", MANY, ONE)],
+        [("HRM is better with x in H", "HRM, x in H", "HRM")],
+    )
     others = [
-        (f"SRM, {s} streams, {name}", other)
+        (srm, other)
         for s in STREAMS
-        for name in ("learned", "addition")
+        for srm in (learned[s], added[s])
         for other in ("TRM", "looped transformer")
+        if srm != MANY
     ]
-    return claims + [result.compare(a, b) for a, b in others if a != MANY]
+    level = 1 - (1 - LEVEL) / len(others)
+    return [
+        *(result.claim(text, below, a, b, len(claims)) for claims in together for text, a, b in claims),
+        *(result.compare(a, b, level) for a, b in others),
+    ]
 
 
 DEPTHS = ((1, 1), (2, 2), (4, 1), (4, 2), (4, 4), (8, 2), (8, 8))  # n layers, gradient through the last l
@@ -133,15 +128,17 @@ def depth_cells(scale: Scale) -> list[Cell]:
 
 
 def judge_depth(result: SweepResult) -> Findings:
-    pairs = [
+    layers = [
         ("two layers are better than one", "n = 2, l = 2", "n = 1, l = 1"),
         ("four layers are better than two", "n = 4, l = 2", "n = 2, l = 2"),
         ("eight layers are better than four", "n = 8, l = 2", "n = 4, l = 2"),
+    ]
+    gradient = [
         ("of four layers, gradient through two is better than through one", "n = 4, l = 2", "n = 4, l = 1"),
         ("… through four is better than through two", "n = 4, l = 4", "n = 4, l = 2"),
         ("of eight, through eight is better than through two", "n = 8, l = 8", "n = 8, l = 2"),
     ]
-    return [result.claim(text, below, a, b) for text, a, b in pairs]
+    return [result.claim(text, below, a, b, of=3) for text, a, b in (*layers, *gradient)]
 
 
 EXPERIMENTS = [

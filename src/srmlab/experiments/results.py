@@ -181,13 +181,16 @@ class SweepResult:
     # --- sentences; empty where a cell is missing ---------------------------------------------------------
 
     def compare(self, a: str, b: str, level: float = LEVEL) -> str:
-        """a's loss against b's, and what is equal between them."""
+        """a's loss against b's, over the seeds that both have, and what is equal between them."""
         if a not in self or b not in self:
             return ""
         found = self.difference(a, b, level)
-        size = found or f"{self[a].mean - self[b].mean:+.3f} (no two seeds in common: no interval)"
+        ours, theirs = self[a].by_seed, self[b].by_seed
+        both = ours.keys() & theirs.keys() if found else ()
+        mean_a, mean_b = (float(np.mean([of[s] for s in both or of])) for of in (ours, theirs))
+        size = found or f"{mean_a - mean_b:+.3f} (no two seeds in common: no interval)"
         percent = "" if level == LEVEL or found is None else f" ({level:.1%} interval)"
-        losses = f"{a} {self[a].mean:.3f} against {b} {self[b].mean:.3f}"
+        losses = f"{a} {mean_a:.3f} against {b} {mean_b:.3f}"
         return f"{losses}: {size}{percent}, at {self.equalities(a, b)}."
 
     def equalities(self, a: str, b: str) -> str:
