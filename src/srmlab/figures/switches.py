@@ -8,16 +8,19 @@ from matplotlib.figure import Figure
 
 from srmlab.dictionaries.switches import Switches
 from srmlab.figures import style
-from srmlab.figures.palette import BLACK, BLUE, GREEN, GREY, ORANGE, VERMILION
+from srmlab.figures.palette import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION
 
 COLORS = {
+    "logit": SKY,
     "features": BLUE,
     "best feature": VERMILION,
     "token": BLACK,
+    "best token": PURPLE,
     "position": ORANGE,
     "random features": GREEN,
     "shuffled": GREY,
 }
+LABELS = {"logit": "exact logit", "features": "all pairs", "position": "position, shuffled", "shuffled": ""}
 
 
 @style.figure_of("switches")
@@ -48,7 +51,7 @@ def _deviations(axes: Axes, result: Switches) -> None:
     )
     axes.set_xlabel("standard deviation of the weight over tokens")
     axes.set_yticks([])
-    axes.legend()
+    axes.legend(frameon=True, framealpha=1, edgecolor="none")
 
 
 def _curve(axes: Axes, result: Switches) -> None:
@@ -56,12 +59,14 @@ def _curve(axes: Axes, result: Switches) -> None:
     low, middle, high = np.quantile(result.by_pairs, (0.25, 0.5, 0.75), axis=0)
     axes.plot(result.sizes, middle, color=BLUE, marker=".", label="pairs of features")
     axes.fill_between(result.sizes, low, high, color=BLUE, alpha=0.2, linewidth=0)
-    for name, color in COLORS.items():
-        value = float(np.median(result.auc[:, result.predictors.index(name)]))
-        label = {"features": "all pairs", "position": "position, shuffled", "shuffled": ""}.get(name, name)
-        axes.axhline(value, color=color, linewidth=0.9, linestyle=(0, (4, 2)))
-        axes.annotate(label, (float(result.sizes[-1]) * 1.6, value), fontsize=6, color=color, va="center",
-                      annotation_clip=False)  # fmt: skip
+    medians = {name: float(np.median(result.auc[:, result.predictors.index(name)])) for name in COLORS}
+    below = 1.0
+    for name, value in sorted(medians.items(), key=lambda item: -item[1]):
+        axes.axhline(value, color=COLORS[name], linewidth=0.9, linestyle=(0, (4, 2)))
+        if label := LABELS.get(name, name):
+            below = min(value, below - 0.035)  # names that would touch move down
+            axes.annotate(label, (float(result.sizes[-1]) * 1.6, below), fontsize=6, color=COLORS[name],
+                          va="center", annotation_clip=False)  # fmt: skip
     axes.set(
         xscale="log",
         ylim=(0.45, 1.0),
