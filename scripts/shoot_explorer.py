@@ -1,5 +1,5 @@
-"""Take docs/explorer.png, explorer-features.png, explorer-attention.png and explorer-board.png: the explorer
-on the shipped models, in Debian's chromium.
+"""Take docs/explorer.png, explorer-features.png, explorer-attention.png, switch-card.png and
+explorer-board.png: the explorer on the shipped models, in Debian's chromium.
 """
 
 from __future__ import annotations
@@ -23,6 +23,13 @@ FRONT = {"token": 31, "stream": 5, "source": 0, "layer": 3, "ablated": [15], "fi
 FEATURES = {"stream": 3, "layer": 7, "token": 20, "ablated": []}
 BOARD = {"layer": 1, "token": 8}  # of the hardest board a wrong cell, in its first segment
 ATTENTION = {"stream": 3, "layer": 5, "step": 1, "token": 40, "ablated": []}
+SWITCH = {
+    "layer": 1,
+    "head": 1,
+    "stream": 3,
+    "source": 5,
+    "ablated": [],
+}  # features do not beat the token
 READY = "() => window.explorer && !explorer.store.frame && explorer.client.running.size === 0"
 
 
@@ -60,6 +67,14 @@ def shoot(page: Page, url: str) -> None:
         save(panel.screenshot(), f"explorer-{name}")
 
 
+def shoot_card(page: Page) -> None:
+    show(page, SWITCH)
+    page.locator(".switch-line button").first.click()
+    card = page.locator("dialog.switch")
+    card.wait_for()
+    save(card.screenshot(), "switch-card")
+
+
 def shoot_board(page: Page, url: str) -> None:
     page.set_viewport_size({"width": 1440, "height": 1600})  # with room for all three parts side by side
     page.goto(url)
@@ -85,6 +100,7 @@ with sync_playwright() as driver:
     page.set_default_timeout(120_000)
     with exploring("--pretrained") as address:
         shoot(page, address)
+        shoot_card(page)
     with exploring("--pretrained", "sudoku") as address:
         shoot_board(page, address)
     browser.close()
