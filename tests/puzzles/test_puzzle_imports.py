@@ -9,6 +9,7 @@ from srmlab.cli import main
 from srmlab.errors import Notice
 from srmlab.puzzles import PuzzleBatches, PuzzleConfig, open_puzzles, prepare_puzzles, variant_of
 from srmlab.puzzles.batches import evaluation_puzzles
+from srmlab.puzzles.files import read_puzzles
 from srmlab.puzzles.symmetries import arc_orbit, grid_of, orbits
 
 EASY = ["1..4 ..2. .3.. 4..1", "...4 3... ..1. .2..", "12.. .... ..43 ..2.", ".2.4 3... .... 4.1. "]
@@ -51,6 +52,13 @@ def test_a_table_keeps_its_ratings_and_a_split_that_others_made(tmp_path):
     assert np.array_equal(read.test.labels, made.test.labels)
     assert read.train.ratings.tolist() == list(range(len(made.train)))
     assert read.manifest.dropped == 1
+
+
+def test_blank_lines_of_a_table_are_passed_over(tmp_path):
+    file = tmp_path / "mine.csv"
+    file.write_text(f"question,answer\n\n{LINES[1]},{SOLVED}\n  \n,\n\n")
+    _, examples = read_puzzles(file, "sudoku")
+    assert len(examples) == 1
 
 
 def test_mazes_come_from_a_table_with_blanks(tmp_path):
