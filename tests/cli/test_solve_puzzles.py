@@ -10,6 +10,7 @@ import pytest
 
 import srmlab
 from srmlab.cli import main
+from srmlab.errors import UserError
 from srmlab.models import HRMConfig
 from srmlab.models.loss import IGNORE
 from srmlab.puzzles import PuzzleConfig, evaluation_puzzles, open_puzzles, prepare_puzzles
@@ -64,6 +65,10 @@ def test_arc_tasks_are_trained_on_and_solved_in_two_attempts(tmp_path, capsys):
     puzzles = prepare_puzzles(PuzzleConfig(f"arc:{tmp_path}/arc", tmp_path / "data", variants=2))
     model = MODEL.replace(vocab_size=12, context=901, puzzle_ids=puzzles.num_identifiers)
     config = TrainConfig(steps=1, batch_size=2, warmup=0, segments=1, peak_flops=1e11, device="cpu")
+    with pytest.raises(
+        UserError, match=r"set --model.vocab-size 12 --model.context 901 --model.puzzle-ids 5$"
+    ):
+        train(config, MODEL, tmp_path / "data", tmp_path / "run", show=False)
     train(config, model, tmp_path / "data", tmp_path / "run", show=False)
     answer = json.loads(run(tmp_path / "run", "--votes", 2, "--json", capsys=capsys))
     assert (answer["kind"], answer["boards"], answer["votes"]["attempts"]) == ("arc", 1, 2)

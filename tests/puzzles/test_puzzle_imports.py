@@ -288,7 +288,15 @@ def test_arc_written_out_has_an_identifier_for_every_variant(tmp_path):
             {"train": [{"input": [[1, 2]], "output": [[1, 11]]}], "test": []},
             "a colour is a number from 0 to 9",
         ),
-        ({"train": [{"input": [[1], [1, 2]], "output": [[1]]}], "test": []}, "is not an ARC task"),
+        (
+            {"train": [{"input": [[1], [1, 2]], "output": [[1]]}], "test": []},
+            "task bad is not an ARC task (input of example 1: its rows have different lengths, 1 to 2)",
+        ),
+        (
+            {"train": [], "test": [{"input": [[1]], "output": [[1]]}, {"input": [[1]], "output": [[1], []]}]},
+            "(output of test 2: its rows have different lengths, 0 to 1)",
+        ),
+        ({"train": [{"input": [1, 2], "output": [[1]]}], "test": []}, "is not an ARC task"),
         ({"train": [{"input": [[0] * 31], "output": [[1]]}], "test": []}, "1 to 30 rows"),
     ],
 )
