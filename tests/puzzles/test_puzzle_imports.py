@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 from srmlab.cli import main
 from srmlab.errors import Notice
@@ -252,6 +253,18 @@ def test_arc_examples_are_variants_with_their_identifiers_and_votes_come_back(tm
         assert changed.identifiers.tolist() == (puzzles.test.identifiers + variant).tolist()
         back = variant_of(puzzles, variant).inverse().apply(np.where(changed.labels < 0, 0, changed.labels))
         assert np.array_equal(back, puzzles.test.labels)
+
+
+def test_arc_that_was_prepared_here_keeps_its_variants_when_it_is_read_again(tmp_path):
+    arc_folder(tmp_path / "arc", "flat")
+    first = prepare_puzzles(PuzzleConfig(f"arc:{tmp_path}/arc", tmp_path / "out", variants=4, seed=3))
+    again = prepare_puzzles(PuzzleConfig(f"hrm:{first.path}", tmp_path / "again"))
+    assert (again.manifest.variants, again.manifest.seed) == (4, 3)
+    one, other = (next(evaluation_puzzles(puzzles, 50, variant=3)) for puzzles in (first, again))
+    assert torch.equal(one.inputs, other.inputs)
+    assert torch.equal(one.identifiers, other.identifiers)
+    one, other = (PuzzleBatches(puzzles, seed=1).batch(0, 20) for puzzles in (first, again))
+    assert torch.equal(one.labels, other.labels)
 
 
 def test_arc_prizes_files_of_challenges_and_solutions_are_read(tmp_path):
