@@ -188,9 +188,7 @@ def collect_hrm(config: PuzzleConfig) -> Collected:
         )
     warn_of_shared(kind, rated)
     found = Collected(kind, rated, config.source, tuple(names), ignore=ignore)
-    if kind.family == "arc" and is_puzzles(
-        config.place
-    ):  # a folder of ours: its variants are not written out
+    if kind.family == "arc" and is_puzzles(config.place):  # one of ours, whose variants are not written out
         own = read_manifest(config.place / "manifest.json")
         found = replace(found, variants=own.variants, seed=own.seed)
     return found
