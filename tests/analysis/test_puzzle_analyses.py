@@ -127,6 +127,21 @@ def test_fixed_points_are_counted_as_by_hand():
     assert found.recurrence[0] == pytest.approx(found.change[-1], rel=1e-4)
 
 
+@pytest.mark.parametrize("solved", [True, False])
+def test_where_all_boards_are_solved_or_none_no_share_of_the_others_is_given(solved):
+    model = unrolled(build(SRM).eval(), 2)
+    tokens, _ = whole(boards())
+    (targets,) = torch.from_numpy(answers(model, tokens, [4]))
+    found = srmlab.analysis.fixed_points(
+        model, [Batch(tokens, targets if solved else (targets + 1) % 3)], segment_depth=2
+    )
+    assert "nan" not in found.headline() + found.summary()
+    assert ("are stuck" in found.headline()) != solved
+    assert ("stay solved" in found.headline()) == solved
+    assert ("not solved as trained: none" in found.summary()) == solved
+    found.figure()
+
+
 def test_an_answer_returns_only_if_there_was_another_in_between():
     a, b, c = torch.tensor([1, 1]), torch.tensor([2, 1]), torch.tensor([1, 2])
     histories = [[a, b, a], [a, a, a], [a, b, c], [b, a, a], [a, b, b]]

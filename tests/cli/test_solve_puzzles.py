@@ -10,6 +10,7 @@ import pytest
 
 import srmlab
 from srmlab.cli import main
+from srmlab.errors import UserError
 from srmlab.models import HRMConfig
 from srmlab.models.loss import IGNORE
 from srmlab.puzzles import PuzzleConfig, evaluation_puzzles, open_puzzles, prepare_puzzles
@@ -64,9 +65,17 @@ def test_arc_tasks_are_trained_on_and_solved_in_two_attempts(tmp_path, capsys):
     puzzles = prepare_puzzles(PuzzleConfig(f"arc:{tmp_path}/arc", tmp_path / "data", variants=2))
     model = MODEL.replace(vocab_size=12, context=901, puzzle_ids=puzzles.num_identifiers)
     config = TrainConfig(steps=1, batch_size=2, warmup=0, segments=1, peak_flops=1e11, device="cpu")
+    with pytest.raises(
+        UserError, match=r"set --model.vocab-size 12 --model.context 901 --model.puzzle-ids 5$"
+    ):
+        train(config, MODEL, tmp_path / "data", tmp_path / "run", show=False)
     train(config, model, tmp_path / "data", tmp_path / "run", show=False)
     answer = json.loads(run(tmp_path / "run", "--votes", 2, "--json", capsys=capsys))
     assert (answer["kind"], answer["boards"], answer["votes"]["attempts"]) == ("arc", 1, 2)
+    with pytest.raises(SystemExit) as ended:
+        main(["solve", str(tmp_path / "run"), "--votes", "3"])
+    assert ended.value.code == 2
+    assert "--variants 2; give --votes 2 or fewer" in capsys.readouterr().err
     shown = run(tmp_path / "run", "--show", capsys=capsys)
     assert "answer's cells" in shown
     assert "3 1 2 |\n3 3 4 |" in shown
@@ -109,6 +118,21 @@ def test_your_own_puzzles_are_read_and_their_solutions_found(home, tmp_path, cap
     answer = json.loads(run(home / "run", "--file", tmp_path / "mine.txt", "--json", capsys=capsys))
     assert answer["boards"] == 1
     assert answer["solved"]["right"] == int(answers(home).right[-1][0])
+
+
+def test_puzzles_of_a_file_are_voted_on_as_those_of_a_folder(home, tmp_path, capsys):
+    puzzles = open_puzzles(home / "data")
+    lines = [puzzles.kind.line(board) for board in puzzles.test.inputs]
+    (tmp_path / "mine.txt").write_text("\n".join(lines) + "\n")
+    files = ((), ("--file", tmp_path / "mine.txt"))
+    own, other = (
+        json.loads(run(home / "run", *file, "--votes", 3, "--json", capsys=capsys)) for file in files
+    )
+    assert other["votes"] == own["votes"]
+    shipped = json.loads(
+        run("--pretrained", "sudoku", "--problems", 2, "--segments", 2, "--votes", 2, "--json", capsys=capsys)
+    )
+    assert shipped["votes"]["of"] == 2
 
 
 def some(right: list[list[bool]], q: list[list[float]]) -> Solving:

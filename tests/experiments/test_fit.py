@@ -1,13 +1,15 @@
 """The law of a loss: what is known is found again, and what cannot be known is said."""
 
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from srmlab.cli import main
 from srmlab.errors import UserError
-from srmlab.experiments.fit import PowerLaw, fit, fit_curve, read_curve, smoothed
+from srmlab.experiments.fit import PowerLaw, fit, fit_curve, read_curve, short_names, smoothed
 from subjects import trained_run
 
 X = np.geomspace(1e5, 1e8, 50)
@@ -62,10 +64,58 @@ def test_smoothing_keeps_the_mean_of_a_bin():
     assert means == pytest.approx(np.log(places))
 
 
-def test_the_command_reads_runs_draws_and_refuses(tmp_path, capsys):
-    run = trained_run(tmp_path)
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    run = trained_run(tmp_path_factory.mktemp("fit"))
     rows = [{"step": s, "loss": 2 + 5 * s**-0.5, "tokens_per_second": 1.0} for s in range(1, 201)]
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return run
+
+
+def copied(run: Path, to: Path, **changes: dict) -> Path:
+    """The run with another run.json."""
+    shutil.copytree(run, to)
+    record = json.loads((run / "run.json").read_text())
+    changed = record | {part: record[part] | own for part, own in changes.items()}
+    (to / "run.json").write_text(json.dumps(changed))
+    (to / "run.sha256").unlink()
+    return to
+
+
+def test_runs_are_named_by_what_tells_them_apart(run, tmp_path, capsys):
+    one, other = (copied(run, tmp_path / name / "seed-0") for name in "ab")
+    with pytest.raises(SystemExit):
+        main(["fit", str(one), str(other), "--json"])
+    assert [found["run"] for found in json.loads(capsys.readouterr().out)] == ["a/seed-0", "b/seed-0"]
+    assert short_names([Path("x/a"), Path("x/b")]) == ["a", "b"]
+    assert short_names([Path("x/a"), Path("x/a")]) == ["a", "a"]
+    assert short_names([Path("x/a/b"), Path("y/a/b"), Path("y/c/b")]) == ["x/a/b", "y/a/b", "y/c/b"]
+
+
+def test_flop_are_those_of_the_depths_that_were_run(run, tmp_path):
+    """Of steps at one and at two layers: between those of a run at one and of a run at two."""
+    whole = read_curve(run).flops_per_token
+    grown = copied(run, tmp_path / "grown", training={"depth_schedule": "grow:1"})
+    flat = copied(run, tmp_path / "flat", model={"depth": 1, "gradient_depth": 1})
+    assert read_curve(flat).flops_per_token < read_curve(grown).flops_per_token < whole
+
+
+@pytest.mark.filterwarnings("default::srmlab.errors.Notice")
+def test_puzzles_have_no_law_in_tokens(run, tmp_path, capsys):
+    puzzles = copied(run, tmp_path / "sudoku", data={"puzzles": "sudoku:4x4"})
+    with pytest.raises(SystemExit) as left:
+        main(["fit", str(puzzles), str(run)])
+    out, err = capsys.readouterr()
+    assert left.value.code == 0
+    assert out.startswith("run: loss")
+    assert err == "srmlab fit: left out 1 of 2 runs: they are on puzzles, not counted in tokens\n"
+    with pytest.raises(SystemExit) as left:
+        main(["fit", str(puzzles)])
+    assert left.value.code == 2
+    assert "give runs on text" in capsys.readouterr().err
+
+
+def test_the_command_reads_runs_draws_and_refuses(run, tmp_path, capsys):
     curve = read_curve(run)
     capsys.readouterr()
     assert curve.tokens[-1] <= 200 * 4 * 16

@@ -29,6 +29,9 @@ EXPERIMENT = Experiment(
 )
 
 
+PUZZLES = replace(EXPERIMENT, puzzles="sudoku:6x6")
+
+
 def cell(name: str, *losses: float, x: float | None = None, depths=None) -> CellResult:
     runs = [
         Run(seed, loss + 0.1, loss, 60.0, [(1, 5.0), (10, loss)], depths) for seed, loss in enumerate(losses)
@@ -154,6 +157,46 @@ def test_what_is_saved_is_read_back(tmp_path):
     assert "do not meet the rules of evidence** (rates were not searched; validation read the head" in text
 
 
+def test_boards_solved_and_machines_are_shown_where_they_are_known(tmp_path):
+    bare = result(cell("a", 1.0, 1.2), cell("b", 2.0, 2.1))
+    assert "boards" not in bare.markdown(PUZZLES)
+    assert "Known to have run on" not in bare.markdown(PUZZLES)
+    runs = [
+        replace(run, solved=share, machine=machine)
+        for run, share, machine in zip(bare["a"].runs, (0.25, 0.5), ("Y, 2 cores", "X, 4 cores"), strict=True)
+    ]
+    half = [replace(bare["b"].runs[0], solved=0.1), bare["b"].runs[1]]  # the other of an older table
+    found = result(replace(bare["a"], runs=runs), replace(bare["b"], runs=half))
+    found.save(tmp_path, PUZZLES)
+    assert SweepResult.load(tmp_path) == found
+    text = (tmp_path / "table.md").read_text()
+    assert "| validation | seeds | boards |" in text
+    assert "| 1.100 ± 0.141 | 2 | 37.5% |" in text
+    assert "| 2.050 ± 0.071 | 2 |  |" in text
+    assert "boards are the test boards solved" in text
+    assert text.endswith("`. Known to have run on: X, 4 cores; Y, 2 cores.\n")
+
+
+def test_runs_of_another_machine_keep_its_name_in_a_table_that_goes_on_here(tmp_path):
+    there = elsewhere([1.0])
+    there = replace(there, runs=[replace(run, solved=0.5, machine="far") for run in there.runs])
+    write_metrics(CELL.run_folder(tmp_path, 1), [3.0] * 10, val_at=10, val_solved=0.25)
+    (CELL.run_folder(tmp_path, 1) / "run.json").write_text('{"machine": "near"}')
+    records = Records(tmp_path, (result(there),))
+    found = collect(EXPERIMENT, "mini", [CELL], records, 3, {"source": "words"})
+    assert found.machines == ["far", "near"]
+    assert found["a"].solved == 0.375
+
+
+def test_a_table_of_before_is_read(tmp_path):
+    result(cell("a", 1.0)).save(tmp_path, EXPERIMENT)
+    content = json.loads((tmp_path / "result.json").read_text())
+    for name in ("solved", "machine"):
+        del content["cells"][0]["runs"][0][name]
+    (tmp_path / "result.json").write_text(json.dumps(content))
+    assert SweepResult.load(tmp_path) == result(cell("a", 1.0))
+
+
 def test_a_search_is_read_back_with_the_rates_that_diverged(tmp_path):
     searched = replace(cell("a", 1.0), rates={1e-3: 1.0, 2e-3: math.inf})
     result(searched).save(tmp_path, EXPERIMENT)
@@ -180,11 +223,11 @@ def test_a_damaged_result_is_one_line(tmp_path):
         SweepResult.load(tmp_path / "nowhere")
 
 
-def write_metrics(folder, losses, val_at: int | None, val: float = 2.5) -> None:
+def write_metrics(folder, losses, val_at: int | None, val: float = 2.5, **more: float) -> None:
     folder.mkdir(parents=True)
     rows = [{"step": s, "loss": loss, "tokens_per_second": 8.0} for s, loss in enumerate(losses, start=1)]
     if val_at is not None:
-        rows.append({"step": val_at, "val_loss": val})
+        rows.append({"step": val_at, "val_loss": val} | more)
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 

@@ -168,6 +168,9 @@ def test_a_causal_model_has_no_segments():
         ("hrm-sudoku", 27_275_266),  # published
         ("trm-sudoku", 5_028_866),  # "5M": docs/reasoning.md derives it
         ("trm-maze", 6_822_914),  # "7M"
+        ("trm-arc", 6_822_914 + 6 * 2 * 512),  # six values more, embedded and unembedded
+        ("hrm-maze", 27_275_266 - 5 * 2 * 512),  # a sudoku has eleven values, a maze six, ARC twelve
+        ("hrm-arc", 27_275_266 + 2 * 512),
         *((f"{name}-sudoku-nano", 72_322) for name in ("srm", "hrm", "trm", "hrm1", "sr2", "loop")),
     ],
 )

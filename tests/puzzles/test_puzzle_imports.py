@@ -4,11 +4,13 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 from srmlab.cli import main
 from srmlab.errors import Notice
 from srmlab.puzzles import PuzzleBatches, PuzzleConfig, open_puzzles, prepare_puzzles, variant_of
 from srmlab.puzzles.batches import evaluation_puzzles
+from srmlab.puzzles.files import read_puzzles
 from srmlab.puzzles.symmetries import arc_orbit, grid_of, orbits
 
 EASY = ["1..4 ..2. .3.. 4..1", "...4 3... ..1. .2..", "12.. .... ..43 ..2.", ".2.4 3... .... 4.1. "]
@@ -51,6 +53,13 @@ def test_a_table_keeps_its_ratings_and_a_split_that_others_made(tmp_path):
     assert np.array_equal(read.test.labels, made.test.labels)
     assert read.train.ratings.tolist() == list(range(len(made.train)))
     assert read.manifest.dropped == 1
+
+
+def test_blank_lines_of_a_table_are_passed_over(tmp_path):
+    file = tmp_path / "mine.csv"
+    file.write_text(f"question,answer\n\n{LINES[1]},{SOLVED}\n  \n,\n\n")
+    _, examples = read_puzzles(file, "sudoku")
+    assert len(examples) == 1
 
 
 def test_mazes_come_from_a_table_with_blanks(tmp_path):
@@ -246,6 +255,18 @@ def test_arc_examples_are_variants_with_their_identifiers_and_votes_come_back(tm
         assert np.array_equal(back, puzzles.test.labels)
 
 
+def test_arc_that_was_prepared_here_keeps_its_variants_when_it_is_read_again(tmp_path):
+    arc_folder(tmp_path / "arc", "flat")
+    first = prepare_puzzles(PuzzleConfig(f"arc:{tmp_path}/arc", tmp_path / "out", variants=4, seed=3))
+    again = prepare_puzzles(PuzzleConfig(f"hrm:{first.path}", tmp_path / "again"))
+    assert (again.manifest.variants, again.manifest.seed) == (4, 3)
+    one, other = (next(evaluation_puzzles(puzzles, 50, variant=3)) for puzzles in (first, again))
+    assert torch.equal(one.inputs, other.inputs)
+    assert torch.equal(one.identifiers, other.identifiers)
+    one, other = (PuzzleBatches(puzzles, seed=1).batch(0, 20) for puzzles in (first, again))
+    assert torch.equal(one.labels, other.labels)
+
+
 def test_arc_prizes_files_of_challenges_and_solutions_are_read(tmp_path):
     tasks = arc_folder(tmp_path / "other")
     folder = tmp_path / "kaggle"
@@ -280,7 +301,15 @@ def test_arc_written_out_has_an_identifier_for_every_variant(tmp_path):
             {"train": [{"input": [[1, 2]], "output": [[1, 11]]}], "test": []},
             "a colour is a number from 0 to 9",
         ),
-        ({"train": [{"input": [[1], [1, 2]], "output": [[1]]}], "test": []}, "is not an ARC task"),
+        (
+            {"train": [{"input": [[1], [1, 2]], "output": [[1]]}], "test": []},
+            "task bad is not an ARC task (input of example 1: its rows have different lengths, 1 to 2)",
+        ),
+        (
+            {"train": [], "test": [{"input": [[1]], "output": [[1]]}, {"input": [[1]], "output": [[1], []]}]},
+            "(output of test 2: its rows have different lengths, 0 to 1)",
+        ),
+        ({"train": [{"input": [1, 2], "output": [[1]]}], "test": []}, "is not an ARC task"),
         ({"train": [{"input": [[0] * 31], "output": [[1]]}], "test": []}, "1 to 30 rows"),
     ],
 )

@@ -262,6 +262,7 @@ def test_without_end_a_step_that_is_not_finite_is_skipped_and_its_puzzles_are_le
         (SRM.replace(causal=True, puzzle_positions=0), {}, "holds puzzles, but the model reads text"),
         (SRM.replace(vocab_size=5), {}, "set --model.vocab-size 6"),
         (SRM.replace(context=16), {}, "set --model.context 17"),
+        (SRM.replace(vocab_size=5, context=16), {}, "set --model.vocab-size 6 --model.context 17$"),
         (SRM, {"answers_only": True}, "answers_only = True: is for text"),
         (SRM, {"depth_schedule": "grow:1"}, "depth_schedule = 'grow:1': is for text"),
         (HRM.replace(context=18, token_mlp=4), {}, "set --model.context 17"),

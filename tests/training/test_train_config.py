@@ -1,14 +1,18 @@
 """A training config that exists can work; what cannot is refused with the field, its value and the fix."""
 
 import json
+import platform
+import re
 
 import pytest
 
 import srmlab
 from srmlab.errors import UserError
 from srmlab.models import PRESETS
+from srmlab.storage.run_directory import RunDirectory
 from srmlab.training import TrainConfig, recipe
 from srmlab.training.config import changes_between, execution, identity
+from srmlab.training.run import RunConfig, machine
 
 
 @pytest.mark.parametrize(
@@ -53,6 +57,23 @@ def test_a_config_is_what_decides_the_result_and_how_it_is_executed_and_nothing_
     assert computed | executed == config.to_dict()
     assert not set(computed) & set(executed)
     assert (computed["lr"], executed["keep_checkpoints"]) == (3e-4, 7)
+
+
+def test_arc_has_the_decay_and_the_rate_of_embeddings_of_its_own():
+    arc, maze = recipe("trm-arc"), recipe("trm-maze")
+    assert (arc.weight_decay, arc.puzzle_lr, arc.halting, arc.ema) == (0.1, 1e-2, "trm", 0.999)
+    assert (maze.weight_decay, maze.puzzle_lr) == (1.0, 1e-4)
+    assert recipe("hrm-arc").halting == recipe("hrm-maze").halting == "hrm"
+
+
+def test_a_run_says_what_it_was_made_on_and_names_no_host(tmp_path):
+    RunConfig(srmlab.preset("srm-nano"), TrainConfig(), tmp_path, "f", puzzles="maze:9").create(
+        RunDirectory(tmp_path / "run")
+    )
+    made_on = json.loads((tmp_path / "run" / "run.json").read_text())["machine"]
+    assert made_on == machine()
+    assert re.fullmatch(r".+, \d+ cores?, (.+, )?torch \d.*", made_on)
+    assert platform.node() not in made_on.split()
 
 
 def test_a_config_saved_by_an_earlier_version_keeps_its_identity():

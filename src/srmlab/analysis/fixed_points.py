@@ -58,18 +58,35 @@ class FixedPoints(Result):
         return float(self.change[-1])
 
     def headline(self) -> str:
-        return (
-            f"{self.stays_to_the_end:.1%} of solved boards stay solved for twice as many segments; of the "
-            f"others {float(self.stuck):.0%} are stuck, {float(self.cycling):.0%} cycle, "
-            f"{float(self.escaping):.0%} escape; the state still changes by {self.change_at_last:.2g}"
-        )
+        parts = []
+        if self.some_solved:
+            parts.append(
+                f"{self.stays_to_the_end:.1%} of solved boards stay solved for twice as many segments"
+            )
+        if self.some_unsolved:
+            parts.append(
+                f"of the {'others' if self.some_solved else 'boards, none of them solved,'} "
+                f"{float(self.stuck):.0%} are stuck, {float(self.cycling):.0%} cycle, "
+                f"{float(self.escaping):.0%} escape"
+            )
+        return "; ".join([*parts, f"the state still changes by {self.change_at_last:.2g}"])
+
+    @property
+    def some_solved(self) -> bool:
+        """Whether any board is solved as trained; shares of none are nan."""
+        return not np.isnan(self.stays_to_the_end)
+
+    @property
+    def some_unsolved(self) -> bool:
+        return not np.isnan(self.stuck)
 
     def summary(self) -> str:
         lines = [f"Fixed points ({self.evidence}); trained for {self.trained} segments"]
         for k, end in enumerate(self.ends):
             at = (k,)
             change, moved = self.text("change", ".3f", at), self.text("moved", ".1%", at)
-            solved, stays = self.text("solved", ".1%", at), self.text("stays", ".1%", at)
+            solved = self.text("solved", ".1%", at)
+            stays = self.text("stays", ".1%", at) if self.some_solved else "none"
             moves = f"state changes by {change}, cells by {moved}"
             lines.append(f"  segment {end:>3}: {moves}; solved {solved}, of those solved as trained {stays}")
         nearest = int(self.recurrence.argmin()) + 1
@@ -78,7 +95,7 @@ class FixedPoints(Result):
             f"{self.text('recurrence', '.3f', (nearest - 1,))}"
         )
         parts = ", ".join(f"{name} {self.text(name, '.1%')}" for name in ENDS)
-        lines.append(f"  boards not solved as trained: {parts}")
+        lines.append(f"  boards not solved as trained: {parts if self.some_unsolved else 'none'}")
         return "\n".join(lines)
 
 

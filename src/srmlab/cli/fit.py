@@ -33,16 +33,13 @@ class Command(Answers):
     """Also plot it, to OUT.png and OUT.svg."""
 
     def result(self) -> list[dict[str, Any]]:
-        from srmlab.experiments.fit import fit_curve, read_curve
+        from srmlab.experiments.fit import fit_curve, read_curves
 
         if not self.runs:
             raise UserError("give at least one run: srmlab fit runs/nano")
         if self.tokens <= 0:
             raise UserError(f"--tokens {self.tokens:g}: must be positive")
-        found = []
-        for run in self.runs:
-            curve = read_curve(run)
-            found.append((curve, fit_curve(curve.tokens, curve.loss)))
+        found = [(curve, fit_curve(curve.tokens, curve.loss)) for curve in read_curves(self.runs)]
         if self.out is not None:
             from srmlab.figures import save
             from srmlab.figures.fit import fit_figure
@@ -55,7 +52,9 @@ class Command(Answers):
 
 
 def answer(curve: Curve, fit: Fit, tokens: float) -> dict[str, Any]:
-    """Against FLOP the law has the same offset and exponent, for FLOP are tokens times a constant."""
+    """Against FLOP the law has the same offset and exponent, for FLOP are tokens times a constant (with a
+    depth schedule, times their mean over the run).
+    """
     law, cost = fit.law, curve.flops_per_token
     return {
         "run": curve.name,

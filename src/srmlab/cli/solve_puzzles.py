@@ -40,6 +40,7 @@ def measure(path: Path, command: Command) -> dict[str, Any]:
     model, training = load(path, device=device_of(command.device)), run.training if run else TrainConfig()
     puzzles = puzzles_of(path, run, command.data, command.file, verify=False)
     check(puzzles, path, model, run)
+    check_votes(puzzles, command.votes)
     limit = min(command.problems, len(puzzles.test))
     depths = sorted({depth for depth in command.depth if depth != model.depth})
     how: dict[str, Any] = {"segments": command.segments or training.segments}
@@ -83,11 +84,19 @@ def check(puzzles: Puzzles, path: Path, model: LanguageModel, run: RunConfig | N
         )
 
 
+def check_votes(puzzles: Puzzles, votes: int) -> None:
+    """Any sudoku or maze has symmetries; of an ARC task a model knows only the variants of its training."""
+    most = puzzles.manifest.variants
+    if puzzles.kind.family == "arc" and votes > most:
+        raise UserError(
+            f"--votes {votes}: {puzzles.path} was prepared with --variants {most}; "
+            f"give --votes {most} or fewer"
+        )
+
+
 def counted_votes(
     model: LanguageModel, puzzles: Puzzles, command: Command, limit: int, how: Any, display: Display
 ) -> dict[str, Any]:
-    if puzzles.path.is_file():
-        raise UserError("--votes needs the symmetries of a data folder: give --data instead of --file")
     voting = display.task("voting", command.votes, "symmetries")
     attempts = ATTEMPTS.get(puzzles.kind.family, 1)
     right = vote(

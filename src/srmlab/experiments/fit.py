@@ -19,14 +19,17 @@ blocks, for neighbours share their noise, and every draw is fitted in turn.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from srmlab.errors import UserError
-from srmlab.models import outline
+from srmlab.errors import Notice, UserError
 from srmlab.storage.metrics_file import Losses
+from srmlab.training.depth import TrainingDepth
 from srmlab.training.run import run_config
 
 EXPONENTS = np.geomspace(0.01, 3.0, 600)
@@ -53,7 +56,7 @@ class Curve:
     name: str
     tokens: np.ndarray  # [point]
     loss: np.ndarray  # [point] nats, smoothed
-    flops_per_token: float
+    flops_per_token: float  # of training, mean over the depths that it is done at
 
 
 @dataclass(frozen=True)
@@ -136,6 +139,34 @@ def fit_curve(x: np.ndarray, loss: np.ndarray, seed: int = 0) -> Fit:
     return Fit(law, tuple(draws), float(x.min()), float(x.max()), float(residuals.std(ddof=3)))
 
 
+def read_curves(runs: Sequence[str | Path]) -> list[Curve]:
+    """Those of several runs, each with a name of its own. Runs on puzzles are left out: they are not counted
+    in tokens.
+    """
+    folders = [Path(run) for run in runs]
+    text = [folder for folder in folders if not ((config := run_config(folder)) and config.puzzles)]
+    if not text:
+        raise UserError("these runs are on puzzles, which are not counted in tokens: give runs on text")
+    if others := len(folders) - len(text):
+        words = f"left out {others} of {len(folders)} runs: they are on puzzles, not counted in tokens"
+        warnings.warn(words, Notice, stacklevel=2)
+    names = short_names(text)
+    return [replace(read_curve(folder), name=name) for folder, name in zip(text, names, strict=True)]
+
+
+def short_names(folders: Sequence[Path]) -> list[str]:
+    """As much of the end of their paths as tells them apart.
+
+    >>> short_names([Path("runs/a/seed-0"), Path("runs/b/seed-0")])
+    ['a/seed-0', 'b/seed-0']
+    """
+    parts = [Path(os.path.abspath(folder)).parts for folder in folders]
+    different, length = len(set(parts)), 1
+    while len({own[-length:] for own in parts}) < different:
+        length += 1
+    return ["/".join(own[-length:]) for own in parts]
+
+
 def read_curve(run: str | Path) -> Curve:
     """The training loss of a run, at points evenly spaced in log tokens."""
     folder = Path(run)
@@ -150,9 +181,8 @@ def read_curve(run: str | Path) -> Curve:
     if after.sum() < FEWEST:
         raise UserError(f"{folder} has {int(after.sum())} steps to fit: train for {2 * FEWEST} or more")
     places, means = smoothed(steps[after], losses[after])
-    model = config.model
-    per_token = outline(model).flops_per_token(model.context).training
-    return Curve(folder.name, places * config.training.tokens_per_step(model.context), means, per_token)
+    tokens = places * config.training.tokens_per_step(config.model.context)
+    return Curve(folder.name, tokens, means, TrainingDepth(config.training, config.model).mean_flops())
 
 
 def smoothed(steps: np.ndarray, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

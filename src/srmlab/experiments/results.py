@@ -41,6 +41,8 @@ class Run:
     exits: list[dict[str, Any]] | None = None  # and with early exit or routing: see analysis.spending
     learned: dict[str, tuple[float, float]] | None = None  # statistics, trained and untrained
     profiles: dict[str, tuple[list[float], list[float]]] | None = None  # curves over layers, both too
+    solved: float | None = None  # of puzzles: the share of the test boards, after the last segment
+    machine: str | None = None  # what it was run on, if known
 
     @classmethod
     def of(cls, content: dict[str, Any]) -> Run:
@@ -93,6 +95,12 @@ class CellResult:
         return float(self.losses.std(ddof=1)) if len(self.runs) > 1 else math.nan
 
     @property
+    def solved(self) -> float | None:
+        """The share of the test boards, mean over seeds; None unless it is known of every run."""
+        known = [run.solved for run in self.runs if run.solved is not None]
+        return float(np.mean(known)) if known and len(known) == len(self.runs) else None
+
+    @property
     def flops(self) -> int:
         """Of the whole run."""
         return self.tokens * self.training_flops_per_token
@@ -140,6 +148,11 @@ class SweepResult:
     def tokens(self) -> int:
         """What every run has seen: within an experiment the same."""
         return self.cells[0].tokens if self.cells else 0
+
+    @property
+    def machines(self) -> list[str]:
+        """What the runs were made on, as far as that was recorded."""
+        return sorted({run.machine for cell in self.cells for run in cell.runs if run.machine})
 
     def breaches(self, experiment: Experiment) -> list[str]:
         """The rules that some cell does not keep; where cells are not compared they need no search."""
@@ -255,12 +268,17 @@ class SweepResult:
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Headings and rows, as text, the best first unless the cells lie on an axis. The columns training,
-        validation and paper are losses; tokens, FLOP and time are those of a whole run.
+        validation and paper are losses; tokens, FLOP and time are those of a whole run. Boards are those
+        solved, of puzzles.
         """
         heads = ["", "parameters", "tokens", "FLOP", "rate", "time", "training", "validation", "seeds"]
         ranked = all(cell.x is None for cell in self.cells)
         cells = sorted(self.cells, key=lambda cell: cell.mean) if ranked else self.cells
         rows = [table_row(cell) for cell in cells]
+        if any(cell.solved is not None for cell in cells):
+            heads = [*heads, "boards"]
+            shares = ["" if cell.solved is None else f"{cell.solved:.1%}" for cell in cells]
+            rows = [[*row, share] for row, share in zip(rows, shares, strict=True)]
         if any(cell.paper is not None for cell in cells):
             heads = [*heads, "paper"]
             printed = ["" if cell.paper is None else f"{cell.paper:.2f}" for cell in cells]
@@ -275,6 +293,8 @@ class SweepResult:
         unit = "Training, validation and paper are losses in nats per token (the paper's on OpenWebText)"
         if experiment.puzzles:
             unit = "Training and validation are losses in nats per cell, validation after the last segment"
+            if any(cell.solved is not None for cell in self.cells):
+                unit += "; boards are the test boards solved, mean over seeds"
         lines = [f"# {experiment.name}, {self.scale}", "", experiment.question, ""]
         if experiment.claim:
             lines += [f"The paper: {experiment.claim}", ""]
@@ -288,13 +308,14 @@ class SweepResult:
                 "record of what was run, and decide nothing.",
                 "",
             ]
+        machines = f" Known to have run on: {'; '.join(self.machines)}." if self.machines else ""
         lines += [
             f"{self.finished} of {self.planned} runs, each on {self.tokens:,} tokens of "
             f"{self.data['source']} ({self.data['vocab_size']} token ids). {unit}, ± the standard deviation "
             "over seeds; tokens, FLOP and time are those of one whole run. Differences are paired by seed, "
             f"with a 95 % interval{margin}.",
             "",
-            f"Made by `srmlab sweep {self.experiment} --scale {self.scale}`.",
+            f"Made by `srmlab sweep {self.experiment} --scale {self.scale}`.{machines}",
         ]
         return "\n".join(lines) + "\n"
 

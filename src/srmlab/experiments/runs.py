@@ -119,13 +119,13 @@ def read_run(folder: Path, cell: Cell, seed: int, measures: Sequence[str] = ()) 
     if not metrics.is_file():
         return None
     losses: list[float] = []
-    val_loss, seconds = None, 0.0
+    val_loss, solved, seconds = None, None, 0.0
     for row in iter_metrics(metrics):
         if is_step(row):
             losses.append(row.get("parts", {}).get("cross_entropy", row["loss"]))
             seconds += cell.training.tokens_per_step(cell.model.context) / row["tokens_per_second"]
         if row["step"] == cell.training.steps:
-            val_loss = row.get("val_loss", val_loss)
+            val_loss, solved = row.get("val_loss", val_loss), row.get("val_solved", solved)
     files = {name: folder / f"{name}.json" for name in measures}
     if val_loss is None or not all(file.is_file() for file in files.values()):
         return None
@@ -134,9 +134,15 @@ def read_run(folder: Path, cell: Cell, seed: int, measures: Sequence[str] = ()) 
     measured = {name: json.loads(file.read_text(encoding="utf-8")) for name, file in files.items()}
     return Run.of(
         {"seed": seed, "loss": float(np.mean(last)), "val_loss": val_loss, "seconds": seconds}
-        | {"curve": thinned(losses)}
+        | {"curve": thinned(losses), "solved": solved, "machine": machine_of(folder)}
         | measured
     )
+
+
+def machine_of(folder: Path) -> str | None:
+    """What a run was made on; runs of earlier versions do not say."""
+    file = folder / "run.json"
+    return json.loads(file.read_text(encoding="utf-8")).get("machine") if file.is_file() else None
 
 
 def diverged(folder: Path) -> bool:

@@ -64,7 +64,8 @@ def fixed_points_curves(result: FixedPoints) -> Figure:
     ends = ", ".join(
         f"{name} {float(getattr(result, name)):.0%}" for name in ("stuck", "cycling", "escaping")
     )
-    style.footnote(figure, f"dotted: as trained; boards not solved there: {ends}")
+    unsolved = ends if result.some_unsolved else "none"
+    style.footnote(figure, f"dotted: as trained; boards not solved there: {unsolved}")
     return figure
 
 

@@ -200,10 +200,25 @@ def hrm_sudoku() -> HRMConfig:
     return HRMConfig(**SUDOKU, **net, dim=512, heads=8, mlp="swiglu", mlp_dim=1536)  # 8/3 · 512, rounded up
 
 
+def hrm_maze() -> HRMConfig:
+    """The same for mazes of 30 × 30 cells."""
+    return hrm_sudoku().replace(vocab_size=6, context=901)
+
+
+def hrm_arc() -> HRMConfig:
+    """The same for ARC; `puzzle_ids` are the data's."""
+    return hrm_maze().replace(vocab_size=12)
+
+
 def trm_maze() -> HRMConfig:
-    """TRM as published for mazes and ARC, 7M: one net of two blocks, with attention."""
+    """TRM as published for mazes, 7M: one net of two blocks, with attention."""
     board = {"vocab_size": 6, "context": 916, "puzzle_positions": 16}
     return hrm_sudoku().replace(**ONE_NET, **board, low_cycles=4, high_cycles=3)
+
+
+def trm_arc() -> HRMConfig:
+    """The same for ARC; `puzzle_ids` are the data's."""
+    return trm_maze().replace(vocab_size=12)
 
 
 def trm_sudoku() -> HRMConfig:
@@ -286,8 +301,11 @@ class HRM(LanguageModel[HRMConfig]):
         "hrm-single-nano": hrm_single_nano,
         "sr2-nano": sr2_nano,
         "hrm-sudoku": hrm_sudoku,
+        "hrm-maze": hrm_maze,
+        "hrm-arc": hrm_arc,
         "trm-sudoku": trm_sudoku,
         "trm-maze": trm_maze,
+        "trm-arc": trm_arc,
         "hrm-sudoku-nano": hrm_sudoku_nano,
         "trm-sudoku-nano": trm_sudoku_nano,
         "hrm1-sudoku-nano": hrm1_sudoku_nano,

@@ -94,18 +94,35 @@ def read_tasks(folder: Path) -> Iterator[tuple[ArcTask, bool]]:
 
 def as_task(path: Path, name: str, content: dict, solutions: list | None) -> ArcTask:
     try:
-        examples = [(grid(pair["input"]), grid(pair["output"])) for pair in content["train"]]
+        examples = [
+            as_pair(f"example {n}", p["input"], p["output"]) for n, p in enumerate(content["train"], 1)
+        ]
         outputs = solutions or [pair.get("output") for pair in content["test"]]
         inputs = [pair["input"] for pair in content["test"]]
-        known = [(i, o) for i, o in zip(inputs, outputs, strict=True) if o is not None]
-        return ArcTask(name, examples, [(grid(i), grid(o)) for i, o in known])
+        numbered = enumerate(zip(inputs, outputs, strict=True), 1)
+        return ArcTask(
+            name, examples, [as_pair(f"test {n}", i, o) for n, (i, o) in numbered if o is not None]
+        )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise DataError(f"{path}: task {name} is not an ARC task ({reason}): {FIX}") from None
 
 
+def as_pair(where: str, question: list[list[int]], answer: list[list[int]]) -> Pair:
+    """The two boards; a grid that is wrong is named."""
+    boards = []
+    for side, rows in (("input", question), ("output", answer)):
+        try:
+            boards.append(grid(rows))
+        except ValueError as error:
+            raise ValueError(f"{side} of {where}: {error}") from None
+    return boards[0], boards[1]
+
+
 def grid(rows: list[list[int]]) -> np.ndarray:
     """A board [900] with this grid on it."""
+    if len(set(map(len, rows))) > 1:
+        raise ValueError(f"its rows have different lengths, {min(map(len, rows))} to {max(map(len, rows))}")
     cells = np.array(rows)
     if (
         cells.ndim != 2

@@ -74,6 +74,8 @@ def read_table(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
         raise DataError(f"{path} has no column `question` (but {', '.join(header)}): name its columns so")
     wanted = ("question", "answer", "rating")
     for row in rows:
+        if not any(field.strip() for field in row):
+            continue
         named = dict(zip_longest(header, row[: len(header)], fillvalue=""))
         yield rows.line_num, {name: named.get(name, "") for name in wanted}
 

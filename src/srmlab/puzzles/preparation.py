@@ -24,7 +24,7 @@ from srmlab.errors import Notice
 from srmlab.puzzles.arc import read_arc
 from srmlab.puzzles.copies import with_copies, with_variants
 from srmlab.puzzles.files import plain_ratings, read_hrm, read_puzzles
-from srmlab.puzzles.folder import FORMAT, Boards, Manifest, Puzzles, write_puzzles
+from srmlab.puzzles.folder import FORMAT, Boards, Manifest, Puzzles, is_puzzles, read_manifest, write_puzzles
 from srmlab.puzzles.generation import COUNT, Example, Range, Wanted, as_boards, generate, side_of
 from srmlab.puzzles.kinds import PADDING, Kind, find_kind
 from srmlab.puzzles.symmetries import orbits
@@ -88,6 +88,7 @@ class Collected:
     source: str
     identifiers: tuple[str, ...] = (NO_IDENTIFIER,)
     variants: int = 1
+    seed: int | None = None  # of the variants, where they are another folder's
     ignore: int | None = PADDING
     dropped: int = 0
 
@@ -108,7 +109,7 @@ def prepare_puzzles(config: PuzzleConfig, report: Report = lambda _: None) -> Pu
         format=FORMAT,
         kind=found.kind.name,
         source=found.source,
-        seed=config.seed,
+        seed=config.seed if found.seed is None else found.seed,
         num_identifiers=len(found.identifiers),
         examples=counts,
         variants=found.variants,
@@ -186,7 +187,11 @@ def collect_hrm(config: PuzzleConfig) -> Collected:
             ratings=ratings,
         )
     warn_of_shared(kind, rated)
-    return Collected(kind, rated, config.source, tuple(names), ignore=ignore)
+    found = Collected(kind, rated, config.source, tuple(names), ignore=ignore)
+    if kind.family == "arc" and is_puzzles(config.place):  # one of ours, whose variants are not written out
+        own = read_manifest(config.place / "manifest.json")
+        found = replace(found, variants=own.variants, seed=own.seed)
+    return found
 
 
 def warn_of_shared(kind: Kind, sides: dict[str, Boards]) -> None:

@@ -102,22 +102,18 @@ def check_puzzles(plan: RunConfig, data: Puzzles, world: World) -> None:
 
 def check_board(model: ModelConfig, data: Puzzles) -> None:
     """A puzzle model must have the values, the positions and the embeddings that the data needs."""
-    kind, needed = data.kind, data.kind.cells + model.puzzle_positions
-    if model.vocab_size < kind.vocab_size:
-        raise UserError(
-            f"vocab_size = {model.vocab_size}: {kind.name} has {kind.vocab_size} values; "
-            f"set --model.vocab-size {kind.vocab_size}"
-        )
-    if model.context < needed:
-        raise UserError(
-            f"context = {model.context}: {kind.name} has {kind.cells} cells after {model.puzzle_positions} "
-            f"positions; set --model.context {needed}"
-        )
-    if model.puzzle_positions and model.puzzle_ids < data.num_identifiers:
-        raise UserError(
-            f"puzzle_ids = {model.puzzle_ids}: {data.path} has {data.num_identifiers} puzzles; "
-            f"set --model.puzzle-ids {data.num_identifiers}"
-        )
+    kind = data.kind
+    needed = {
+        "vocab_size": (kind.vocab_size, "values"),
+        "context": (kind.cells + model.puzzle_positions, "positions"),
+        "puzzle_ids": (data.num_identifiers if model.puzzle_positions else 0, "puzzles"),
+    }
+    short = {name: need for name, need in needed.items() if getattr(model, name) < need[0]}
+    if short:
+        lacks = ", ".join(f"{name} = {getattr(model, name)}" for name in short)
+        has = ", ".join(f"{number} {what}" for number, what in short.values())
+        options = " ".join(f"--model.{name.replace('_', '-')} {need}" for name, (need, _) in short.items())
+        raise UserError(f"{lacks}: {data.path} ({kind.name}) has {has}; set {options}")
     board = torch.zeros(1, kind.cells, dtype=torch.long, device="meta")
     build(model, device="meta").segment(board)  # an architecture may want more, as a fixed number of cells
 

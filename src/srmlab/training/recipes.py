@@ -62,7 +62,10 @@ HRM = paper(lr=1e-4, warmup=1000)
 ADAM: dict[str, Any] = {"optimizer": "adamw", "clip": 1.0}
 OURO = paper(lr=3e-4, warmup=2000, **ADAM)  # as Ouro, without its 7.7T tokens and its growing batch
 HYPER = paper(lr=4e-4, warmup=2000, schedule="cosine", **ADAM)  # as OLMo-1B; on this project's tokens
+HRM_PUZZLES = PUZZLES.replace(steps=26_000)
 TRM_PUZZLES = PUZZLES.replace(steps=65_000, halting="trm", ema=0.999)
+# as long as TRM's public checkpoint for ARC-1 was trained; of HRM the number is not known
+ARC: dict[str, Any] = {"steps": 518_000, "weight_decay": 0.1, "puzzle_lr": 1e-2}
 
 RECIPES = {
     "srm-base": paper(warmup=100),
@@ -82,9 +85,12 @@ RECIPES = {
     "ouro": OURO,
     "ouro-2.6b": OURO,
     # 20,000 passes over 1000 puzzles, each as often as it takes segments
-    "hrm-sudoku": PUZZLES.replace(steps=26_000),
+    "hrm-sudoku": HRM_PUZZLES,
+    "hrm-maze": HRM_PUZZLES,
+    "hrm-arc": HRM_PUZZLES.replace(**ARC),
     "trm-sudoku": TRM_PUZZLES,
     "trm-maze": TRM_PUZZLES,
+    "trm-arc": TRM_PUZZLES.replace(**ARC),
     "sr2-sudoku-nano": SUDOKU_NANO.replace(halting="fixed", ema=0.995),
 }
 

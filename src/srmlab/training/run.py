@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -91,7 +92,7 @@ class RunConfig:
 
     def create(self, run: RunDirectory) -> None:
         """Begin the run on disk."""
-        created = {"created": datetime.now(UTC).isoformat(timespec="seconds")}
+        created = {"created": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine()}
         run.create(self.to_dict() | created, None if self.puzzles else self.data / "tokenizer")
 
     def refuse_other(self, other: RunConfig, fix: str) -> None:
@@ -109,6 +110,19 @@ def run_config(path: str | Path) -> RunConfig | None:
     """The run behind the path, if there is one: the path itself, or two folders above a checkpoint."""
     run = RunDirectory.find(path)
     return RunConfig.read(run.path) if run else None
+
+
+def machine() -> str:
+    """What computes here: the processor, its cores, the graphics cards and torch. No name of a host."""
+    names = [platform.processor() or platform.machine()]
+    if (about := Path("/proc/cpuinfo")).is_file():
+        lines = about.read_text(encoding="utf-8", errors="replace").splitlines()
+        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")] or names
+    cores = os.cpu_count() or 1
+    parts = [names[0], f"{cores} core{'s' * (cores > 1)}"]
+    if torch.cuda.is_available():
+        parts.append(f"{torch.cuda.device_count()} × {torch.cuda.get_device_name()}")
+    return ", ".join([*parts, f"torch {torch.__version__}"])
 
 
 def choose_checkpoint(run: RunDirectory, plan: RunConfig, report: Callable[[str], None]) -> Path | None:
