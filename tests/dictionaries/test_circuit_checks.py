@@ -13,7 +13,15 @@ import srmlab.dictionaries
 from srmlab.cli import main
 from srmlab.dictionaries import Target, attribute
 from srmlab.dictionaries.circuit import Linear
-from srmlab.dictionaries.circuit_checks import TARGET, check_circuit, cut, fewest, prune
+from srmlab.dictionaries.circuit_checks import (
+    TARGET,
+    CircuitCheck,
+    check_circuit,
+    cut,
+    fewest,
+    partners,
+    prune,
+)
 from srmlab.interop.neuronpedia import document
 from subjects import trained_run
 
@@ -85,6 +93,44 @@ def test_predictions_hold_and_the_graphs_features_matter_more_than_others(small,
     assert len(found.random_whole) == 5
     assert abs(found.whole) > np.abs(found.random_whole).mean()
     assert "random ones" in found.summary()
+    assert len(found.matched_actual) == len(found.actual)
+    assert len(found.paired_whole) == len(found.matched_whole) == 5
+    assert 0 < found.pairs <= len(found.each)
+    effects = graph.effect[prune(graph).features(graph)]
+    assert found.whole_predicted == pytest.approx(-effects.sum())
+    assert sorted(found.each_predicted.values()) == pytest.approx(sorted(-effects))
+    assert f"predicted {found.whole_predicted:+.3f}" in found.summary()
+
+
+def test_the_slope_tells_how_far_sizes_are_right_and_signs_are_counted():
+    none = np.zeros(1)
+    found = CircuitCheck(
+        predicted=np.array([2.0, -1.0, 1.0]), actual=np.array([1.0, -0.5, 0.5]), random_actual=none,
+        matched_actual=none, whole=0.0, whole_predicted=0.0, random_whole=none, paired_whole=none,
+        matched_whole=none, pairs=0, each={0: 1.0, 1: -0.5, 2: 0.5, 3: 0.1},
+        each_predicted={0: 2.0, 1: -1.0, 2: 1.0, 3: -0.2},
+    )  # fmt: skip
+    assert found.slope == pytest.approx(0.5)
+    assert found.sign_agreement == 1
+    assert found.sign_agreement_all == pytest.approx(3 / 4)
+
+
+def test_partners_are_of_the_same_call_and_token_and_stream_if_there_is_one(graph):
+    features, a = prune(graph).features(graph), graph.active
+    pool = np.setdiff1d(np.arange(len(a)), features)
+    for again in (False, True):
+        found = partners(graph, features, pool, np.random.default_rng(0), again)
+        here, there = features[found >= 0], found[found >= 0]
+        assert len(there)
+        assert set(there) <= set(pool)
+        assert (a.call[here] == a.call[there]).all()
+        assert (a.token[here] == a.token[there]).all()
+        if not again:
+            assert len(set(there)) == len(there)
+    for n, partner in zip(here, there, strict=True):  # with `again`, none is used up
+        places = [(int(a.call[p]), int(a.token[p]), int(a.stream[p])) for p in pool]
+        if (int(a.call[n]), int(a.token[n]), int(a.stream[n])) in places:
+            assert a.stream[n] == a.stream[partner]
 
 
 def test_a_features_own_graph_is_checked_too(small, transcoders, graph):
@@ -157,6 +203,8 @@ def test_the_command_writes_a_graph(run, capsys, tmp_path):
     answer = json.loads(out)
     assert answer["value"] == pytest.approx(last[0]["activation"], abs=1e-4)
     assert answer["largest_error_of_sums"] < 1e-4
+    assert {"slope", "sign_agreement", "sign_agreement_all", "change_matched"} <= set(answer)
+    assert {"whole_predicted", "pairs", "whole_paired", "whole_matched"} <= set(answer)
     code, out, _ = call(
         capsys, run, "--prompt", "stream", "--target", "s", "--against", "a", "--no-check", "--json",
         "--out", tmp_path / "d.json",

@@ -23,7 +23,8 @@ class Command(RunsModel):
     """Write the attribution graph of a prediction: which features, at which step, stream and token,
     produce it, and what produces those, down to the tokens. Features are those of the run's newest
     transcoders (`srmlab transcoder RUN`). The graph is checked by ablating features: the actual change
-    in the target is compared with the predicted one, and with that from random features.
+    in the target is compared with the predicted one, with that from random features, and with that from
+    others of the same calls and tokens.
 
     Example:
         srmlab circuit runs/nano --prompt "The people of the United" --out graph.json
@@ -180,6 +181,8 @@ def found_beside(path: Path, transcoders: Transcoders) -> dict[str, Features]:
 def scores(graph: Graph, kept: Any, checked: Any) -> dict[str, Any]:
     import numpy as np
 
+    from srmlab.dictionaries.circuit_checks import mean_size
+
     found: dict[str, Any] = {
         "value": graph.value,
         "constant": float(graph.constants[0]),
@@ -194,10 +197,18 @@ def scores(graph: Graph, kept: Any, checked: Any) -> dict[str, Any]:
         found |= {
             "correlation": checked.correlation,
             "correlation_interval": list(checked.interval),
-            "change": float(np.abs(checked.actual).mean()),
-            "change_random": float(np.abs(checked.random_actual).mean()),
+            "slope": checked.slope,
+            "sign_agreement": checked.sign_agreement,
+            "sign_agreement_all": checked.sign_agreement_all,
+            "change": mean_size(checked.actual),
+            "change_random": mean_size(checked.random_actual),
+            "change_matched": mean_size(checked.matched_actual),
             "whole": checked.whole,
+            "whole_predicted": checked.whole_predicted,
             "whole_random": checked.random_whole.tolist(),
+            "pairs": checked.pairs,
+            "whole_paired": checked.paired_whole.tolist(),
+            "whole_matched": checked.matched_whole.tolist(),
         }
     return found
 
