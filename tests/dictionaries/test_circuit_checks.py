@@ -154,6 +154,11 @@ def test_the_document_has_every_node_and_edge(graph):
         "logit",
         "cross layer transcoder",
     }
+    assert found["metadata"]["node_threshold"] == 0.8
+    half = document(graph, prune(graph, 0.5), str)["metadata"]
+    assert half["node_threshold"] == 0.5
+    assert half["srmlab"]["replacement"] == graph.replacement
+    assert not [name for name in half["srmlab"] if name.endswith("_score")]
     goal = found["nodes"][-1]
     assert goal["is_target_logit"]
     assert goal["token_prob"] == 0.25

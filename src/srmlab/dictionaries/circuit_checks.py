@@ -33,6 +33,7 @@ class Pruned:
     source: np.ndarray  # of each edge: a node
     target: np.ndarray  # of each edge: a node, or TARGET
     weight: np.ndarray
+    node_share: float = NODE_SHARE  # of the influence, that nodes were kept for
 
     def features(self, graph: Graph) -> np.ndarray:
         return self.nodes[self.nodes < len(graph.active)]
@@ -63,7 +64,7 @@ def prune(graph: Graph, node_share: float = NODE_SHARE, edge_share: float = EDGE
     row, source = edges.nonzero()
     nodes = np.flatnonzero(np.any(edges, axis=0) | (graph.kinds == 2))
     order = np.argsort(-influence[nodes], kind="stable")
-    return Pruned(nodes[order], source, into[row], graph.edges[row, source])
+    return Pruned(nodes[order], source, into[row], graph.edges[row, source], node_share)
 
 
 def fewest(values: np.ndarray, share: float) -> np.ndarray:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from srmlab.dictionaries.circuit import Graph
-from srmlab.dictionaries.circuit_checks import NODE_SHARE, TARGET, Pruned
+from srmlab.dictionaries.circuit_checks import TARGET, Pruned
 from srmlab.dictionaries.features import Features
 
 EXAMPLES = 3  # of each feature
@@ -50,7 +50,7 @@ def document(
             "transcoder_list": [],
             "prompt_tokens": [decode(token) for token in graph.tokens],
             "prompt": "".join(decode(token) for token in graph.tokens),
-            "node_threshold": NODE_SHARE,
+            "node_threshold": kept.node_share,
             "schema_version": 1,
             "info": {"generator": {"name": "srmlab", "version": __version__}},
             "srmlab": {
@@ -58,8 +58,8 @@ def document(
                 "levels": list(graph.levels),
                 "streams": graph.streams,
                 "value": graph.value,
-                "replacement_score": graph.replacement,
-                "completeness_score": graph.completeness,
+                "replacement": graph.replacement,
+                "completeness": graph.completeness,
                 **(extra or {}),
             },
         },
