@@ -11,6 +11,7 @@ from counting import text
 
 import srmlab.dictionaries
 from srmlab.cli import main
+from srmlab.cli.circuit import newest
 from srmlab.dictionaries import Target, attribute
 from srmlab.dictionaries.circuit import Linear
 from srmlab.dictionaries.circuit_checks import (
@@ -22,6 +23,7 @@ from srmlab.dictionaries.circuit_checks import (
     partners,
     prune,
 )
+from srmlab.errors import UserError
 from srmlab.interop.neuronpedia import document
 from subjects import trained_run
 
@@ -247,3 +249,12 @@ def test_nothing_is_overwritten_and_a_run_without_transcoders_says_so(run, capsy
     code, _, err = call(capsys, export, "--prompt", "a", "--out", tmp_path / "h.json")
     assert code == 2
     assert f"`srmlab transcoder {export}` trains them" in err
+    assert "has no transcoders of MLPs: " in err
+
+
+def test_a_run_with_other_transcoders_only_says_which_are_needed(tmp_path):
+    folder = tmp_path / "dictionaries" / "transcoders-attention-64-1"
+    folder.mkdir(parents=True)
+    (folder / "transcoders.json").write_text('{"of": "attention"}')
+    with pytest.raises(UserError, match="no transcoders of MLPs, only of attention: `srmlab transcoder"):
+        newest(tmp_path)

@@ -31,8 +31,8 @@ class Command(RunsModel):
         srmlab circuit runs/nano --prompt "the United" --target " St" --against " N" --out graph.json
         srmlab circuit runs/nano --prompt "the United" --out graph.json --view circuit.js
         srmlab explore runs/nano --view circuit.js
-        srmlab circuit runs/nano --prompt "the United" --feature 6.B.3.17 --out graph.json
         srmlab circuit --pretrained --prompt "The people of the United" --out graph.json
+        srmlab circuit --pretrained --prompt "the United" --feature 6.B.3.48 --out feature.json
     """
 
     prompt: str
@@ -46,7 +46,8 @@ class Command(RunsModel):
     against: str | None = None
     """Another token: explain the difference between the two logits."""
     feature: str | None = None
-    """LAYER.STEP.STREAM.FEATURE, active at the last token: explain it instead of a logit."""
+    """LAYER.STEP.STREAM.FEATURE, active at the last token: explain it instead of a logit. If a layer calls a
+    step several times: LAYER.STEP:1.STREAM.FEATURE for the first."""
     nodes: int = 384
     """Number of features to expand, the most influential first."""
     node_share: float = 0.8
@@ -134,12 +135,21 @@ def one_token(tokenizer: Tokenizer, text: str, option: str) -> int:
 
 def place_of(text: str, model: Any) -> tuple[int, int, int]:
     """LAYER.STEP.STREAM.FEATURE → call, stream and feature."""
+    from srmlab.dictionaries.circuit import call_names, mlp_calls
+
     parts = text.split(".")
-    names = [f"{call.level}.{call.group}" for call in model.calls]
+    names = call_names(mlp_calls(model))
     name = ".".join(parts[:2])
-    if len(parts) != 4 or name not in names or not all(part.isdecimal() for part in parts[2:]):
+    if len(parts) != 4 or not all(part.isdecimal() for part in parts[2:]):
         raise UserError(f"--feature {text}: give LAYER.STEP.STREAM.FEATURE, such as {names[-1]}.0.17")
-    return names.index(name), int(parts[2]), int(parts[3])
+    if name not in names:
+        several = [one for one in names if one.startswith(f"{name}:")]
+        known = f"say which call: {', '.join(several)}" if several else f"there are {names[0]} to {names[-1]}"
+        raise UserError(f"--feature {text}: no {name}; {known}")
+    stream, feature, streams = int(parts[2]), int(parts[3]), len(model.streams)
+    if stream >= streams:
+        raise UserError(f"--feature {text}: no stream {stream}; there are 0 to {streams - 1}")
+    return names.index(name), stream, feature
 
 
 def newest(path: Path) -> Path:
@@ -147,11 +157,16 @@ def newest(path: Path) -> Path:
     from srmlab.dictionaries import lexicons_of
     from srmlab.dictionaries.transcoder import CONFIG
 
+    others = []
     for folder in lexicons_of(path, CONFIG):
-        if json.loads((folder / CONFIG).read_text()).get("of") == "mlp":
+        of = json.loads((folder / CONFIG).read_text()).get("of")
+        if of == "mlp":
             return folder
+        others.append(str(of))
+    only = f", only of {' and '.join(sorted(set(others)))}" if others else ""
     raise UserError(
-        f"{path} has no transcoders: `srmlab transcoder {path}` trains them, or give --transcoders DIR"
+        f"{path} has no transcoders of MLPs{only}: `srmlab transcoder {path}` trains them, or give "
+        "--transcoders DIR"
     )
 
 

@@ -127,7 +127,7 @@ def feature_node(
     call, token, stream, feature = (int(part[n]) for part in (a.call, a.token, a.stream, a.feature))
     number = stream * graph.features + feature
     level, step = graph.calls[call].split(".")
-    about = described(features.get(step), stream, feature, decode)
+    about = described(features.get(step.partition(":")[0]), stream, feature, decode)
     return {
         "node_id": f"{call}_{number}_{token}",
         "jsNodeId": f"{call}_{number}-0",
