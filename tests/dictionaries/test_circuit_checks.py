@@ -23,6 +23,7 @@ from srmlab.dictionaries.circuit_checks import (
     partners,
     prune,
 )
+from srmlab.dictionaries.features import features_of
 from srmlab.errors import UserError
 from srmlab.interop.neuronpedia import document
 from subjects import trained_run
@@ -167,6 +168,17 @@ def test_the_document_has_every_node_and_edge(graph):
     models = pytest.importorskip("circuit_tracer.frontend.graph_models", reason="not installed")
     read = models.Model(**found)
     assert len(read.nodes) == len(ids)
+
+
+def test_features_of_one_transcoder_for_each_depth_are_described_too(small):
+    apart = srmlab.dictionaries.learn(small, text, of="mlp", per_depth=True, steps=3, features=16, k=2)
+    graph = attribute(small, apart, PROMPT, Target(token=5), nodes=20)
+    assert graph.members[:4] == ("A-0", "B-1", "C-2", "A-3")
+    found = features_of(small, apart, [text(0)], 2)
+    known = {member.config.name: one for member, one in zip(apart, found, strict=True)}
+    nodes = document(graph, prune(graph), chr, known)["nodes"]
+    described = [node for node in nodes if node["feature_type"] == "cross layer transcoder"]
+    assert any("examples" in node["srmlab"] for node in described)
 
 
 @pytest.fixture(scope="module")

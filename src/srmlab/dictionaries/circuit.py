@@ -70,6 +70,7 @@ class Graph:
 
     active: Active
     calls: tuple[str, ...]  # the names of the calls: layer and step function (see call_names)
+    members: tuple[str, ...]  # the names of their transcoders
     levels: tuple[int, ...]
     places: tuple[str, ...]  # of errors: the calls, and MLPs that have no transcoder
     tokens: tuple[int, ...]
@@ -174,8 +175,8 @@ def attribute(
         if progress is not None:
             progress(len(expanded))
     return Graph(
-        linear.active, linear.names, linear.levels, linear.places, tuple(tokens), linear.streams,
-        transcoders.config.features, target, linear.value(target), expanded, edges, constants,
+        linear.active, linear.names, linear.members, linear.levels, linear.places, tuple(tokens),
+        linear.streams, transcoders.config.features, target, linear.value(target), expanded, edges, constants,
     )  # fmt: skip
 
 
@@ -212,6 +213,7 @@ class Linear:
             next((m, m.config.writes.index(site)) for m in transcoders if site in m.config.writes)
             for site in self.written
         ]
+        self.members = tuple(member.config.name for member, _ in self.member)
         before = calls[0].before
         self.first = before if isinstance(before, Tensor) else None  # the state before all, if it is constant
         self.messages = [model.exchanges[level].message for level in model.token_independent]

@@ -28,7 +28,7 @@ def document(
     extra: Mapping[str, Any] | None = None,
     actual: Mapping[int, float] | None = None,
 ) -> dict[str, Any]:
-    """The graph as a JSON document. `features` has what is known of the features, by step function; `actual`
+    """The graph as a JSON document. `features` has what is known of the features, by transcoder; `actual`
     the real change of the target when a node is cut.
     """
     from srmlab import __version__
@@ -127,7 +127,7 @@ def feature_node(
     call, token, stream, feature = (int(part[n]) for part in (a.call, a.token, a.stream, a.feature))
     number = stream * graph.features + feature
     level, step = graph.calls[call].split(".")
-    about = described(features.get(step.partition(":")[0]), stream, feature, decode)
+    about = described(features.get(graph.members[call]), stream, feature, decode)
     return {
         "node_id": f"{call}_{number}_{token}",
         "jsNodeId": f"{call}_{number}-0",
