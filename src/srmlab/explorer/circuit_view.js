@@ -127,6 +127,7 @@ export const view = {
         chips.push(
           chip(
             `✂ ${cut.size} cut: ${number(INFO.value, 3)} → ${number(INFO.value - sum(cut), 3)} predicted` +
+              (cut.size > 1 ? ", summed to first order, shared paths counted twice" : "") +
               ` (really, each alone: ${alone})`,
             "Restore all",
             () => (cut.clear(), changed()),
