@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from srmlab.data import Tokenizer
     from srmlab.dictionaries import Features, Graph, Target, Transcoders
 
-DESCRIBED, EXAMPLES = 2048, 4  # tokens that features are described by, and places of each
+DESCRIBED = 2048  # tokens that features are described by
 
 
 @dataclass(kw_only=True)
@@ -184,6 +184,7 @@ def found_beside(path: Path, transcoders: Transcoders) -> dict[str, Features]:
     """What their features are, by the text that the model comes with, if it does: a shipped set is small
     enough to be described anew."""
     from srmlab.dictionaries.features import features_of
+    from srmlab.interop.neuronpedia import EXAMPLES
     from srmlab.training.run_text import open_text, text_of
 
     if text_of(path) is None:

@@ -326,7 +326,7 @@ class Linear:
             total = total + self.inputs[self.given[call]][row, target.position, stream] @ reads
             own[row] = (member.bias[stream, feature] - member.centre[stream] @ reads).detach()
         assert isinstance(total, Tensor)
-        sites, first = list(self.leaves), self.inputs[self.given[0]]
+        first = self.inputs[self.given[0]]
         found = torch.autograd.grad(
             total, [*self.leaves.values(), first], retain_graph=True, allow_unused=True
         )
@@ -334,13 +334,11 @@ class Linear:
             site: torch.zeros_like(leaf) if g is None else g
             for (site, leaf), g in zip([*self.leaves.items(), ("", first)], found, strict=True)
         }
-        return self.weighed({site: g[: len(targets)] for site, g in slopes.items()}, own, sites)
+        return self.weighed({site: g[: len(targets)] for site, g in slopes.items()}, own)
 
-    def weighed(
-        self, slopes: dict[str, Tensor], own: Tensor, sites: list[str]
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def weighed(self, slopes: dict[str, Tensor], own: Tensor) -> tuple[np.ndarray, np.ndarray]:
         """Slopes [N, T, S, D] at every site that is free → edges and constants."""
-        token_site = sites[0]
+        token_site = self.model.free_sites[0]
         by_token = (slopes[token_site] * self.clean[token_site]).sum((2, 3))  # [N, T]
         by_error = [(slopes[site] * self.error[c]).sum(-1) for c, site in enumerate(self.written)]
         by_error += [(slopes[site] * self.clean[site]).sum(-1) for site in self.others]  # all of it is one
