@@ -11,8 +11,9 @@ from counting import text
 
 import srmlab
 import srmlab.dictionaries
+from srmlab.cli.circuit import place_of
 from srmlab.dictionaries import Target, Transcoders, attribute
-from srmlab.dictionaries.circuit import Linear, influence_of
+from srmlab.dictionaries.circuit import Linear, call_names, influence_of, mlp_calls
 from srmlab.errors import UserError
 
 PROMPT = text(3)[0, :6].tolist()
@@ -126,12 +127,33 @@ def test_scores_are_shares_and_more_nodes_leave_less_unexplained(small, transcod
         (Target(token=999), "give a token id from 0 to 96"),
         (Target(), "give a token id"),
         (Target(token=5, position=6), "the prompt has 6 tokens"),
-        (Target(feature=(0, 0, 99)), "is not active at token 5"),
+        (Target(feature=(0, 0, 99)), "feature 99 of feature .*: there are 0 to 23"),
+        (Target(feature=(0, 4, 0)), "stream 4 of feature .*: there are 0 to 3"),
     ],
 )
 def test_a_target_that_is_not_there_is_refused(small, transcoders, target, message):
     with pytest.raises(UserError, match=message):
         attribute(small, transcoders, PROMPT, target)
+
+
+def test_of_a_feature_that_is_not_active_it_is_said_which_are(small, transcoders):
+    linear = Linear(small, transcoders, PROMPT)
+    active = linear.codes[4][5, 2].nonzero().flatten().tolist()
+    silent = next(f for f in range(24) if f not in active)
+    words = f"feature 1.B.2.{silent} is not active at token 5 .* there are {', '.join(map(str, active))}$"
+    with pytest.raises(UserError, match=words):
+        attribute(small, transcoders, PROMPT, Target(feature=(4, 2, silent)))
+
+
+def test_calls_of_a_step_in_one_layer_have_names_of_their_own(small):
+    model = srmlab.build(small.config.replace(depth=2, gradient_depth=1, order="ABBC"))
+    names = call_names(mlp_calls(model))
+    assert names[:5] == ("0.A", "0.B:1", "0.B:2", "0.C", "1.A")
+    assert place_of("1.B:2.3.7", model) == (6, 3, 7)
+    with pytest.raises(UserError, match=r"no 1\.B; say which call: 1\.B:1, 1\.B:2"):
+        place_of("1.B.3.7", model)
+    with pytest.raises(UserError, match="no stream 9; there are 0 to 3"):
+        place_of("1.A.9.7", model)
 
 
 def test_transcoders_of_other_parts_are_refused(small):

@@ -11,9 +11,20 @@ from counting import text
 
 import srmlab.dictionaries
 from srmlab.cli import main
+from srmlab.cli.circuit import newest
 from srmlab.dictionaries import Target, attribute
 from srmlab.dictionaries.circuit import Linear
-from srmlab.dictionaries.circuit_checks import TARGET, check_circuit, cut, fewest, prune
+from srmlab.dictionaries.circuit_checks import (
+    TARGET,
+    CircuitCheck,
+    check_circuit,
+    cut,
+    fewest,
+    partners,
+    prune,
+)
+from srmlab.dictionaries.features import features_of
+from srmlab.errors import UserError
 from srmlab.interop.neuronpedia import document
 from subjects import trained_run
 
@@ -85,6 +96,44 @@ def test_predictions_hold_and_the_graphs_features_matter_more_than_others(small,
     assert len(found.random_whole) == 5
     assert abs(found.whole) > np.abs(found.random_whole).mean()
     assert "random ones" in found.summary()
+    assert len(found.matched_actual) == len(found.actual)
+    assert len(found.paired_whole) == len(found.matched_whole) == 5
+    assert 0 < found.pairs <= len(found.each)
+    effects = graph.effect[prune(graph).features(graph)]
+    assert found.whole_predicted == pytest.approx(-effects.sum())
+    assert sorted(found.each_predicted.values()) == pytest.approx(sorted(-effects))
+    assert f"predicted {found.whole_predicted:+.3f}" in found.summary()
+
+
+def test_the_slope_tells_how_far_sizes_are_right_and_signs_are_counted():
+    none = np.zeros(1)
+    found = CircuitCheck(
+        predicted=np.array([2.0, -1.0, 1.0]), actual=np.array([1.0, -0.5, 0.5]), random_actual=none,
+        matched_actual=none, whole=0.0, whole_predicted=0.0, random_whole=none, paired_whole=none,
+        matched_whole=none, pairs=0, each={0: 1.0, 1: -0.5, 2: 0.5, 3: 0.1},
+        each_predicted={0: 2.0, 1: -1.0, 2: 1.0, 3: -0.2},
+    )  # fmt: skip
+    assert found.slope == pytest.approx(0.5)
+    assert found.sign_agreement == 1
+    assert found.sign_agreement_all == pytest.approx(3 / 4)
+
+
+def test_partners_are_of_the_same_call_and_token_and_stream_if_there_is_one(graph):
+    features, a = prune(graph).features(graph), graph.active
+    pool = np.setdiff1d(np.arange(len(a)), features)
+    for again in (False, True):
+        found = partners(graph, features, pool, np.random.default_rng(0), again)
+        here, there = features[found >= 0], found[found >= 0]
+        assert len(there)
+        assert set(there) <= set(pool)
+        assert (a.call[here] == a.call[there]).all()
+        assert (a.token[here] == a.token[there]).all()
+        if not again:
+            assert len(set(there)) == len(there)
+    for n, partner in zip(here, there, strict=True):  # with `again`, none is used up
+        places = [(int(a.call[p]), int(a.token[p]), int(a.stream[p])) for p in pool]
+        if (int(a.call[n]), int(a.token[n]), int(a.stream[n])) in places:
+            assert a.stream[n] == a.stream[partner]
 
 
 def test_a_features_own_graph_is_checked_too(small, transcoders, graph):
@@ -108,12 +157,28 @@ def test_the_document_has_every_node_and_edge(graph):
         "logit",
         "cross layer transcoder",
     }
+    assert found["metadata"]["node_threshold"] == 0.8
+    half = document(graph, prune(graph, 0.5), str)["metadata"]
+    assert half["node_threshold"] == 0.5
+    assert half["srmlab"]["replacement"] == graph.replacement
+    assert not [name for name in half["srmlab"] if name.endswith("_score")]
     goal = found["nodes"][-1]
     assert goal["is_target_logit"]
     assert goal["token_prob"] == 0.25
     models = pytest.importorskip("circuit_tracer.frontend.graph_models", reason="not installed")
     read = models.Model(**found)
     assert len(read.nodes) == len(ids)
+
+
+def test_features_of_one_transcoder_for_each_depth_are_described_too(small):
+    apart = srmlab.dictionaries.learn(small, text, of="mlp", per_depth=True, steps=3, features=16, k=2)
+    graph = attribute(small, apart, PROMPT, Target(token=5), nodes=20)
+    assert graph.members[:4] == ("A-0", "B-1", "C-2", "A-3")
+    found = features_of(small, apart, [text(0)], 2)
+    known = {member.config.name: one for member, one in zip(apart, found, strict=True)}
+    nodes = document(graph, prune(graph), chr, known)["nodes"]
+    described = [node for node in nodes if node["feature_type"] == "cross layer transcoder"]
+    assert any("examples" in node["srmlab"] for node in described)
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +222,8 @@ def test_the_command_writes_a_graph(run, capsys, tmp_path):
     answer = json.loads(out)
     assert answer["value"] == pytest.approx(last[0]["activation"], abs=1e-4)
     assert answer["largest_error_of_sums"] < 1e-4
+    assert {"slope", "sign_agreement", "sign_agreement_all", "change_matched"} <= set(answer)
+    assert {"whole_predicted", "pairs", "whole_paired", "whole_matched"} <= set(answer)
     code, out, _ = call(
         capsys, run, "--prompt", "stream", "--target", "s", "--against", "a", "--no-check", "--json",
         "--out", tmp_path / "d.json",
@@ -194,3 +261,12 @@ def test_nothing_is_overwritten_and_a_run_without_transcoders_says_so(run, capsy
     code, _, err = call(capsys, export, "--prompt", "a", "--out", tmp_path / "h.json")
     assert code == 2
     assert f"`srmlab transcoder {export}` trains them" in err
+    assert "has no transcoders of MLPs: " in err
+
+
+def test_a_run_with_other_transcoders_only_says_which_are_needed(tmp_path):
+    folder = tmp_path / "dictionaries" / "transcoders-attention-64-1"
+    folder.mkdir(parents=True)
+    (folder / "transcoders.json").write_text('{"of": "attention"}')
+    with pytest.raises(UserError, match="no transcoders of MLPs, only of attention: `srmlab transcoder"):
+        newest(tmp_path)

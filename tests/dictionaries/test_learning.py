@@ -11,7 +11,8 @@ import srmlab.dictionaries
 from srmlab.data import as_batch
 from srmlab.dictionaries import Dictionary, DictionaryConfig
 from srmlab.dictionaries.dictionary import largest
-from srmlab.dictionaries.learning import learn_all, new_dictionary, replace, values_at
+from srmlab.dictionaries.learning import Learner, learn_all, new_dictionary, replace, values_at
+from srmlab.dictionaries.transcoding import new_transcoders
 from srmlab.errors import UserError
 
 
@@ -164,6 +165,27 @@ def test_dead_features_begin_anew_where_the_dictionary_is_worst():
         kept = optimizer.state[dictionary.encoder][moment]
         assert not kept[0, :, 3].any()
         assert kept[1].any()
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"), [({"reach": 2}, "later"), ({"activation": "jumprelu"}, "threshold")]
+)
+def test_a_replaced_feature_has_no_momentum_left(small, settings, name):
+    one = new_transcoders(small, features=16, k=2, **settings).members[0]
+    learner = Learner(one, 10, 1e-2, 10**6, "replace")
+    states = torch.randn(4, 12, 16, generator=torch.Generator().manual_seed(0))
+    for _ in range(2):
+        learner.step(states, states.flip(1))
+    dead = torch.zeros(4, 16, dtype=torch.bool)
+    dead[1, 5] = True
+    moments = learner.optimizer.state[one.get_parameter(name)]["exp_avg_sq"]
+    axes = (0, -1) if name == "later" else ()
+    moved = moments.sum(axes) if axes else moments.clone()
+    replace(one, learner.optimizer, states, dead, states)
+    left = moments.sum(axes) if axes else moments
+    assert moved[1].any()
+    assert not left[1, 5].any()
+    assert (left[~dead] == moved[~dead]).all()
 
 
 def test_replacing_dead_features_explains_more(small):

@@ -86,6 +86,7 @@ def test_the_curve_of_transcoders(trained, capsys):
         (("--reach", 9), "reach = 9: give 1 to 3 levels"),
         (("--k", 0), "k = 0: give 1 to 64"),
         (("--saelens",), "SAELens has no transcoder with topk"),
+        (("--circuit-tracer",), "circuit-tracer reads topk as ReLU: learn with --activation batchtopk"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(trained, capsys, tmp_path, options, message):

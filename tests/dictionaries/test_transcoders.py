@@ -65,6 +65,21 @@ def test_what_is_written_is_the_sum_of_the_features_of_this_and_earlier_levels(s
     torch.testing.assert_close(rebuilt[:, -64:], written.flatten(0, 1).transpose(0, 1))
 
 
+def test_a_call_alone_writes_its_skip_too_and_is_refused_where_earlier_calls_write(small, crossing):
+    states = torch.randn(5, 4, 16, generator=torch.Generator().manual_seed(0))
+    member = srmlab.dictionaries.learn(small, text, of="mlp", steps=2, features=16, k=2, skip=True)["A"]
+    torch.testing.assert_close(member(states), member.write([member.encode(states)], states))
+    with pytest.raises(UserError, match="needs what it reads too"):
+        member.decode(member.encode(states))
+    one = crossing["A"]
+    with pytest.raises(UserError, match="writes across layers"):
+        one(states)
+    with pytest.raises(UserError, match="needs the codes of earlier calls too"):
+        one.decode(one.encode(states))
+    plain = srmlab.dictionaries.learn(small, text, of="mlp", steps=2, features=16, k=2)["A"]
+    torch.testing.assert_close(plain(states), plain.decode(plain.encode(states)))
+
+
 def test_all_calls_of_a_step_function_share_one_and_sites_come_from_the_model(small, transcoders):
     names = [member.config.name for member in transcoders]
     assert names == list(small.call_groups)

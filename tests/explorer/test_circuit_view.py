@@ -58,6 +58,9 @@ def test_the_graph_is_drawn_and_its_nodes_are_pinned_grouped_and_cut(watch, sess
         page.evaluate(click, [1, {"altKey": True}])
         assert "1 cut" in chips.nth(2).inner_text()
         assert "predicted" in chips.nth(2).inner_text()
+        assert "shared paths" not in chips.nth(2).inner_text()
+        page.evaluate(click, [2, {"altKey": True}])
+        assert "summed to first order, shared paths counted twice" in chips.nth(2).inner_text()
         chips.nth(2).click()
         assert chips.count() == 2
         page.locator(".bar [data-value=change]").click()  # a finger has no alt

@@ -121,3 +121,6 @@ def test_saelens_reads_transcoders(transcoders, tmp_path):
 def test_what_saelens_does_not_have_is_refused(small, tmp_path):
     with pytest.raises(UserError, match="SAELens has no transcoder with topk"):
         saelens.save_transcoders(learned(small), tmp_path)
+    with pytest.raises(UserError, match="circuit-tracer reads topk as ReLU"):
+        circuit_tracer.save(learned(small), tmp_path)
+    assert not list(tmp_path.iterdir())

@@ -12,7 +12,8 @@ token). The patterns of later layers react to what a closed gate changes.
 
 A circuit is a set of edges whose gates stay open while all others are closed: those with the largest
 integrated gradients. The smallest that keeps the loss within a margin on one half of the text is tested on
-the other half, next to as many edges chosen by attribution, by mean weight, and at random.
+the other half, next to as many edges chosen by attribution, by mean weight, and at random. Sizes fall by a
+quarter; between the last within the margin and the first beyond it, the smallest is found to 4 edges.
 
     >>> import srmlab, srmlab.analysis, torch
     >>> model = srmlab.build(srmlab.preset("srm-nano", streams=4, depth=3, gradient_depth=1))
@@ -29,6 +30,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from typing import Annotated, ClassVar, Literal, get_args
 
 import numpy as np
@@ -61,6 +64,8 @@ MARGIN = 0.05  # nats
 NODES = 8  # gates' values at which the integrated gradient is taken
 TOGETHER = 4096  # tokens of a pass in which edges are closed one by one
 CLOSED = 0.25  # of the edges, from one size of a circuit to the next
+FINE = 4  # edges: how exactly the smallest size is found between two of these
+STRONGEST = 5  # edges that the summary names
 Say = Callable[[str, int], Done]  # what, and how much of it
 
 
@@ -72,6 +77,7 @@ class Edges(Result):
     by: str  # what a closed edge carries: zero, or its mean weight
     margin: float  # nats of loss that a circuit may cost
     circuit: tuple[tuple[int, int, int, int], ...]  # the edges (layer, head, target, source) of the smallest
+    named: tuple[int, ...] = ()  # numbers of the strongest edges, if closed besides those drawn at random
     weight: Annotated[Array, Measured(AXES, "mean over tokens")]
     exact: Annotated[Array, Measured(AXES, "nats, loss with the edge closed − loss; NaN if not tried")]
     attribution: Annotated[Array, Measured(AXES, "nats, −∂loss/∂gate")]
@@ -90,8 +96,8 @@ class Edges(Result):
 
     @derived("", "edges")
     def smallest_random(self) -> float:
-        """How many edges at random it takes to be within the margin, on other text; mean over draws."""
-        return float(np.mean([self.sizes[smallest_within(draw, self.margin)] for draw in self.random]))
+        """How many edges at random it takes to be within the margin on other text, in the mean of draws."""
+        return float(self.sizes[smallest_within(self.random.mean(0), self.margin)])
 
     @derived("", "nats")
     def cost(self) -> float:
@@ -108,19 +114,26 @@ class Edges(Result):
         """What it costs to close every edge."""
         return float(self.by_integrated[-1])
 
+    @property
+    def sample(self) -> Array:
+        """The exact effects of the edges drawn at random; NaN of all others."""
+        found = self.exact.copy()
+        found.flat[list(self.named)] = np.nan
+        return found
+
     @derived("", "correlation")
     def agreement(self) -> float:
-        """Of attribution with the exact effect, over the edges that were closed one by one."""
-        return float(np.nan_to_num(correlation(self.attribution, self.exact)))
+        """Of attribution with the exact effect, over the edges drawn at random."""
+        return float(np.nan_to_num(correlation(self.attribution, self.sample)))
 
     @derived("", "correlation")
     def integrated_agreement(self) -> float:
-        return float(np.nan_to_num(correlation(self.integrated, self.exact)))
+        return float(np.nan_to_num(correlation(self.integrated, self.sample)))
 
     @derived("", "correlation")
     def weight_agreement(self) -> float:
         """Of the mean weight, which takes no gradient, with the exact effect."""
-        return float(np.nan_to_num(correlation(self.weight, self.exact)))
+        return float(np.nan_to_num(correlation(self.weight, self.sample)))
 
     def headline(self) -> str:
         return (
@@ -129,7 +142,7 @@ class Edges(Result):
         )
 
     def summary(self) -> str:
-        tried = int(np.isfinite(self.exact).sum())
+        tried = int(np.isfinite(self.sample).sum())
         closed = "carries nothing" if self.by == "zero" else "has its mean weight"
         at = smallest_within(self.chosen, self.margin)
         lines = [
@@ -138,12 +151,13 @@ class Edges(Result):
             f"  {self.headline()}",
             f"    as many by attribution {self.text('by_attribution', '+.3f', (at,))}, "
             f"by mean weight {self.text('by_weight', '+.3f', (at,))}",
-            f"    at random it takes {self.smallest_random:.0f} edges",
-            f"  correlation with the exact effect of {tried:,} edges: attribution {self.text('agreement')}, "
+            f"    at random it takes {self.smallest_random:.0f} edges (sizes are exact to {FINE})",
+            f"  correlation with the exact effect of {tried:,} random edges: "
+            f"attribution {self.text('agreement')}, "
             f"integrated gradients {self.text('integrated_agreement')}, "
             f"mean weight {self.text('weight_agreement')}",
         ]
-        order = np.argsort(-self.integrated, axis=None)[:5]
+        order = np.argsort(-self.integrated, axis=None)[:STRONGEST]
         for edge in zip(*np.unravel_index(order, self.integrated.shape), strict=True):
             at = tuple(int(i) for i in edge)
             lines.append(
@@ -259,16 +273,39 @@ class Circuits:
             rows.append(change)
         return (torch.cat(rows) - before[:, None]).view(-1, *self.shape)
 
+    @cached_property
+    def full(self) -> Tensor:
+        """[N] The loss of the model as it is."""
+        return self.loss(self.open)
+
     def costs(self, orders: Sequence[Tensor], sizes: Sequence[int], say: Say) -> Tensor:
         """[N, order, size] What it costs to keep only the first edges of each order."""
         done = say(f"circuits in {len(orders)} orders", len(sizes))
-        full, rows = self.loss(self.open), []
+        rows = []
         for size in sizes:
-            distinct = orders if 0 < size < self.open.numel() else orders[:1]  # all, or none, are one set
-            costs = [self.loss(first(order, size, self.open)) - full for order in distinct]
-            rows.append(torch.stack(costs, 1).expand(-1, len(orders)))
+            rows.append(self.cost(orders, size))
             done()
         return torch.stack(rows, -1)
+
+    def cost(self, orders: Sequence[Tensor], size: int) -> Tensor:
+        """[N, order] The same for one size."""
+        distinct = orders if 0 < size < self.open.numel() else orders[:1]  # all, or none, are one set
+        costs = [self.loss(first(order, size, self.open)) - self.full for order in distinct]
+        return torch.stack(costs, 1).expand(-1, len(orders))
+
+    def smallest(self, orders: Sequence[Tensor], margin: float) -> list[int]:
+        """Sizes between which the mean cost of some orders crosses the margin, closer and closer."""
+        sizes, tried = shrinking(self.open.numel()), []
+
+        def within(size: int) -> bool:
+            return float(self.mean(self.cost(orders, size)).mean.mean()) <= margin
+
+        good = next((a for a, b in pairwise(sizes) if not within(b)), 0)
+        bad = int(good * (1 - CLOSED))
+        while good - bad > FINE:
+            tried.append((good + bad) // 2)
+            good, bad = (tried[-1], bad) if within(tried[-1]) else (good, tried[-1])
+        return tried
 
 
 def repeated(batch: Placed, times: int) -> Placed:
@@ -280,8 +317,10 @@ def repeated(batch: Placed, times: int) -> Placed:
 class EdgeSums(Accumulator):
     """All that was measured, for a result and the standard errors of what it derives."""
 
-    def __init__(self, by: Level, margin: float, sizes: list[int], means: dict[str, Mean]) -> None:
-        self.by, self.margin, self.sizes, self.means = by, margin, sizes, means
+    def __init__(
+        self, by: Level, margin: float, sizes: list[int], means: dict[str, Mean], named: Sequence[int] = ()
+    ) -> None:
+        self.by, self.margin, self.sizes, self.means, self.named = by, margin, sizes, means, tuple(named)
 
     def result(self, evidence: Evidence) -> Edges:
         size = self.sizes[smallest_within(self.means["chosen"].mean, self.margin)]
@@ -294,6 +333,7 @@ class EdgeSums(Accumulator):
             by=self.by,
             margin=self.margin,
             circuit=tuple((int(l), int(h), int(t), int(r)) for l, h, t, r in zip(*kept, strict=True)),
+            named=self.named,
             sizes=np.array(self.sizes),
             **self.numbers(),
         )
@@ -313,7 +353,8 @@ def edges(
     """The worth of every edge, and the smallest circuit within a margin of the loss.
 
     The first half of the batches is what edges are chosen on, the second what circuits are tested on. `exact`
-    is how many edges are closed one by one (drawn at random; by default all). `progress` is called with a
+    is how many edges are closed one by one (drawn at random, and besides the strongest; by default all).
+    `progress` is called with a
     name, how much is done, and of how much.
     """
     pattern_sites(model, "edges")
@@ -334,24 +375,25 @@ def edges(
         if by == "mean":
             here.levels = there.levels = torch.from_numpy(weight.mean).float().to(model.device)
         tried = torch.randperm(here.open.numel(), generator=draw)[:exact].tolist()
-        means = {
-            "weight": weight,
-            "exact": here.mean(here.exact(tried, say("exact effects", len(tried) * len(here.batches)))),
-        }
+        means = {"weight": weight}
         means["integrated"] = here.mean(here.integrated(say("integrated gradients", NODES)))
+        named = sorted({*ranking(means["integrated"])[:STRONGEST].tolist()} - {*tried})
+        closed = [*tried, *named]
+        means["exact"] = here.mean(here.exact(closed, say("exact effects", len(closed) * len(here.batches))))
         means["attribution"] = here.mean(here.attribution(here.open)[0])
-        sizes = shrinking(here.open.numel())
         orders = {
             "by_integrated": ranking(means["integrated"]),
             "by_attribution": ranking(means["attribution"]),
             "by_weight": ranking(weight),
         }
         random = [torch.randperm(here.open.numel(), generator=draw) for _ in range(draws)]
+        sizes = {*shrinking(here.open.numel()), *here.smallest([orders["by_integrated"]], margin)}
+        sizes = sorted(sizes | {*there.smallest(random, margin)}, reverse=True)
         means["chosen"] = here.mean(here.costs([orders["by_integrated"]], sizes, say)[:, 0])
         costs = there.costs([*orders.values(), *random], sizes, say)  # [N, order, size]
         means |= {name: there.mean(costs[:, i]) for i, name in enumerate(orders)}
         means["random"] = there.mean(costs[:, len(orders) :])
-    return finished(EdgeSums(by, margin, sizes, means), evidence_of(given))
+    return finished(EdgeSums(by, margin, sizes, means, named), evidence_of(given))
 
 
 def check(margin: float, by: str, draws: int) -> None:

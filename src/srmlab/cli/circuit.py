@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from srmlab.data import Tokenizer
     from srmlab.dictionaries import Features, Graph, Target, Transcoders
 
-DESCRIBED, EXAMPLES = 2048, 4  # tokens that features are described by, and places of each
+DESCRIBED = 2048  # tokens that features are described by
 
 
 @dataclass(kw_only=True)
@@ -23,15 +23,16 @@ class Command(RunsModel):
     """Write the attribution graph of a prediction: which features, at which step, stream and token,
     produce it, and what produces those, down to the tokens. Features are those of the run's newest
     transcoders (`srmlab transcoder RUN`). The graph is checked by ablating features: the actual change
-    in the target is compared with the predicted one, and with that from random features.
+    in the target is compared with the predicted one, with that from random features, and with that from
+    others of the same calls and tokens.
 
     Example:
         srmlab circuit runs/nano --prompt "The people of the United" --out graph.json
         srmlab circuit runs/nano --prompt "the United" --target " St" --against " N" --out graph.json
         srmlab circuit runs/nano --prompt "the United" --out graph.json --view circuit.js
         srmlab explore runs/nano --view circuit.js
-        srmlab circuit runs/nano --prompt "the United" --feature 6.B.3.17 --out graph.json
         srmlab circuit --pretrained --prompt "The people of the United" --out graph.json
+        srmlab circuit --pretrained --prompt "the United" --feature 6.B.3.48 --out feature.json
     """
 
     prompt: str
@@ -45,7 +46,8 @@ class Command(RunsModel):
     against: str | None = None
     """Another token: explain the difference between the two logits."""
     feature: str | None = None
-    """LAYER.STEP.STREAM.FEATURE, active at the last token: explain it instead of a logit."""
+    """LAYER.STEP.STREAM.FEATURE, active at the last token: explain it instead of a logit. If a layer calls a
+    step several times: LAYER.STEP:1.STREAM.FEATURE for the first."""
     nodes: int = 384
     """Number of features to expand, the most influential first."""
     node_share: float = 0.8
@@ -133,12 +135,21 @@ def one_token(tokenizer: Tokenizer, text: str, option: str) -> int:
 
 def place_of(text: str, model: Any) -> tuple[int, int, int]:
     """LAYER.STEP.STREAM.FEATURE → call, stream and feature."""
+    from srmlab.dictionaries.circuit import call_names, mlp_calls
+
     parts = text.split(".")
-    names = [f"{call.level}.{call.group}" for call in model.calls]
+    names = call_names(mlp_calls(model))
     name = ".".join(parts[:2])
-    if len(parts) != 4 or name not in names or not all(part.isdecimal() for part in parts[2:]):
+    if len(parts) != 4 or not all(part.isdecimal() for part in parts[2:]):
         raise UserError(f"--feature {text}: give LAYER.STEP.STREAM.FEATURE, such as {names[-1]}.0.17")
-    return names.index(name), int(parts[2]), int(parts[3])
+    if name not in names:
+        several = [one for one in names if one.startswith(f"{name}:")]
+        known = f"say which call: {', '.join(several)}" if several else f"there are {names[0]} to {names[-1]}"
+        raise UserError(f"--feature {text}: no {name}; {known}")
+    stream, feature, streams = int(parts[2]), int(parts[3]), len(model.streams)
+    if stream >= streams:
+        raise UserError(f"--feature {text}: no stream {stream}; there are 0 to {streams - 1}")
+    return names.index(name), stream, feature
 
 
 def newest(path: Path) -> Path:
@@ -146,11 +157,16 @@ def newest(path: Path) -> Path:
     from srmlab.dictionaries import lexicons_of
     from srmlab.dictionaries.transcoder import CONFIG
 
+    others = []
     for folder in lexicons_of(path, CONFIG):
-        if json.loads((folder / CONFIG).read_text()).get("of") == "mlp":
+        of = json.loads((folder / CONFIG).read_text()).get("of")
+        if of == "mlp":
             return folder
+        others.append(str(of))
+    only = f", only of {' and '.join(sorted(set(others)))}" if others else ""
     raise UserError(
-        f"{path} has no transcoders: `srmlab transcoder {path}` trains them, or give --transcoders DIR"
+        f"{path} has no transcoders of MLPs{only}: `srmlab transcoder {path}` trains them, or give "
+        "--transcoders DIR"
     )
 
 
@@ -168,6 +184,7 @@ def found_beside(path: Path, transcoders: Transcoders) -> dict[str, Features]:
     """What their features are, by the text that the model comes with, if it does: a shipped set is small
     enough to be described anew."""
     from srmlab.dictionaries.features import features_of
+    from srmlab.interop.neuronpedia import EXAMPLES
     from srmlab.training.run_text import open_text, text_of
 
     if text_of(path) is None:
@@ -179,6 +196,8 @@ def found_beside(path: Path, transcoders: Transcoders) -> dict[str, Features]:
 
 def scores(graph: Graph, kept: Any, checked: Any) -> dict[str, Any]:
     import numpy as np
+
+    from srmlab.dictionaries.circuit_checks import mean_size
 
     found: dict[str, Any] = {
         "value": graph.value,
@@ -194,10 +213,18 @@ def scores(graph: Graph, kept: Any, checked: Any) -> dict[str, Any]:
         found |= {
             "correlation": checked.correlation,
             "correlation_interval": list(checked.interval),
-            "change": float(np.abs(checked.actual).mean()),
-            "change_random": float(np.abs(checked.random_actual).mean()),
+            "slope": checked.slope,
+            "sign_agreement": checked.sign_agreement,
+            "sign_agreement_all": checked.sign_agreement_all,
+            "change": mean_size(checked.actual),
+            "change_random": mean_size(checked.random_actual),
+            "change_matched": mean_size(checked.matched_actual),
             "whole": checked.whole,
+            "whole_predicted": checked.whole_predicted,
             "whole_random": checked.random_whole.tolist(),
+            "pairs": checked.pairs,
+            "whole_paired": checked.paired_whole.tolist(),
+            "whole_matched": checked.matched_whole.tolist(),
         }
     return found
 

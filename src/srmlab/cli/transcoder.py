@@ -48,7 +48,7 @@ class Command(LearningOne):
     twin: bool = False
     """Also train on an untrained twin, as a null."""
     circuit_tracer: bool = False
-    """Also write circuit-tracer's files."""
+    """Also write circuit-tracer's files; needs --activation batchtopk or jumprelu."""
     out: Path | None = None
     """Folder to write; by default dictionaries/transcoders-OF-FEATURES-K in the run, or next to an export."""
 
@@ -57,10 +57,12 @@ class Command(LearningOne):
         from srmlab.analysis.null import twins
         from srmlab.dictionaries.features import features_of
         from srmlab.dictionaries.transcoder_quality import transcoder_qualities
-        from srmlab.interop import saelens
+        from srmlab.interop import circuit_tracer, saelens
 
         if self.saelens:
             saelens.check(self.activation, self.reach)  # now rather than after learning
+        if self.circuit_tracer:
+            circuit_tracer.check(self.activation)
         text = self.text()
         model, held_out = text.model, text.batches(self.batch_size, self.eval_tokens)
         steps, out = self.steps(text), self.folder(text, self.usual_name(model.config))

@@ -32,7 +32,7 @@ from torch import Tensor
 from srmlab.dictionaries.dictionary import check
 from srmlab.dictionaries.transcoder import Calls, Transcoder, Transcoders
 from srmlab.errors import UserError
-from srmlab.models import HookPoint, LanguageModel
+from srmlab.models import Call, HookPoint, LanguageModel
 
 ROWS = 64  # nodes whose edges are found in one backward pass
 NODES = 384  # features whose edges are found
@@ -69,7 +69,8 @@ class Graph:
     """Nodes: features (all active ones), then errors [call, token, stream], then tokens; and the target."""
 
     active: Active
-    calls: tuple[str, ...]  # the names of the calls: layer and step function
+    calls: tuple[str, ...]  # the names of the calls: layer and step function (see call_names)
+    members: tuple[str, ...]  # the names of their transcoders
     levels: tuple[int, ...]
     places: tuple[str, ...]  # of errors: the calls, and MLPs that have no transcoder
     tokens: tuple[int, ...]
@@ -174,9 +175,23 @@ def attribute(
         if progress is not None:
             progress(len(expanded))
     return Graph(
-        linear.active, linear.names, linear.levels, linear.places, tuple(tokens), linear.streams,
-        transcoders.config.features, target, linear.value(target), expanded, edges, constants,
+        linear.active, linear.names, linear.members, linear.levels, linear.places, tuple(tokens),
+        linear.streams, transcoders.config.features, target, linear.value(target), expanded, edges, constants,
     )  # fmt: skip
+
+
+def mlp_calls(model: LanguageModel) -> list[Call]:
+    """The calls that have an MLP."""
+    return [call for call in model.calls if call.given and call.written("mlp")]
+
+
+def call_names(calls: Sequence[Call]) -> tuple[str, ...]:
+    """LAYER.STEP of each; with several calls of a step in a layer, LAYER.STEP:1, LAYER.STEP:2 …"""
+    plain = [f"{call.level}.{call.group}" for call in calls]
+    return tuple(
+        name if plain.count(name) == 1 else f"{name}:{plain[: i + 1].count(name)}"
+        for i, name in enumerate(plain)
+    )
 
 
 class Linear:
@@ -187,17 +202,18 @@ class Linear:
         self.tokens = torch.tensor([list(tokens)], device=model.device)
         model.check_tokens(self.tokens)
         self.streams = len(model.streams)
-        calls = [call for call in model.calls if call.given and call.written("mlp")]
+        calls = mlp_calls(model)
         self.given = [call.given or "" for call in calls]
         self.written = [call.written("mlp") or "" for call in calls]
         self.others = [site for site in model.free_sites[1:] if site not in self.written]  # of other steps
-        self.names = tuple(f"{call.level}.{call.group}" for call in calls)
+        self.names = call_names(calls)
         self.levels = tuple(call.level for call in calls)
         self.places = (*self.names, *self.others)
         self.member: list[tuple[Transcoder, int]] = [  # whose call it is, and which of its calls
             next((m, m.config.writes.index(site)) for m in transcoders if site in m.config.writes)
             for site in self.written
         ]
+        self.members = tuple(member.config.name for member, _ in self.member)
         before = calls[0].before
         self.first = before if isinstance(before, Tensor) else None  # the state before all, if it is constant
         self.messages = [model.exchanges[level].message for level in model.token_independent]
@@ -234,16 +250,25 @@ class Linear:
             raise UserError(f"position = {target.position}: the prompt has {T} tokens")
         position = target.position % T
         if target.feature is not None:
-            call, stream, feature = target.feature
-            inside = call in range(len(self.given)) and stream in range(self.streams)
-            inside = inside and feature in range(self.transcoders.config.features)
-            if not inside or not self.codes[call][position, stream, feature] > 0:
-                raise UserError(f"feature {target.feature} is not active at token {position} of this prompt")
+            self.check_feature(target.feature, position)
         elif target.token is None or not all(
             t in range(vocabulary) for t in (target.token, target.against) if t is not None
         ):
             raise UserError(f"target token {target.token}: give a token id from 0 to {vocabulary - 1}")
         return Target(target.token, target.against, target.feature, position)
+
+    def check_feature(self, place: tuple[int, int, int], position: int) -> None:
+        call, stream, feature = place
+        ends = len(self.given), self.streams, self.transcoders.config.features
+        for what, number, end in zip(("call", "stream", "feature"), place, ends, strict=True):
+            if number not in range(end):
+                raise UserError(f"{what} {number} of feature {place}: there are 0 to {end - 1}")
+        active = self.codes[call][position, stream].nonzero().flatten().tolist()
+        if feature not in active:
+            raise UserError(
+                f"feature {self.names[call]}.{stream}.{feature} is not active at token {position} of this "
+                f"prompt; of {self.names[call]}.{stream} there are {', '.join(map(str, active)) or 'none'}"
+            )
 
     @torch.no_grad()
     def value(self, target: Target) -> float:
@@ -301,7 +326,7 @@ class Linear:
             total = total + self.inputs[self.given[call]][row, target.position, stream] @ reads
             own[row] = (member.bias[stream, feature] - member.centre[stream] @ reads).detach()
         assert isinstance(total, Tensor)
-        sites, first = list(self.leaves), self.inputs[self.given[0]]
+        first = self.inputs[self.given[0]]
         found = torch.autograd.grad(
             total, [*self.leaves.values(), first], retain_graph=True, allow_unused=True
         )
@@ -309,13 +334,11 @@ class Linear:
             site: torch.zeros_like(leaf) if g is None else g
             for (site, leaf), g in zip([*self.leaves.items(), ("", first)], found, strict=True)
         }
-        return self.weighed({site: g[: len(targets)] for site, g in slopes.items()}, own, sites)
+        return self.weighed({site: g[: len(targets)] for site, g in slopes.items()}, own)
 
-    def weighed(
-        self, slopes: dict[str, Tensor], own: Tensor, sites: list[str]
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def weighed(self, slopes: dict[str, Tensor], own: Tensor) -> tuple[np.ndarray, np.ndarray]:
         """Slopes [N, T, S, D] at every site that is free → edges and constants."""
-        token_site = sites[0]
+        token_site = self.model.free_sites[0]
         by_token = (slopes[token_site] * self.clean[token_site]).sum((2, 3))  # [N, T]
         by_error = [(slopes[site] * self.error[c]).sum(-1) for c, site in enumerate(self.written)]
         by_error += [(slopes[site] * self.clean[site]).sum(-1) for site in self.others]  # all of it is one

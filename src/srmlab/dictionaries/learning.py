@@ -237,10 +237,14 @@ def replace(
         dictionary.forget(s, features)
         if dictionary.threshold is not None and len(strength):
             dictionary.threshold[s, features] = dictionary.threshold[s, ~dead[s]].mean()
-        for parameter, places in (
-            (dictionary.directions, (s, features)),
-            (dictionary.encoder, (s, slice(None), features)),
-            (dictionary.bias, (s, features)),
-        ):
-            for moment in ("exp_avg", "exp_avg_sq"):
-                optimizer.state[parameter][moment][places] = 0
+        places = {
+            "directions": (s, features),
+            "encoder": (s, slice(None), features),
+            "bias": (s, features),
+            "threshold": (s, features),  # where it is learned
+            "later": (slice(None), s, features),
+        }
+        for name, parameter in dictionary.named_parameters():
+            state = optimizer.state[parameter] if name in places else {}
+            for moment in {"exp_avg", "exp_avg_sq"} & state.keys():
+                state[moment][places[name]] = 0

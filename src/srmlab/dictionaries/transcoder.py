@@ -78,6 +78,19 @@ class Transcoder(Dictionary):
             total = total + torch.einsum("...sf,sfd->...sd", told, directions[distance])
         return total if self.skip is None else total + torch.einsum("...sd,sde->...se", given, self.skip)
 
+    def decode(self, codes: Tensor) -> Tensor:
+        """Codes […, S, F] of a call → what it writes, if nothing else adds to that."""
+        if self.skip is not None or self.later is not None:
+            other = "what it reads" if self.skip is not None else "the codes of earlier calls"
+            raise UserError(f"what this transcoder writes needs {other} too: use write(codes, given)")
+        return super().decode(codes)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """What a call reads […, S, D] → what it writes, if earlier calls do not write there too."""
+        if self.later is not None:
+            raise UserError("this transcoder writes across layers: use Calls(transcoder).write, call by call")
+        return self.write([self.encode(states)], states)
+
     def _decode(self, codes: Tensor) -> Tensor:
         return torch.baddbmm(self.target[:, None], codes, self.directions)
 

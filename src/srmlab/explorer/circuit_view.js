@@ -87,7 +87,7 @@ export const view = {
   uses: [],
   versions: false, // it is of its own prompt, without an intervention
   caption: () =>
-    `${GRAPH.nodes.length} nodes and ${GRAPH.links.length} edges; replacement ${number(INFO.replacement_score)}, completeness ${number(INFO.completeness_score)}.`,
+    `${GRAPH.nodes.length} nodes and ${GRAPH.links.length} edges; replacement ${number(INFO.replacement)}, completeness ${number(INFO.completeness)}.`,
 
   mount(panel, app) {
     const pinned = new Set(),
@@ -102,8 +102,8 @@ export const view = {
     panel.body.append(list);
     panel.note.textContent =
       `${WORDS}${isFeature ? "" : ` (${percent(TARGET.token_prob)})`} after “${GRAPH.metadata.prompt}” · ` +
-      `${GRAPH.nodes.length} nodes · replacement ${number(INFO.replacement_score)}, completeness ` +
-      `${number(INFO.completeness_score)}`;
+      `${GRAPH.nodes.length} nodes · replacement ${number(INFO.replacement)}, completeness ` +
+      `${number(INFO.completeness)}`;
     const effect = (i) => GRAPH.nodes[i].srmlab.effect ?? 0;
     const real = (i) => GRAPH.nodes[i].srmlab.actual;
     const sum = (nodes) => [...nodes].reduce((total, i) => total + effect(i), 0);
@@ -127,6 +127,7 @@ export const view = {
         chips.push(
           chip(
             `✂ ${cut.size} cut: ${number(INFO.value, 3)} → ${number(INFO.value - sum(cut), 3)} predicted` +
+              (cut.size > 1 ? ", summed to first order, shared paths counted twice" : "") +
               ` (really, each alone: ${alone})`,
             "Restore all",
             () => (cut.clear(), changed()),

@@ -18,7 +18,7 @@ DRAWN = 200  # edges of a circuit, at most
 
 @style.figure_of("edges")
 def edge_curves(result: Edges, twins: Sequence[Result] = ()) -> Figure:
-    """Left, the loss over the edges kept; right, gradients beside the exact effect of every edge tried."""
+    """Left, the loss over the edges kept; right, gradients beside the exact effect of random edges."""
     figure = style.new_figure(style.PAGE, 2.6)
     left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
     _losses(left, result, twins)
@@ -26,9 +26,9 @@ def edge_curves(result: Edges, twins: Sequence[Result] = ()) -> Figure:
         ("attribution", result.attribution, result.agreement, BLACK),
         ("integrated gradients", result.integrated, result.integrated_agreement, BLUE),
     ):
-        right.scatter(result.exact, values, s=5, color=color, alpha=0.5, linewidths=0,
+        right.scatter(result.sample, values, s=5, color=color, alpha=0.5, linewidths=0,
                       label=f"{name}, r = {correlation:.2f}")  # fmt: skip
-    style.diagonal(right, result.exact)
+    style.diagonal(right, result.sample)
     right.set(xlabel="exact effect of closing an edge (nats)", ylabel="by gradients (nats)")
     right.legend(loc="upper left")
     style.footnote(figure, str(result.evidence))

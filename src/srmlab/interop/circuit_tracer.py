@@ -5,7 +5,7 @@
 Its "layers" are the calls of the step function. One transcoder serves them all, so a set names one file as
 often as there are calls; one that writes across layers is a cross_layer_transcoder, whose files the format
 repeats for every layer. Features with thresholds are circuit-tracer's JumpReLU, and codes are equal. TopK is
-named in config.yaml; circuit-tracer up to 0.5 takes it for ReLU.
+refused: circuit-tracer (0.5) would take it for ReLU.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from srmlab.dictionaries.transcoder import Transcoder, Transcoders
+from srmlab.errors import UserError
 from srmlab.files import write_file
 from srmlab.interop.saelens import plain_weights, save_tensors
 
@@ -24,6 +25,7 @@ ONE = "transcoder.safetensors"
 
 def save(transcoders: Transcoders, folder: str | Path) -> list[Path]:
     """Write a folder for every step function and stream; their paths."""
+    check(transcoders.config.activation)
     written = []
     for member in transcoders:
         for stream in range(member.config.streams):
@@ -37,6 +39,12 @@ def save(transcoders: Transcoders, folder: str | Path) -> list[Path]:
     return written
 
 
+def check(activation: str) -> None:
+    """Refuse transcoders that circuit-tracer would misread."""
+    if activation == "topk":
+        raise UserError("circuit-tracer reads topk as ReLU: learn with --activation batchtopk")
+
+
 def described(member: Transcoder, stream: int, files: list[str]) -> str:
     config = member.config
     kind = "transcoder_set" if member.later is None else "cross_layer_transcoder"
@@ -46,7 +54,7 @@ def described(member: Transcoder, stream: int, files: list[str]) -> str:
         "feature_input_hook": config.points[0],
         "feature_output_hook": config.writes[0],
         "scan": f"srmlab-{config.model}-{config.name}-S{stream}",
-        "activation": "jump_relu" if config.has_threshold else "topk",
+        "activation": "jump_relu",
         "k": config.k,
         "stream": stream,
         "points": list(config.points),

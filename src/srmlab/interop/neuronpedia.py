@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from srmlab.dictionaries.circuit import Graph
-from srmlab.dictionaries.circuit_checks import NODE_SHARE, TARGET, Pruned
+from srmlab.dictionaries.circuit_checks import TARGET, Pruned
 from srmlab.dictionaries.features import Features
 
 EXAMPLES = 3  # of each feature
@@ -28,7 +28,7 @@ def document(
     extra: Mapping[str, Any] | None = None,
     actual: Mapping[int, float] | None = None,
 ) -> dict[str, Any]:
-    """The graph as a JSON document. `features` has what is known of the features, by step function; `actual`
+    """The graph as a JSON document. `features` has what is known of the features, by transcoder; `actual`
     the real change of the target when a node is cut.
     """
     from srmlab import __version__
@@ -50,7 +50,7 @@ def document(
             "transcoder_list": [],
             "prompt_tokens": [decode(token) for token in graph.tokens],
             "prompt": "".join(decode(token) for token in graph.tokens),
-            "node_threshold": NODE_SHARE,
+            "node_threshold": kept.node_share,
             "schema_version": 1,
             "info": {"generator": {"name": "srmlab", "version": __version__}},
             "srmlab": {
@@ -58,8 +58,8 @@ def document(
                 "levels": list(graph.levels),
                 "streams": graph.streams,
                 "value": graph.value,
-                "replacement_score": graph.replacement,
-                "completeness_score": graph.completeness,
+                "replacement": graph.replacement,
+                "completeness": graph.completeness,
                 **(extra or {}),
             },
         },
@@ -127,7 +127,7 @@ def feature_node(
     call, token, stream, feature = (int(part[n]) for part in (a.call, a.token, a.stream, a.feature))
     number = stream * graph.features + feature
     level, step = graph.calls[call].split(".")
-    about = described(features.get(step), stream, feature, decode)
+    about = described(features.get(graph.members[call]), stream, feature, decode)
     return {
         "node_id": f"{call}_{number}_{token}",
         "jsNodeId": f"{call}_{number}-0",
