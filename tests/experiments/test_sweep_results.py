@@ -29,7 +29,7 @@ EXPERIMENT = Experiment(
 )
 
 
-PUZZLES = replace(EXPERIMENT, puzzles="sudoku:6x6")
+PUZZLES = replace(EXPERIMENT, puzzles={"mini": "sudoku:6x6"})
 
 
 def cell(name: str, *losses: float, x: float | None = None, depths=None) -> CellResult:

@@ -166,7 +166,7 @@ class Command(Answers):
         from srmlab.puzzles import PuzzleConfig, prepare_puzzles
         from srmlab.training.objective import open_data
 
-        folder, source = self.data_folder(experiment), experiment.puzzles or MINI_SOURCE
+        folder, source = self.data_folder(experiment), experiment.puzzles.get(self.scale, MINI_SOURCE)
         if self.data is not None:
             return open_data(folder)
         if self.scale == "paper" and not experiment.puzzles:
@@ -184,7 +184,7 @@ class Command(Answers):
 
     def data_folder(self, experiment: Experiment) -> Path:
         """Where the data is, or is to be prepared."""
-        return self.data or self.out / (experiment.puzzles.replace(":", "-") or "data")
+        return self.data or self.out / experiment.puzzles.get(self.scale, "data").replace(":", "-")
 
     def all_cells(self, experiment: Experiment, data: Data) -> list[Cell]:
         return experiment.plan(self.scale, vocab_size=data.vocab_size, steps=self.steps)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -92,7 +92,7 @@ class Experiment:
     measures: tuple[str, ...] = ()  # what is measured of a run after training: measures.py
     margin: float | None = MARGIN  # nats: differences between cells within it count as none, as named before
     # any run; None where cells are not compared with each other
-    puzzles: str = ""  # the kind of puzzle it is on, if not text
+    puzzles: Mapping[Scale, str] = field(default_factory=dict)  # the kind of puzzle it is on, if not text
     statistics: Callable[[SweepResult], list[list[str]]] | None = None  # a second table, its heads first
 
     def plan(self, scale: Scale, *, vocab_size: int | None = None, steps: int | None = None) -> list[Cell]:
