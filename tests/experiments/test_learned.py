@@ -1,18 +1,15 @@
 """Which statistics training moves: each run next to the weights it began from, judged over seeds."""
 
-import json
-
 import pytest
+from measured_runs import measured
 
 import srmlab
 from srmlab.analysis import survey
-from srmlab.data import PrepareConfig, evaluation_batches, open_tokens, prepare
 from srmlab.experiments import CellResult, SweepResult, experiment
 from srmlab.experiments.learned import STATISTICS, judge, nano, table
 from srmlab.experiments.measures import measure
 from srmlab.experiments.results import Run
 from srmlab.models import SRMConfig, outline
-from srmlab.storage import save
 from srmlab.training.config import TrainConfig
 
 MODEL = SRMConfig(
@@ -77,16 +74,8 @@ def test_the_second_table_has_a_row_for_every_statistic():
 
 
 def test_a_run_is_measured_next_to_the_weights_it_began_from(tmp_path):
-    (tmp_path / "words.txt").write_text("\n\n".join(f"stream {n} meets step {n * n}" for n in range(300)))
-    prepare(PrepareConfig(source=str(tmp_path / "words.txt"), out=tmp_path / "data", tokenizer="byte"))
-    model = srmlab.build(MODEL)
-    for weight in model.parameters():
-        weight.data *= 1.5  # as if trained
-    save(model, tmp_path / "run")
-    measure(tmp_path / "run", str(tmp_path / "data"), ["learned"])
-    found = json.loads((tmp_path / "run" / "learned.json").read_text())
+    model, batches, found = measured(tmp_path, MODEL, "learned")
     assert list(found) == list(STATISTICS)
-    batches = list(evaluation_batches(open_tokens(tmp_path / "data").val, 16, 8, 8 * 16, spread=True))
     for position, one in enumerate((model, srmlab.build(MODEL))):
         whole = survey(one, batches, only=["routing", "alignment"])
         assert found[NAME][position] == pytest.approx(whole["alignment"].mean, abs=1e-12)  # pyright: ignore

@@ -1,15 +1,13 @@
 """Whether something happens at mid-depth, and whether it moves with the gradient: from curves over layers."""
 
-import json
 from pathlib import Path
 
 import pytest
+from measured_runs import measured
 
 import srmlab
 from srmlab.analysis import survey
-from srmlab.data import PrepareConfig, evaluation_batches, open_tokens, prepare
 from srmlab.experiments import CellResult, SweepResult, experiment
-from srmlab.experiments.measures import measure
 from srmlab.experiments.results import Run
 from srmlab.experiments.transition import (
     GRADIENT_DEPTHS,
@@ -22,7 +20,6 @@ from srmlab.experiments.transition import (
 )
 from srmlab.figures.sweeps import sweep_figure
 from srmlab.models import SRMConfig
-from srmlab.storage import save
 from srmlab.training.config import TrainConfig
 
 MODEL = SRMConfig(
@@ -105,15 +102,7 @@ def test_the_second_table_and_the_figure():
 
 
 def test_a_run_is_measured_next_to_the_weights_it_began_from(tmp_path: Path):
-    (tmp_path / "words.txt").write_text("\n\n".join(f"stream {n} meets step {n * n}" for n in range(300)))
-    prepare(PrepareConfig(source=str(tmp_path / "words.txt"), out=tmp_path / "data", tokenizer="byte"))
-    model = srmlab.build(MODEL)
-    for weight in model.parameters():
-        weight.data *= 1.5  # as if trained
-    save(model, tmp_path / "run")
-    measure(tmp_path / "run", str(tmp_path / "data"), ["profiles"])
-    found = json.loads((tmp_path / "run" / "profiles.json").read_text())
-    batches = list(evaluation_batches(open_tokens(tmp_path / "data").val, 16, 8, 8 * 16, spread=True))
+    model, batches, found = measured(tmp_path, MODEL, "profiles")
     for position, one in enumerate((model, srmlab.build(MODEL))):
         whole = survey(one, batches, only=["drift", "logit_lens"])
         assert found["drift"][position] == pytest.approx(whole["drift"].profile, abs=1e-12)  # pyright: ignore
