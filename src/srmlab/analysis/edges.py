@@ -114,7 +114,7 @@ class Edges(Result):
         """What it costs to close every edge."""
         return float(self.by_integrated[-1])
 
-    @property
+    @derived(AXES, "nats")
     def sample(self) -> Array:
         """The exact effects of the edges drawn at random; NaN of all others."""
         found = self.exact.copy()
