@@ -353,9 +353,8 @@ def edges(
     """The worth of every edge, and the smallest circuit within a margin of the loss.
 
     The first half of the batches is what edges are chosen on, the second what circuits are tested on. `exact`
-    is how many edges are closed one by one (drawn at random, and besides the strongest; by default all).
-    `progress` is called with a
-    name, how much is done, and of how much.
+    is how many edges, drawn at random, are closed one by one besides the strongest; by default all.
+    `progress` is called with a name, how much is done, and of how much.
     """
     pattern_sites(model, "edges")
     check(margin, by, draws)
