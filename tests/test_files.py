@@ -10,6 +10,7 @@ from srmlab.files import (
     sealed,
     sealed_folder,
     sha256,
+    short_names,
     write_file,
 )
 
@@ -63,3 +64,16 @@ def test_some_files_of_a_folder_can_be_sealed_while_others_come_and_go(tmp_path)
 def test_the_hash_is_that_of_sha256sum(tmp_path):
     (tmp_path / "file").write_text("abc")
     assert sha256(tmp_path / "file") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (["x/a", "x/b"], ["a", "b"]),
+        (["x/a", "x/a"], ["a", "a"]),
+        (["x/a/b", "y/a/b", "y/c/b"], ["x/a/b", "y/a/b", "y/c/b"]),
+        (["a, seed 0", "a, seed 1"], ["a, seed 0", "a, seed 1"]),  # names that are no paths stay
+    ],
+)
+def test_as_much_of_a_path_is_shown_as_tells_it_from_the_others(paths, names):
+    assert short_names(paths) == names

@@ -13,7 +13,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from srmlab.errors import UserError, reason
@@ -190,3 +190,19 @@ def sha256(path: Path) -> str:
     """The hash of a file's content, as `sha256sum` gives it."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# --- naming -------------------------------------------------------------------------------------------------
+
+
+def short_names(paths: Sequence[str | Path]) -> list[str]:
+    """As much of the end of the paths as tells them apart.
+
+    >>> short_names(["runs/a/seed-0", "runs/b/seed-0"])
+    ['a/seed-0', 'b/seed-0']
+    """
+    parts = [Path(os.path.abspath(path)).parts for path in paths]
+    different, length = len(set(parts)), 1
+    while len({own[-length:] for own in parts}) < different:
+        length += 1
+    return ["/".join(own[-length:]) for own in parts]

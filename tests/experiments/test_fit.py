@@ -9,7 +9,7 @@ import pytest
 
 from srmlab.cli import main
 from srmlab.errors import UserError
-from srmlab.experiments.fit import PowerLaw, fit, fit_curve, read_curve, short_names, smoothed
+from srmlab.experiments.fit import PowerLaw, fit, fit_curve, read_curve, smoothed
 from subjects import trained_run
 
 X = np.geomspace(1e5, 1e8, 50)
@@ -87,9 +87,6 @@ def test_runs_are_named_by_what_tells_them_apart(run, tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["fit", str(one), str(other), "--json"])
     assert [found["run"] for found in json.loads(capsys.readouterr().out)] == ["a/seed-0", "b/seed-0"]
-    assert short_names([Path("x/a"), Path("x/b")]) == ["a", "b"]
-    assert short_names([Path("x/a"), Path("x/a")]) == ["a", "a"]
-    assert short_names([Path("x/a/b"), Path("y/a/b"), Path("y/c/b")]) == ["x/a/b", "y/a/b", "y/c/b"]
 
 
 def test_flop_are_those_of_the_depths_that_were_run(run, tmp_path):

@@ -152,21 +152,28 @@ def test_a_tuned_cell_finds_its_rate_before_it_gets_its_seeds(words, tmp_path, c
 def test_a_run_that_diverges_is_an_outcome(words, tmp_path):
     wild = replace(tiny_cells("mini")[0], training=TRAINING.replace(lr=1e30))
     (job,) = make_jobs(TINY, [wild], 1, Records(tmp_path), words)
-    write_plan(tmp_path / "plan.json", [job])
-    assert run_job(str(tmp_path / "plan.json"), 0) == 0
+    plan = write_plan(tmp_path, "plan", [job])
+    assert run_job(str(plan), 0) == 0
     assert job.done
 
 
 def test_the_seeds_differ_and_a_job_is_the_same_in_any_process(words, tmp_path):
     jobs = make_jobs(TINY, TINY.cells("mini")[:1], 2, Records(tmp_path / "here"), words)
-    write_plan(tmp_path / "plan.json", jobs)
-    assert read_plan(tmp_path / "plan.json") == jobs
+    plan = write_plan(tmp_path, "plan", jobs)
+    assert read_plan(plan) == jobs
     for number in range(2):
         assert not jobs[number].done
-        assert run_job(str(tmp_path / "plan.json"), number) == 0
+        assert run_job(str(plan), number) == 0
         assert jobs[number].done
     first, second = ((Path(job.run) / "metrics.jsonl").read_text().splitlines()[0] for job in jobs)
     assert json.loads(first)["loss"] != json.loads(second)["loss"]
+
+
+def test_another_sweep_of_the_experiment_leaves_the_plan_alone(words, tmp_path):
+    first, second = (make_jobs(TINY, [cell], 2, Records(tmp_path), words) for cell in TINY.cells("mini"))
+    plans = [write_plan(tmp_path / "plans", "tiny-mini", jobs) for jobs in (first, second)]
+    assert [read_plan(plan) for plan in plans] == [first, second]
+    assert write_plan(tmp_path / "plans", "tiny-mini", first) == plans[0]
 
 
 def test_a_run_that_is_being_measured_has_taken_all_its_steps_and_no_more(words, tmp_path):
@@ -182,8 +189,7 @@ def test_a_run_that_is_being_measured_has_taken_all_its_steps_and_no_more(words,
 def test_a_stopped_sweep_goes_on(words, tmp_path):
     """SIGTERM to the dispatcher: its runs save and end, and the same plan is gone on with."""
     jobs = make_jobs(TINY, TINY.plan("mini", steps=4000), 1, Records(tmp_path), words)
-    plan = tmp_path / "plan.json"
-    write_plan(plan, jobs)
+    plan = write_plan(tmp_path, "plan", jobs)
     script = (
         "import sys; from pathlib import Path; from srmlab.experiments.dispatch import on_this_machine\n"
         "found = on_this_machine(Path(sys.argv[1]), 2, print, lambda running: None)\n"

@@ -12,6 +12,7 @@ import tyro
 
 from srmlab.cli.shared import Answers, aligned, at_least
 from srmlab.errors import UserError
+from srmlab.files import short_names
 from srmlab.pretrained import folder as shipped
 
 if TYPE_CHECKING:
@@ -72,14 +73,16 @@ class Command(Answers):
         return {"read": read, "inside": looked, "models": [asdict(row) for row in self.rows]}
 
     def lines(self, result: dict[str, Any]) -> Iterator[str]:
-        yield table(self.rows)
+        names = short_names([row.name for row in self.rows])
+        rows = [replace(row, name=name) for row, name in zip(self.rows, names, strict=True)]
+        yield table(rows)
         yield ""
         yield f"{result['read']}"
         yield "In brackets, the 95 % interval over windows; it does not cover training seeds."
         yield "difference: from the first run, on the same windows."
         yield ""
         yield f"Inside, on the first {result['inside']} windows:"
-        yield inside_tables(self.rows)
+        yield inside_tables(rows)
 
     def open(self) -> dict[str, RunText]:
         """Every run by its name, at a context that all of them have; the first one's text is read by all."""
@@ -136,13 +139,13 @@ def training_flops(text: RunText) -> float | None:
 
 
 def table(rows: list[Compared]) -> str:
-    """One line a model, of 100 columns or fewer where names are short."""
+    """One line a model, of 100 columns or fewer where the names are short."""
     lines = [["", "parameters", "FLOP/token", "training FLOP", "depth", "S", "loss", "difference"]]
     for row in rows:
         difference = "" if row.difference is None else f"{row.difference:+.4f}"
         lines.append(
             [
-                short(row, rows),
+                row.name,
                 f"{row.parameters:,}",
                 f"{row.forward_flops:.3g}",
                 "–" if row.training_flops is None else f"{row.training_flops:.3g}",
@@ -164,7 +167,7 @@ def inside_tables(rows: list[Compared]) -> str:
         if len(found.losses) > found.depth:
             twice = [f"{found.changes[-1]:.3f}", f"{found.losses[-1] - found.losses[found.depth - 1]:+.3f}"]
         numbers = [beside(one) for one in (found.collapse, found.streams, found.drift, found.change)]
-        lines.append([short(row, rows), *numbers, *twice])
+        lines.append([row.name, *numbers, *twice])
     parts = [
         aligned(lines),
         "In parentheses, the mean of untrained twins; *: outside the range of one more twin.",
@@ -175,10 +178,10 @@ def inside_tables(rows: list[Compared]) -> str:
         "loss: at twice the depth, minus that at the trained depth.",
         "",
         "Loss when stopped after each level:",
-        aligned([[short(row, rows), *losses(row)] for row in rows]),
+        aligned([[row.name, *losses(row)] for row in rows]),
     ]
     gates = [
-        [short(row, rows), f"{row.unit} {gate.level}", f"{gate.gain.mean:+.3f}"]
+        [row.name, f"{row.unit} {gate.level}", f"{gate.gain.mean:+.3f}"]
         + [f"{one:+.2f}" for one in (gate.knows, gate.shuffled, gate.entropy)]
         for row in rows
         for gate in row.inside.gates
@@ -206,8 +209,3 @@ def losses(row: Compared) -> list[str]:
     depth = row.inside.depth
     shown = sorted({round(1 + i * (depth - 1) / 7) for i in range(8)})
     return [f"{level}: {row.inside.losses[level - 1]:.3f}" for level in shown] + [""] * (8 - len(shown))
-
-
-def short(row: Compared, rows: list[Compared]) -> str:
-    """A run's name without its folder, where that tells them apart."""
-    return Path(row.name).name if len({Path(r.name).name for r in rows}) == len(rows) else row.name

@@ -113,10 +113,9 @@ class Command(Answers):
             return self.plan(experiment)
         data = self.open_data(experiment)
         cells, records = self.cells(experiment, data), self.records(data)
-        plan = self.out / "plans" / f"{self.folder_name(experiment)}.json"
         while True:  # the search for rates decides which runs come next
             jobs = make_jobs(experiment, cells, self.times, records, data.path)
-            write_plan(plan, jobs)
+            plan = write_plan(self.out / "plans", self.folder_name(experiment), jobs)
             if self.on == "machine":
                 self.finish(self.run_here(plan, jobs), jobs)
             else:

@@ -19,7 +19,6 @@ blocks, for neighbours share their noise, and every draw is fitted in turn.
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -28,6 +27,7 @@ from pathlib import Path
 import numpy as np
 
 from srmlab.errors import Notice, UserError
+from srmlab.files import short_names
 from srmlab.storage.metrics_file import Losses
 from srmlab.training.depth import TrainingDepth
 from srmlab.training.run import run_config
@@ -152,19 +152,6 @@ def read_curves(runs: Sequence[str | Path]) -> list[Curve]:
         warnings.warn(words, Notice, stacklevel=2)
     names = short_names(text)
     return [replace(read_curve(folder), name=name) for folder, name in zip(text, names, strict=True)]
-
-
-def short_names(folders: Sequence[Path]) -> list[str]:
-    """As much of the end of their paths as tells them apart.
-
-    >>> short_names([Path("runs/a/seed-0"), Path("runs/b/seed-0")])
-    ['a/seed-0', 'b/seed-0']
-    """
-    parts = [Path(os.path.abspath(folder)).parts for folder in folders]
-    different, length = len(set(parts)), 1
-    while len({own[-length:] for own in parts}) < different:
-        length += 1
-    return ["/".join(own[-length:]) for own in parts]
 
 
 def read_curve(run: str | Path) -> Curve:

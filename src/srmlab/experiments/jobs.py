@@ -3,11 +3,13 @@
     python -m srmlab.experiments.jobs PLAN 3      does the plan's job 3, or what is left of it
 
 A job that was stopped goes on where it was, and one that is done does nothing: whoever dispatches them needs
-no memory.
+no memory. A plan is named by what is in it and never changes, so several sweeps can share a folder, and a job
+that waits in a queue finds what it was submitted for.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from dataclasses import asdict, dataclass
@@ -78,9 +80,13 @@ def make_jobs(
     return list(jobs.values())
 
 
-def write_plan(path: Path, jobs: list[Job]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_file(path, json.dumps([asdict(job) for job in jobs], indent=1) + "\n")
+def write_plan(folder: Path, name: str, jobs: list[Job]) -> Path:
+    """The file of the plan: FOLDER/NAME-HASH.json."""
+    content = json.dumps([asdict(job) for job in jobs], indent=1) + "\n"
+    path = folder / f"{name}-{hashlib.sha256(content.encode()).hexdigest()[:8]}.json"
+    folder.mkdir(parents=True, exist_ok=True)
+    write_file(path, content)
+    return path
 
 
 def read_plan(path: str | Path) -> list[Job]:
