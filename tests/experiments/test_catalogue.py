@@ -84,7 +84,7 @@ def test_the_models_of_a_scale_have_the_same_parameters(scale):
 
 
 @pytest.mark.parametrize("scale", ["mini", "small"])
-@pytest.mark.parametrize("name", [one.name for one in EXPERIMENTS.values() if one.margin is not None])
+@pytest.mark.parametrize("name", [one.name for one in EXPERIMENTS.values() if one.compares])
 def test_every_cell_that_is_compared_on_a_cpu_searches_its_rate_and_validates_on_all_the_text(name, scale):
     for cell in experiment(name).cells(scale):
         assert cell.tuned
@@ -183,6 +183,8 @@ def test_a_seed_changes_weights_orders_and_data_and_not_the_folder():
 
 def test_a_rehearsal_is_another_run_with_a_warm_up_of_its_size():
     whole = experiment("language-models").plan("mini")
+    lengths = {cell.name: cell.training.steps for cell in experiment("training-depth").plan("mini", steps=60)}
+    assert (lengths["n = 2"], lengths["n = 2, FLOP of n = 8"]) == (60, 145)  # longer by as much as before
     short = experiment("language-models").plan("mini", steps=10)
     for a, b in zip(whole, short, strict=True):
         assert b.training.steps == b.training.eval_every == 10

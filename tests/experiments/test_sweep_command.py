@@ -213,6 +213,29 @@ def test_a_stopped_sweep_goes_on(words, tmp_path):
     assert not any(job.done for job in jobs)
 
 
+def test_a_table_of_other_data_is_not_overwritten(words, tmp_path, capsys):
+    other = tmp_path / "other"
+    (tmp_path / "other.txt").write_text("\n\n".join(f"a layer of {n} streams, once more" for n in range(300)))
+    source = str(tmp_path / "other.txt")
+    prepare(PrepareConfig(source=source, out=other, tokenizer="byte", section_chars=300))
+    for data, code in ((words, 0), (other, 2)):
+        options = ("--out", tmp_path / data.name, "--results", tmp_path / "results", "--data", data)
+        assert sweep("tiny", *options, "--seeds", 1, "--only", "none") == code
+    said = capsys.readouterr().err
+    assert "has results on other data" in said
+    assert "choose another --results" in said
+    assert not (tmp_path / "other" / "runs").exists()
+
+
+def test_data_with_nothing_to_validate_on_is_refused_before_any_run(tmp_path, capsys):
+    (tmp_path / "few.txt").write_text("the stream meets the step. " * 40)
+    data = tmp_path / "data"
+    prepare(PrepareConfig(source=str(tmp_path / "few.txt"), out=data, tokenizer="byte", val_fraction=0.0))
+    assert sweep("tiny", "--out", tmp_path / "out", "--data", data, "--seeds", 1) == 2
+    assert "too little to validate on" in capsys.readouterr().err
+    assert not (tmp_path / "out" / "runs").exists()
+
+
 def test_a_failing_run_is_named_and_the_others_are_made(words, tmp_path, capsys, monkeypatch):
     def cells(scale):
         good, bad = tiny_cells(scale)

@@ -97,6 +97,53 @@ def test_tables_of_other_data_do_not_count(tmp_path):
     assert Records.of(tmp_path, None, "f").tables == ()
 
 
+def test_runs_on_other_data_are_refused_not_taken_for_these(tmp_path):
+    folder = CELL.run_folder(tmp_path, 0)
+    write_metrics(folder, [3.0] * 10, val_at=10)
+    (folder / "run.json").write_text('{"data": {"fingerprint": "f"}}')
+    assert collect(EXPERIMENT, "mini", [CELL], Records.of(tmp_path, None, "f"), 1, {}).finished == 1
+    with pytest.raises(UserError, match=r"seed-0 is a run on other data: choose another --out"):
+        collect(EXPERIMENT, "mini", [CELL], Records.of(tmp_path, None, "other"), 1, {})
+
+
+def test_every_seed_that_has_been_run_counts_however_many_are_asked_for(tmp_path):
+    for seed in range(4):
+        write_metrics(CELL.run_folder(tmp_path, seed), [3.0] * 10, val_at=10)
+    found = collect(EXPERIMENT, "mini", [CELL], Records(tmp_path), 2, {"source": "words"})
+    assert (found.finished, found.planned) == (4, 4)
+
+
+def test_a_seed_that_diverged_is_said_and_decides_nothing(tmp_path):
+    for seed in range(3):
+        write_metrics(CELL.run_folder(tmp_path, seed), [3.0] * 10, val_at=10 if seed else None)
+    with open(CELL.run_folder(tmp_path, 0) / "metrics.jsonl", "a") as file:
+        file.write(json.dumps({"step": 11, "loss": math.nan, "event": "nonfinite"}) + "\n")
+    found = collect(EXPERIMENT, "mini", [CELL], Records(tmp_path), 3, {"source": "words"})
+    assert (found.finished, found.planned) == (2, 3)
+    assert found.table()[1][0][8] == "2, 1 diverged"
+    assert "a diverged with seed 0" in found["a"].breaches
+    there = Records(tmp_path / "elsewhere", (found,))  # and it is not forgotten on another machine
+    assert collect(EXPERIMENT, "mini", [CELL], there, 3, {"source": "words"})["a"].diverged == [0]
+
+
+def test_the_table_says_what_made_it_and_how_much_text_was_read():
+    even, more = cell("a", 1.0, 2.0, 3.0), replace(cell("b", 1.0, 2.0), tokens=320)
+    found = result(even)
+    assert found.command == "`srmlab sweep tiny --scale mini --seeds 3`"
+    assert found.tokens == "160 tokens"
+    assert (
+        replace(result(even, more), data=found.data | {"folder": "enwik8"}).command
+        == "`srmlab sweep tiny --scale mini --data enwik8 --seeds 3`, "
+        "with `--seeds 2` and `--only` for the cells that have fewer"
+    )
+    assert result(even, more).tokens == "160 to 320 tokens"
+
+
+def test_a_cell_that_is_not_there_is_named_with_those_that_are():
+    with pytest.raises(KeyError, match=r"'b' has not been run; there are \['a'\]"):
+        result(cell("a", 1.0))["b"]
+
+
 def test_a_search_and_its_seeds_go_on_where_another_machine_stopped(tmp_path):
     tuned = replace(CELL, tuned=True)
 
@@ -193,6 +240,7 @@ def test_a_table_of_before_is_read(tmp_path):
     content = json.loads((tmp_path / "result.json").read_text())
     for name in ("solved", "machine"):
         del content["cells"][0]["runs"][0][name]
+    del content["cells"][0]["diverged"]
     (tmp_path / "result.json").write_text(json.dumps(content))
     assert SweepResult.load(tmp_path) == result(cell("a", 1.0))
 

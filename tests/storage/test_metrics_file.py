@@ -1,8 +1,11 @@
 """The log of a run, read back."""
 
+import math
+
 import pytest
 
 from srmlab.storage import iter_metrics, read_metrics
+from srmlab.storage.metrics_file import Losses
 
 
 def test_every_row_comes_back_but_one_that_a_crash_cut_short(tmp_path):
@@ -16,3 +19,20 @@ def test_every_row_comes_back_but_one_that_a_crash_cut_short(tmp_path):
 def test_a_log_that_is_not_there_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         read_metrics(tmp_path / "metrics.jsonl")
+
+
+def test_numbers_that_are_not_finite_come_back_as_numbers(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1, "val_loss": "nan", "grad_norm": "inf", "event": "nonfinite"}\n')
+    (row,) = read_metrics(path)
+    assert math.isnan(row["val_loss"])
+    assert row["grad_norm"] == math.inf
+    assert row["event"] == "nonfinite"
+
+
+def test_the_training_loss_is_the_cross_entropy_where_the_objective_has_more_parts(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(
+        '{"step": 1, "loss": 2.5}\n{"step": 2, "loss": 2.0, "parts": {"cross_entropy": 2.25, "entropy": 1}}\n'
+    )
+    assert Losses.read(path).training == [2.5, 2.25]

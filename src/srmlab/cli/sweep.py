@@ -112,7 +112,9 @@ class Command(Answers):
         if self.dry_run:
             return self.plan(experiment)
         data = self.open_data(experiment)
+        self.check_table(experiment, data)
         cells, records = self.cells(experiment, data), self.records(data)
+        check_validation(cells, data)
         while True:  # the search for rates decides which runs come next
             jobs = make_jobs(experiment, cells, self.times, records, data.path)
             plan = write_plan(self.out / "plans", self.folder_name(experiment), jobs)
@@ -199,6 +201,19 @@ class Command(Answers):
             if name not in known:
                 raise UserError(f"--only {name!r}: the cells of {experiment.name} are {'; '.join(known)}")
 
+    def check_table(self, experiment: Experiment, data: Data) -> None:
+        """A table of results on other data is not overwritten."""
+        from srmlab.experiments import SweepResult
+
+        folder = self.table_folder(experiment)
+        if (folder / "result.json").is_file():
+            found = SweepResult.load(folder).data
+            if found.get("fingerprint") != data.fingerprint:
+                option = "--results" if self.results else "--out"
+                raise UserError(
+                    f"{folder} has results on other data ({found['source']}): choose another {option}"
+                )
+
     def folder_name(self, experiment: Experiment) -> str:
         rehearsal = f"-{self.steps}-steps" if self.steps else ""
         return f"{experiment.name}-{self.scale}{rehearsal}"
@@ -224,6 +239,8 @@ class Command(Answers):
         if any(cell.tuned for cell in self.planned):
             first, least = " to begin with", "at least "
             yield "plus two or more runs per cell at other learning rates"
+        else:
+            yield "at given learning rates: a comparison of cells will be undecided, by the rules of evidence"
         yield f"{cost['runs']} runs{first}, {cost['left']} of them left; in all {least}{total:.2e} FLOP,"
         yield f"{duration(seconds)} at this machine's {total / seconds / 1e9:,.0f} GFLOP/s"
 
@@ -258,7 +275,7 @@ class Command(Answers):
             "source": data.manifest.source,
             "vocab_size": data.vocab_size,
             "fingerprint": data.fingerprint,
-        }
+        } | ({"folder": data.path.name} if self.data else {})
         cells, records = self.all_cells(experiment, data), self.records(data)
         return collect(experiment, self.scale, cells, records, self.times, about)
 
@@ -289,7 +306,7 @@ class Command(Answers):
         yield folded([heads, *rows])
         for line in result.verdict(experiment):
             yield filled(line, "• ", "  ")
-        runs = f"{result.finished} of {result.planned} runs of {result.tokens:,} tokens"
+        runs = f"{result.finished} of {result.planned} runs of {result.tokens}"
         yield f"{runs}; losses in nats per token"
         yield f"{folder / 'table.md'}"
 
@@ -328,6 +345,18 @@ def steps_of(job: Job) -> int:
             return min(sum(1 for _ in file), job.training["steps"])
     except OSError:
         return 0
+
+
+def check_validation(cells: list[Cell], data: Data) -> None:
+    """A run without a validation loss would never be done."""
+    from srmlab.data.batches import num_windows
+    from srmlab.puzzles import Puzzles
+
+    longest = max(cell.training.context or cell.model.context for cell in cells)
+    if not (len(data.test) if isinstance(data, Puzzles) else num_windows(data.val, longest)):
+        raise UserError(
+            f"{data.path} has too little to validate on: prepare more of it, or a larger --val-fraction"
+        )
 
 
 def slurm_options(given: tuple[str, ...]) -> dict[str, Any]:

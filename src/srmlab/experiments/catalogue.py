@@ -59,23 +59,23 @@ def language_models(scale: Scale) -> list[Cell]:
 def judge_language_models(result: SweepResult) -> Findings:
     gpt2 = "gpt2" if result.scale == "paper" else GPT2
     larger = [("srm-med", "srm-base")]
-    if "srm-large" in result:
+    if result.scale != "small":  # where it is too large
         larger.append(("srm-large", "srm-med"))
-    lines: Findings = [
-        result.claim("SRM is on par with GPT-2 or better", not_above, "srm-med", gpt2),
-        result.claim("and so with half the parameters", not_above, "srm-base", gpt2),
-        result.claim("SRM is better than HRM", below, "srm-med", "hrm"),
-        every(
-            "larger SRMs are better",
-            [result.claim("", below, a, b, of=len(larger)) for a, b in larger],
-        ),
+    claims = [
+        ("SRM is on par with GPT-2 or better", not_above, "srm-med", gpt2),
+        ("SRM with half the parameters is on par with GPT-2 or better", not_above, "srm-base", gpt2),
+        ("SRM is better than HRM", below, "srm-med", "hrm"),
     ]
     if result.scale != "paper":
-        lines += [
-            result.claim("… than HRM whose H sees x", below, "srm-med", "hrm, x in both"),
-            result.claim("SRM is on par with a transformer of today", not_above, "srm-med", "transformer"),
-            result.claim("… that has its FLOP", not_above, "srm-med", FLOP),
+        claims += [
+            ("SRM is better than HRM whose H sees x", below, "srm-med", "hrm, x in both"),
+            ("SRM is on par with a transformer of today", not_above, "srm-med", "transformer"),
+            ("SRM is on par with a transformer that has its FLOP", not_above, "srm-med", FLOP),
         ]
+    lines: Findings = [result.claim(*claim, of=len(claims)) for claim in claims]
+    lines.append(
+        every("larger SRMs are better", [result.claim("", below, a, b, of=len(larger)) for a, b in larger])
+    )
     pairs = [(GPT2, "gpt2"), ("hrm, x in both", "hrm"), ("trm, x in both", "trm"), ("transformer", GPT2)]
     return lines + [result.compare(a, b) for a, b in pairs] + [result.ranking()]
 
@@ -113,8 +113,8 @@ def pre_post_steps(scale: Scale) -> list[Cell]:
 
 def judge_pre_post_steps(result: SweepResult) -> Findings:
     return [
-        result.claim("pre-steps harm", below, "none", "pre"),
-        result.claim("post-steps do no harm", not_above, "post", "none"),
+        result.claim("pre-steps harm", below, "none", "pre", of=2),
+        result.claim("post-steps do no harm", not_above, "post", "none", of=2),
         result.compare("both", "none"),
     ]
 
@@ -164,7 +164,9 @@ def stream_size(scale: Scale) -> list[Cell]:
 
 def judge_stream_size(result: SweepResult) -> Findings:
     lines: Findings = [
-        result.claim(f"eight streams are better than four, {label}", below, f"{label}, 8", f"{label}, 4")
+        result.claim(
+            f"eight streams are better than four, {label}", below, f"{label}, 8", f"{label}, 4", of=2
+        )
         for label in ("fixed parameter", "fixed width")
     ]
     return lines + [result.best_of(label) for label in STREAM_SETS.values()]
@@ -197,6 +199,7 @@ def named(name: str, streams: int, scale: Scale) -> str:
 
 
 def judge_connection(result: SweepResult) -> Findings:
+    """Learned against addition is the paper's claim and has the usual interval; the others come besides."""
     lines: Findings = []
     parts = {"gate": "the gate alone", "translation": "translation alone", "mixing": "a mixing matrix"}
     for s in (2, 8, 16) if result.scale == "small" else (8,):
@@ -212,7 +215,8 @@ def judge_connection(result: SweepResult) -> Findings:
         for kind, words in (parts | {"none": "no connection"}).items():
             other = named(kind, s, result.scale)
             if other in result:
-                lines.append(result.claim(f"… than {words}{end}", below, learned, other, of=len(parts) + 1))
+                text = f"a learned connection is better than {words}{end}"
+                lines.append(result.claim(text, below, learned, other, of=len(parts) + 1))
         lines.append(result.compare(named("addition", s, result.scale), named("none", s, result.scale)))
     return lines
 
@@ -381,7 +385,7 @@ EXPERIMENTS = {
             verdict=judge_test_depth,
             axis="layers in the gradient (l)",
             measures=("depths",),
-            margin=None,
+            compares=False,
         ),
         training_depth.EXPERIMENT,
         *reasoning.EXPERIMENTS,
@@ -398,7 +402,7 @@ EXPERIMENTS = {
             cells=learning_rates,
             verdict=judge_learning_rates,
             axis="learning rate",
-            margin=None,
+            compares=False,
         ),
         FAMILY,
         LEARNED,

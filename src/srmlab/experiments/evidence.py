@@ -98,7 +98,7 @@ def every(text: str, claims: Iterable[Claim]) -> Claim:
     parts = list(claims)
     for verdict in ("does not hold", "undecided"):
         if failing := [part for part in parts if part.verdict == verdict]:
-            return Claim(text, verdict, failing[0].because)
+            return Claim(text, verdict, failing[0].because, failing[0].missing)
     if not parts:
         return Claim(text, "undecided", "not enough runs")
     return Claim(text, "holds", "; ".join(part.because for part in parts))

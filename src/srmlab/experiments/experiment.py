@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from srmlab.experiments.evidence import MARGIN
 from srmlab.models import ModelConfig, config_from_dict
 from srmlab.training.config import TrainConfig, identity
 from srmlab.training.depth import TrainingDepth
@@ -90,22 +89,27 @@ class Experiment:
     claim: str = ""  # the paper's, if it has one
     axis: str = ""  # what x is; without it the figure ranks the cells
     measures: tuple[str, ...] = ()  # what is measured of a run after training: measures.py
-    margin: float | None = MARGIN  # nats: differences between cells within it count as none, as named before
-    # any run; None where cells are not compared with each other
+    compares: bool = True  # the cells with each other, by their losses: then the rules of evidence apply
     puzzles: Mapping[Scale, str] = field(default_factory=dict)  # the kind of puzzle it is on, if not text
     statistics: Callable[[SweepResult], list[list[str]]] | None = None  # a second table, its heads first
 
     def plan(self, scale: Scale, *, vocab_size: int | None = None, steps: int | None = None) -> list[Cell]:
-        """The cells at a scale; for another vocabulary, or for a rehearsal of a few steps."""
+        """The cells at a scale; for another vocabulary, or for a rehearsal in which the shortest has so many
+        steps.
+        """
         cells = self.cells(scale)
         if vocab_size is not None:
             cells = [replace(cell, model=cell.model.replace(vocab_size=vocab_size)) for cell in cells]
         if steps is not None:
-            cells = [replace(cell, training=shortened(cell.training, steps)) for cell in cells]
+            least = min(cell.training.steps for cell in cells)
+            cells = [
+                replace(cell, training=with_steps(cell.training, round(cell.training.steps * steps / least)))
+                for cell in cells
+            ]
         return cells
 
 
-def shortened(training: TrainConfig, steps: int) -> TrainConfig:
+def with_steps(training: TrainConfig, steps: int) -> TrainConfig:
     """A training of so many steps, its warm-up as large a share of it."""
     warmup = round(training.warmup * steps / training.steps)
     return training.replace(

@@ -52,7 +52,7 @@ def make_jobs(
     jobs: dict[str, Job] = {}
 
     def add(cell: Cell, seed: int, measures: tuple[str, ...], rate: str = "") -> None:
-        seeded, run = cell.seeded(seed), str(cell.run_folder(records.out, seed).absolute())
+        seeded, run = cell.seeded(seed), str(records.folder(cell, seed).absolute())
         jobs.setdefault(
             run,
             Job(
@@ -75,7 +75,7 @@ def make_jobs(
             ready.append(cell.at(search.best) if search else cell)
     for seed in range(seeds):
         for cell in ready:
-            if seed not in records.runs(cell, (), experiment.measures):
+            if seed not in records.elsewhere(cell, experiment.measures):
                 add(cell, seed, experiment.measures)
     return list(jobs.values())
 

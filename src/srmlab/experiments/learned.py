@@ -31,16 +31,21 @@ class Statistic:
     claim: str  # of the paper, if not marked: training moves the number up, or down
     analysis: str
     read: Callable[[Any], float]
-    margin: float  # differences within it count as none; named before any run
+    margin: (
+        float  # a difference whose interval reaches both ways, but not beyond it, is none; named beforehand
+    )
     up: bool = True
 
 
 STATISTICS = {
     "the most-read stream: share of edges over 0.10": Statistic(
-        "one stream becomes a hub", "routing", lambda found: float(found.outgoing.max()), 0.02
+        "one stream becomes a hub, by edges over 0.10",
+        "routing",
+        lambda found: float(found.outgoing.max()),
+        0.02,
     ),
     "the most-read stream: share of all attention, times S": Statistic(
-        "… by its share of attention",
+        "one stream becomes a hub, by its share of attention",
         "routing",
         lambda found: float(found.most_attention * found.streams),
         0.05,
@@ -53,7 +58,7 @@ STATISTICS = {
         up=False,
     ),
     "edges over 2/S": Statistic(
-        "… with few strong edges", "effective_sources", lambda found: float(found.in_use), 0.01
+        "routing has strong edges", "effective_sources", lambda found: float(found.in_use), 0.01
     ),
     "correlation of routing with the next layer": Statistic(
         "routing settles over depth", "routing", lambda found: float(found.mean_stability), 0.02
@@ -75,16 +80,22 @@ STATISTICS = {
         "updates align with the state", "alignment", lambda found: float(found.update_mean[0]), 0.02
     ),
     "ablation in the final state, largest over smallest": Statistic(
-        "streams differ in how much they matter", "ablation", lambda found: float(found.dynamic_range), 0.1
+        "streams differ in how much they matter, in the final state",
+        "ablation",
+        lambda found: float(found.dynamic_range),
+        0.1,
     ),
     "ablation after every layer, largest over smallest": Statistic(
-        "… all that a stream does included",
+        "streams differ in how much they matter, by all that they do",
         "ablation_everywhere",
         lambda found: float(found.dynamic_range),
         0.1,
     ),
     "super-additive pairs of streams": Statistic(
-        "streams cover for each other", "interaction", lambda found: float(found.positive_share), 0.05
+        "streams cover for each other (not in the paper)",
+        "interaction",
+        lambda found: float(found.positive_share),
+        0.05,
     ),
     "cosine between streams": Statistic(
         "streams become alike (of hyper-connections, not in the paper)",
@@ -158,17 +169,17 @@ def judge(result: SweepResult) -> list[Claim | str]:
     of several tests gains nothing from their number.
     """
     return [
-        every(statistic.claim, [decided(cell, name) for cell in result.cells])
+        every(statistic.claim, [decided(result, f"{streams} streams", name) for streams in PAPER])
         for name, statistic in STATISTICS.items()
     ]
 
 
-def decided(cell: CellResult, name: str) -> Claim:
+def decided(result: SweepResult, cell: str, name: str) -> Claim:
     """At one number of streams."""
-    found, statistic = moved(cell, name), STATISTICS[name]
+    statistic, found = STATISTICS[name], moved(result[cell], name) if cell in result else None
     if found is None:
-        return Claim("", "undecided", f"{cell.name} has not been measured")
-    numbers = f"{name}, {cell.name}: {found.trained:.3g}, untrained {found.untrained:.3g}"
+        return Claim("", "undecided", f"{cell} has not been run", missing=cell)
+    numbers = f"{name}, {cell}: {found.trained:.3g}, untrained {found.untrained:.3g}"
     if found.by is None:
         return Claim("", "undecided", f"{numbers} (one seed: no interval)")
     verdict = above(found.by if statistic.up else -found.by, statistic.margin)
@@ -197,6 +208,6 @@ LEARNED = Experiment(
     verdict=judge,
     axis="streams",
     measures=("learned",),
-    margin=None,
+    compares=False,
     statistics=table,
 )

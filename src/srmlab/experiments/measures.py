@@ -21,6 +21,7 @@ from srmlab.experiments.learned import STATISTICS
 from srmlab.files import write_file
 from srmlab.models import LanguageModel, build
 from srmlab.storage import load
+from srmlab.training.run import run_config
 
 Windows = Callable[[int], list[Batch]]  # so many of validation text, spread over it
 
@@ -74,7 +75,8 @@ def measure(run: Path, data: str, names: Iterable[str]) -> None:
     """Write those that are not there yet."""
     if missing := [name for name in names if not (run / f"{name}.json").is_file()]:
         model, tokens = load(run), open_tokens(data).val
-        context = model.config.context
+        config = run_config(run)
+        context = (config.training.context if config else None) or model.config.context
 
         def windows(count: int) -> list[Batch]:
             return list(evaluation_batches(tokens, context, 8, count * context, spread=True))

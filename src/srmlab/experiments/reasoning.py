@@ -140,8 +140,12 @@ def judge_depth(result: SweepResult) -> Findings:
     ]
     gradient = [
         ("of four layers, gradient through two is better than through one", "n = 4, l = 2", "n = 4, l = 1"),
-        ("… through four is better than through two", "n = 4, l = 4", "n = 4, l = 2"),
-        ("of eight, through eight is better than through two", "n = 8, l = 8", "n = 8, l = 2"),
+        ("of four layers, gradient through four is better than through two", "n = 4, l = 4", "n = 4, l = 2"),
+        (
+            "of eight layers, gradient through eight is better than through two",
+            "n = 8, l = 8",
+            "n = 8, l = 2",
+        ),
     ]
     return [result.claim(text, below, a, b, of=3) for text, a, b in (*layers, *gradient)]
 

@@ -71,6 +71,7 @@ class CellResult:
     training: dict[str, Any]
     runs: list[Run]
     rates: dict[float, float] = field(default_factory=dict)  # rate → the first seed's loss, if searched
+    diverged: list[int] = field(default_factory=list)  # seeds at this rate whose loss was not finite
 
     @property
     def cell(self) -> Cell:
@@ -122,6 +123,8 @@ class CellResult:
             found.append(f"the best rate of {self.name} is at the edge of its grid")
         if self.training.get("eval_windows", "first") != "spread":
             found.append("validation read the head of the text")
+        if self.diverged:
+            found.append(f"{self.name} diverged with seed {', '.join(map(str, self.diverged))}")
         return found
 
 
@@ -138,16 +141,20 @@ class SweepResult:
         return any(cell.name == name for cell in self.cells)
 
     def __getitem__(self, name: str) -> CellResult:
-        return next(cell for cell in self.cells if cell.name == name)
+        for cell in self.cells:
+            if cell.name == name:
+                return cell
+        raise KeyError(f"{name!r} has not been run; there are {[cell.name for cell in self.cells]}")
 
     @property
     def finished(self) -> int:
         return sum(len(cell.runs) for cell in self.cells)
 
     @property
-    def tokens(self) -> int:
-        """What every run has seen: within an experiment the same."""
-        return self.cells[0].tokens if self.cells else 0
+    def tokens(self) -> str:
+        """What a run has seen, in words; from the least to the most, where cells differ."""
+        seen = sorted({cell.tokens for cell in self.cells}) or [0]
+        return f"{seen[0]:,} tokens" if len(seen) == 1 else f"{seen[0]:,} to {seen[-1]:,} tokens"
 
     @property
     def machines(self) -> list[str]:
@@ -157,7 +164,7 @@ class SweepResult:
     def breaches(self, experiment: Experiment) -> list[str]:
         """The rules that some cell does not keep; where cells are not compared they need no search."""
         found = dict.fromkeys(breach for cell in self.cells for breach in cell.breaches)
-        return [breach for breach in found if experiment.margin is not None or breach != UNSEARCHED]
+        return [breach for breach in found if experiment.compares or breach != UNSEARCHED]
 
     # --- claims -------------------------------------------------------------------------------------------
 
@@ -288,11 +295,17 @@ class SweepResult:
     def markdown(self, experiment: Experiment) -> str:
         heads, rows = self.table()
         margin = ""
-        if experiment.margin is not None:
-            margin = f"; within ±{experiment.margin:g} nats, the margin named beforehand, they count as none"
+        if experiment.compares:
+            margin = (
+                "; that there is no difference holds if the whole interval is within "
+                f"±{MARGIN:g} nats, the margin named beforehand"
+            )
         unit = "Training, validation and paper are losses in nats per token (the paper's on OpenWebText)"
         if experiment.puzzles:
-            unit = "Training and validation are losses in nats per cell, validation after the last segment"
+            unit = (
+                "Validation is the loss in nats per cell, after the last segment; training is the "
+                "objective, which adds half of the loss of halting"
+            )
             if any(cell.solved is not None for cell in self.cells):
                 unit += "; boards are the test boards solved, mean over seeds"
         lines = [f"# {experiment.name}, {self.scale}", "", experiment.question, ""]
@@ -310,14 +323,23 @@ class SweepResult:
             ]
         machines = f" Known to have run on: {'; '.join(self.machines)}." if self.machines else ""
         lines += [
-            f"{self.finished} of {self.planned} runs, each on {self.tokens:,} tokens of "
+            f"{self.finished} of {self.planned} runs, each on {self.tokens} of "
             f"{self.data['source']} ({self.data['vocab_size']} token ids). {unit}, ± the standard deviation "
             "over seeds; tokens, FLOP and time are those of one whole run. Differences are paired by seed, "
             f"with a 95 % interval{margin}.",
             "",
-            f"Made by `srmlab sweep {self.experiment} --scale {self.scale}`.{machines}",
+            f"Made by {self.command}.{machines}",
         ]
         return "\n".join(lines) + "\n"
+
+    @property
+    def command(self) -> str:
+        """What makes this table."""
+        seeds = sorted({len(cell.runs) for cell in self.cells}, reverse=True) or [0]
+        data = f" --data {self.data['folder']}" if "folder" in self.data else ""
+        command = f"`srmlab sweep {self.experiment} --scale {self.scale}{data} --seeds {seeds[0]}`"
+        fewer = " or ".join(f"`--seeds {count}`" for count in seeds[1:])
+        return f"{command}, with {fewer} and `--only` for the cells that have fewer" if fewer else command
 
     def verdict(self, experiment: Experiment) -> list[str]:
         """What came out, line by line; claims that wait for other cells share the last."""
@@ -377,7 +399,7 @@ def table_row(cell: CellResult) -> list[str]:
         duration(float(np.mean([run.seconds for run in cell.runs]))),
         f"{float(np.mean([run.loss for run in cell.runs])):.3f}",
         f"{cell.mean:.3f}{spread}",
-        str(len(cell.runs)),
+        f"{len(cell.runs)}{f', {len(cell.diverged)} diverged' if cell.diverged else ''}",
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 import srmlab
+from srmlab.errors import UserError
 from srmlab.experiments.experiment import Cell, Experiment, Scale
 from srmlab.experiments.rates import FIRST_SEED, Search
 from srmlab.experiments.results import CellResult, Run, SweepResult
 from srmlab.models import outline
-from srmlab.storage.metrics_file import LAST_STEPS, is_step, iter_metrics
+from srmlab.storage.metrics_file import LAST_STEPS, is_step, iter_metrics, training_loss
 
 CURVE_POINTS = 60
 
@@ -30,25 +31,51 @@ class Records:
 
     out: Path
     tables: tuple[SweepResult, ...] = ()
+    fingerprint: str = ""  # of the data
 
     @classmethod
     def of(cls, out: Path, results: Path | None, fingerprint: str) -> Records:
         """With the tables in the folder `results` of runs on the same data."""
         files = sorted(results.glob("*/result.json")) if results else []
         tables = [SweepResult.load(file.parent) for file in files]
-        return cls(out, tuple(table for table in tables if table.data.get("fingerprint") == fingerprint))
+        same = tuple(table for table in tables if table.data.get("fingerprint") == fingerprint)
+        return cls(out, same, fingerprint)
 
     @cached_property
     def rows(self) -> list[tuple[Cell, CellResult]]:
         """The rows of the tables, each with what was trained."""
         return [(row.cell, row) for table in self.tables for row in table.cells]
 
-    def runs(self, cell: Cell, seeds: Iterable[int], measures: Sequence[str] = ()) -> dict[int, Run]:
-        """The finished runs of a cell at its rate, by seed: those asked for here, and all from elsewhere."""
-        here = (read_run(cell.run_folder(self.out, seed), cell, seed, measures) for seed in seeds)
-        there = (run for trained, row in self.rows if trained.folder == cell.folder for run in row.runs)
-        known = {run.seed: run for run in there if run.has(measures)}
-        return dict(sorted((known | {run.seed: run for run in here if run}).items()))
+    def runs(self, cell: Cell, measures: Sequence[str] = ()) -> dict[int, Run]:
+        """All finished runs of a cell at its rate, by seed, from here and from elsewhere."""
+        here = (read_run(self.folder(cell, seed), cell, seed, measures) for seed in self.seeds(cell))
+        known = self.elsewhere(cell, measures) | {run.seed: run for run in here if run}
+        return dict(sorted(known.items()))
+
+    def elsewhere(self, cell: Cell, measures: Sequence[str] = ()) -> dict[int, Run]:
+        """Those in the tables."""
+        return {run.seed: run for row in self.rows_of(cell) for run in row.runs if run.has(measures)}
+
+    def diverged(self, cell: Cell) -> list[int]:
+        """The seeds of a cell at its rate whose loss was not finite."""
+        here = {seed for seed in self.seeds(cell) if diverged(self.folder(cell, seed))}
+        return sorted(here.union(*(row.diverged for row in self.rows_of(cell))))
+
+    def rows_of(self, cell: Cell) -> list[CellResult]:
+        return [row for trained, row in self.rows if trained.folder == cell.folder]
+
+    def seeds(self, cell: Cell) -> list[int]:
+        """Those that a run was begun with here."""
+        folders = cell.run_folder(self.out, 0).parent.glob("seed-*")
+        return sorted(int(folder.name.removeprefix("seed-")) for folder in folders)
+
+    def folder(self, cell: Cell, seed: int) -> Path:
+        """Where its run is, or is to be. One on other data is refused: it is not what is asked for."""
+        folder = cell.run_folder(self.out, seed)
+        data = record_of(folder).get("data", {}).get("fingerprint", self.fingerprint)
+        if self.fingerprint and data != self.fingerprint:
+            raise UserError(f"{folder} is a run on other data: choose another --out for this data")
+        return folder
 
     def search(self, cell: Cell) -> Search:
         """What is known of a tuned cell's rates. A rate is looked for only if the search would come to it."""
@@ -71,7 +98,7 @@ class Records:
 
     def first_loss(self, cell: Cell, known: dict[float, float]) -> float | None:
         """The validation loss of the first seed; inf if training diverged, None if it has not finished."""
-        folder = cell.run_folder(self.out, FIRST_SEED)
+        folder = self.folder(cell, FIRST_SEED)
         if run := read_run(folder, cell, FIRST_SEED):
             return run.val_loss if math.isfinite(run.val_loss) else math.inf
         return math.inf if diverged(folder) else known.get(cell.training.lr)
@@ -90,14 +117,14 @@ def collect(
     for cell in cells:
         search = records.search(cell) if cell.tuned else Search({})
         chosen = cell.at(search.best) if search.losses else cell
-        runs = records.runs(chosen, range(seeds), experiment.measures)
-        planned += len(runs.keys() | set(range(seeds)))
+        runs, failed = records.runs(chosen, experiment.measures), records.diverged(chosen)
+        planned += len(runs.keys() | {*failed, *range(seeds)})
         if runs:
-            found.append(cell_result(chosen, search, list(runs.values())))
+            found.append(cell_result(chosen, search, list(runs.values()), failed))
     return SweepResult(experiment.name, scale, planned, data, {"srmlab": srmlab.__version__}, found)
 
 
-def cell_result(cell: Cell, search: Search, runs: list[Run]) -> CellResult:
+def cell_result(cell: Cell, search: Search, runs: list[Run], diverged: list[int]) -> CellResult:
     return CellResult(
         name=cell.name,
         series=cell.series,
@@ -110,6 +137,7 @@ def cell_result(cell: Cell, search: Search, runs: list[Run]) -> CellResult:
         training=cell.training.to_dict(),
         runs=runs,
         rates=search.losses,
+        diverged=diverged,
     )
 
 
@@ -122,7 +150,7 @@ def read_run(folder: Path, cell: Cell, seed: int, measures: Sequence[str] = ()) 
     val_loss, solved, seconds = None, None, 0.0
     for row in iter_metrics(metrics):
         if is_step(row):
-            losses.append(row.get("parts", {}).get("cross_entropy", row["loss"]))
+            losses.append(training_loss(row))
             seconds += cell.training.tokens_per_step(cell.model.context) / row["tokens_per_second"]
         if row["step"] == cell.training.steps:
             val_loss, solved = row.get("val_loss", val_loss), row.get("val_solved", solved)
@@ -134,15 +162,15 @@ def read_run(folder: Path, cell: Cell, seed: int, measures: Sequence[str] = ()) 
     measured = {name: json.loads(file.read_text(encoding="utf-8")) for name, file in files.items()}
     return Run.of(
         {"seed": seed, "loss": float(np.mean(last)), "val_loss": val_loss, "seconds": seconds}
-        | {"curve": thinned(losses), "solved": solved, "machine": machine_of(folder)}
+        | {"curve": thinned(losses), "solved": solved, "machine": record_of(folder).get("machine")}
         | measured
     )
 
 
-def machine_of(folder: Path) -> str | None:
-    """What a run was made on; runs of earlier versions do not say."""
+def record_of(folder: Path) -> dict[str, Any]:
+    """What a run says of itself: its data, the machine. Runs of earlier versions do not say all of it."""
     file = folder / "run.json"
-    return json.loads(file.read_text(encoding="utf-8")).get("machine") if file.is_file() else None
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 def diverged(folder: Path) -> bool:

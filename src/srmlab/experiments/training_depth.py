@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from srmlab.experiments.cells import Findings, changed, sweep_model
 from srmlab.experiments.evidence import not_above
-from srmlab.experiments.experiment import Cell, Experiment, Scale, shortened
+from srmlab.experiments.experiment import Cell, Experiment, Scale, with_steps
 from srmlab.experiments.results import SweepResult
 
 DEPTHS = (1, 2, 3, 4, 6, 8)
@@ -33,7 +33,7 @@ def cells(scale: Scale) -> list[Cell]:
         replace(
             cell,
             name=f"{cell.name}, FLOP of {RECIPE}",
-            training=shortened(cell.training, steps_for(recipe, cell)),
+            training=with_steps(cell.training, steps_for(recipe, cell)),
             series="fixed, equal FLOP",
         )
         for cell in fixed

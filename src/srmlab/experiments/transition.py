@@ -144,6 +144,6 @@ TRANSITION = Experiment(
     verdict=judge,
     axis="layers in the gradient (l)",
     measures=("profiles",),
-    margin=None,
+    compares=False,
     statistics=table,
 )

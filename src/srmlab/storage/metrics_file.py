@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 LAST_STEPS = 200  # the paper's "training loss" is the mean of the last so many
+NOT_FINITE = ("nan", "inf", "-inf")  # JSON has no such numbers: they are written as text
 
 
 def iter_metrics(path: Path) -> Iterator[dict[str, Any]]:
@@ -19,7 +20,7 @@ def iter_metrics(path: Path) -> Iterator[dict[str, Any]]:
                 row = json.loads(line)
             except ValueError:
                 continue
-            yield row
+            yield {key: float(value) if value in NOT_FINITE else value for key, value in row.items()}
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -30,6 +31,13 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 def is_step(row: dict[str, Any]) -> bool:
     """Whether a row is of a step that was taken: not of an evaluation, nor of a loss that is not finite."""
     return "loss" in row and "event" not in row
+
+
+def training_loss(row: dict[str, Any]) -> float:
+    """Of a step: the cross-entropy where the objective has other parts (Ouro, Mixture-of-Recursions), in nats
+    per token; of puzzles the objective, cells and halting together.
+    """
+    return row.get("parts", {}).get("cross_entropy", row["loss"])
 
 
 @dataclass
@@ -54,7 +62,7 @@ class Losses:
             found.solved = row.get("val_solved", found.solved)
             if is_step(row):
                 found.steps.append(row["step"])
-                found.training.append(row["loss"])
+                found.training.append(training_loss(row))
             if "val_loss" in row:
                 found.validation[row["step"]] = row["val_loss"]
         return found
