@@ -36,8 +36,9 @@ def test_every_cell_can_be_built(name, scale):
 def test_runs_made_before_are_found_again():
     """A cell's folder is a hash of its config: an option that is added must not rename what is off."""
     training = TrainConfig(
-        steps=600, batch_size=4, lr=4e-3, warmup=12, eval_every=600, eval_tokens=32_768, checkpoint_every=200
-    )
+        steps=600, batch_size=4, lr=4e-3, warmup=12, eval_every=600, eval_tokens=32_768, checkpoint_every=200,
+        eval_windows="first",
+    )  # fmt: skip
     text = {"vocab_size": 512, "context": 128}
     gpt2 = GPT2Config(**text, dim=48, blocks=4, heads=3, mlp_dim=192, dropout=0.0)
     srm = SRMConfig(

@@ -48,11 +48,12 @@ class Command(ExitsEarly, OfText):
             )
         answers = text.marks is not None
         read = text.data if not answers else None  # what references are counted on
+        counts = reference_losses(read.train, read.val, val_tokens=self.tokens) if read else None
         return (
             {"model": str(text.path), "data": str(text.data.path if text.data else text.source)}
             | result.to_dict()
             | {"answers_only": answers, "exit": self.exit, "levels": text.model.depth}
-            | {"references": asdict(reference_losses(read.train, read.val)) if read else None}
+            | {"references": asdict(counts) if counts else None}
         )
 
     def lines(self, result: dict[str, Any]) -> Iterator[str]:

@@ -109,8 +109,8 @@ class Execution:
     """Steps between validation losses."""
     eval_tokens: int = count(1_000_000)
     """Maximum number of validation tokens."""
-    eval_windows: EvalWindows = "first"
-    """Validation windows: the first ones, or spread evenly over the validation text."""
+    eval_windows: EvalWindows = "spread"
+    """Validation windows: spread evenly over the validation text, or the first ones."""
     checkpoint_every: int = count(250)
     """Steps between checkpoints; a crash loses at most this many."""
     keep_checkpoints: int = count(2)
