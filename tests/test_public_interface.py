@@ -22,6 +22,7 @@ def test_all_rooms_are_there_by_themselves_and_listed():
     code = "import srmlab as s; print(*(getattr(s, room).__name__ for room in s.ROOMS if room in dir(s)))"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout.split() == [f"srmlab.{room}" for room in srmlab.ROOMS]
+    assert all(f"`{room}`" in (srmlab.__doc__ or "") for room in srmlab.ROOMS)
 
 
 def test_what_comes_in_by_the_front_door_is_checked():

@@ -5,8 +5,9 @@
 >>> model(torch.zeros(1, 16, dtype=torch.long)).shape
 torch.Size([1, 16, 512])
 
-The names below and the subpackages `analysis`, `data`, `dictionaries`, `figures`, `models`, `pretrained` and
-`tasks` are imported on first use: torch takes seconds, which `srmlab --help` need not wait for.
+The names below and the subpackages `analysis`, `data`, `dictionaries`, `experiments`, `explorer`, `figures`,
+`models`, `pretrained`, `storage`, `tasks` and `training` are imported on first use: torch takes seconds,
+which `srmlab --help` need not wait for.
 """
 
 import importlib

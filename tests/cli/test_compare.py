@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +16,11 @@ from srmlab.experiments.rates import Search
 from srmlab.experiments.results import Run
 from srmlab.experiments.runs import cell_result
 from srmlab.models import OuroConfig
+from srmlab.storage import read_metrics
 from srmlab.training import TrainConfig, train
+from srmlab.training.evaluation import evaluate
 from srmlab.training.run import RunConfig
+from srmlab.training.run_text import open_text
 from subjects import OF_BYTES, trained_run
 
 OURO = OuroConfig(vocab_size=257, context=12, dim=8, heads=2, head_dim=4, mlp_dim=12, blocks=1, loops=2)
@@ -67,18 +72,25 @@ def test_what_is_inside_is_shown_where_it_is_defined(runs, capsys):
     assert "--null -1: must be at least 0" in capsys.readouterr().err
 
 
-def test_the_folder_of_a_sweep_stands_for_its_runs(runs, tmp_path, capsys):
-    cells = []
-    for path in runs:
+def sweep(folder: Path, cells: dict[str, str]) -> Path:
+    """The result folder of a sweep that has these runs, by the name of the cell."""
+    results = []
+    for name, path in cells.items():
         saved = RunConfig.read(path)
-        cell = Cell(name=saved.model.architecture, model=saved.model, training=saved.training)
-        folder = cell.run_folder(tmp_path, 0)
-        folder.parent.mkdir(parents=True)
-        folder.symlink_to(path)
-        cells.append(cell_result(cell, Search({}), [Run(0, 1.0, 1.0, 1.0, [])]))
-    (tmp_path / "family-mini").mkdir()
-    result = SweepResult("family", "mini", 2, {}, {}, cells).to_dict()
-    (tmp_path / "family-mini/result.json").write_text(json.dumps(result))
+        cell = Cell(name=name, model=saved.model, training=saved.training)
+        place = cell.run_folder(folder.parent, 0)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if not place.exists():
+            place.symlink_to(path)
+        results.append(cell_result(cell, Search({}), [Run(0, 1.0, 1.0, 1.0, [])], []))
+    folder.mkdir(parents=True)
+    result = SweepResult("family", "mini", len(cells), {}, {}, results).to_dict()
+    (folder / "result.json").write_text(json.dumps(result))
+    return folder
+
+
+def test_the_folder_of_a_sweep_stands_for_its_runs(runs, tmp_path, capsys):
+    sweep(tmp_path / "family-mini", dict(zip(("srm", "ouro"), runs, strict=True)))
     assert call(tmp_path / "family-mini", "--null", "0", "--json") == 0
     answer = json.loads(capsys.readouterr().out)
     assert call(*runs, "--null", "0", "--json") == 0
@@ -90,10 +102,56 @@ def test_the_folder_of_a_sweep_stands_for_its_runs(runs, tmp_path, capsys):
     assert "is not next to its runs" in capsys.readouterr().err
 
 
+def test_two_sweeps_that_call_different_runs_the_same_keep_all_of_them(runs, tmp_path, capsys):
+    srm, ouro = runs
+    a = sweep(tmp_path / "a-mini", {"model": srm, "shared": ouro})
+    b = sweep(tmp_path / "b-mini", {"model": ouro})
+    assert call(a, b, "--null", "0") == 2  # a run under two names
+    assert "a run is given twice" in capsys.readouterr().err
+    a = sweep(tmp_path / "one" / "a-mini", {"model": srm})
+    b = sweep(tmp_path / "other" / "b-mini", {"model": ouro})
+    assert call(a, b, "--null", "0", "--json") == 0
+    models = json.loads(capsys.readouterr().out)["models"]
+    assert [(m["name"], m["architecture"]) for m in models] == [(f"{a}/model", "srm"), (f"{b}/model", "ouro")]
+    assert call(a, b, "--null", "0") == 0
+    shown = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:3]]
+    assert shown == ["a-mini/model", "b-mini/model"]
+
+
+def test_a_run_that_two_sweeps_share_is_compared_once(runs, tmp_path, capsys):
+    srm, ouro = runs
+    a = sweep(tmp_path / "a-mini", {"srm": srm, "ouro": ouro})
+    b = sweep(tmp_path / "b-mini", {"srm": srm})
+    assert call(a, b, "--null", "0", "--json") == 0
+    assert [m["name"] for m in json.loads(capsys.readouterr().out)["models"]] == ["srm", "ouro"]
+
+
 def test_a_checkpoint_is_charged_with_the_steps_it_has_taken(runs, capsys):
     assert call(runs[1], f"{runs[1]}/checkpoints/step-2", "--null", "0", "--json") == 0
     whole, part = (model["training_flops"] for model in json.loads(capsys.readouterr().out)["models"])
     assert part / whole == pytest.approx(2 / 3)
+
+
+def test_an_unfinished_run_is_charged_with_the_steps_of_its_last_checkpoint(runs, tmp_path, capsys):
+    begun = tmp_path / "begun"
+    shutil.copytree(runs[1], begun)
+    shutil.rmtree(begun / "checkpoints/step-3")
+    assert call(runs[1], begun, "--null", "0", "--json") == 0
+    whole, part = (model["training_flops"] for model in json.loads(capsys.readouterr().out)["models"])
+    assert part / whole == pytest.approx(2 / 3)
+
+
+def test_a_growing_depth_is_charged_as_far_as_it_has_grown(runs, tmp_path, capsys):
+    config = TrainConfig(
+        steps=4, checkpoint_every=2, batch_size=2, warmup=1, eval_tokens=64, device="cpu",
+        depth_schedule="grow:1",
+    )  # fmt: skip
+    train(config, OURO, Path(runs[1]).parent / "data", tmp_path / "run", show=False)
+    logged = [row["flops"] for row in read_metrics(tmp_path / "run/metrics.jsonl") if "flops" in row]
+    assert logged[0] < logged[-1]
+    assert call(tmp_path / "run", tmp_path / "run/checkpoints/step-2", "--null", "0", "--json") == 0
+    charged = [model["training_flops"] for model in json.loads(capsys.readouterr().out)["models"]]
+    assert charged == [sum(logged), sum(logged[:2])]
 
 
 def test_a_run_differs_from_itself_by_nothing(runs, tmp_path, capsys):
@@ -104,11 +162,23 @@ def test_a_run_differs_from_itself_by_nothing(runs, tmp_path, capsys):
     assert difference == {"mean": 0.0, "half": 0.0}
 
 
+def test_part_of_the_text_is_read_in_windows_from_all_over_it(runs, capsys):
+    assert call(runs[0], runs[1], "--context", 12, "--tokens", 480, "--null", 0, "--json") == 0
+    answer = json.loads(capsys.readouterr().out)
+    text = open_text(runs[0], context=12)
+    batches = text.batches(8, 480, spread=True)
+    assert answer["models"][0]["loss"]["mean"] == pytest.approx(
+        evaluate(text.model, batches).loss.mean, abs=1e-6
+    )
+    head = evaluate(text.model, text.batches(8, 480)).loss.mean
+    assert answer["models"][0]["loss"]["mean"] != pytest.approx(head, abs=1e-6)
+
+
 def test_the_loss_is_that_of_evaluate(runs, capsys):
-    assert call(runs[0], runs[1], "--context", 12, "--tokens", 480, "--json") == 0
+    assert call(runs[0], runs[1], "--context", 12, "--json") == 0  # all of the text
     answer = json.loads(capsys.readouterr().out)
     with pytest.raises(SystemExit):
-        main(["evaluate", runs[0], "--context", "12", "--tokens", "480", "--json"])
+        main(["evaluate", runs[0], "--context", "12", "--json"])
     expected = json.loads(capsys.readouterr().out)["loss"]
     assert answer["models"][0]["loss"]["mean"] == pytest.approx(expected["mean"], abs=1e-6)
     assert np.isfinite(answer["models"][0]["loss"]["half"])

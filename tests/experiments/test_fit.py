@@ -53,6 +53,16 @@ def test_it_says_how_far_to_trust_it():
     assert "no floor is visible yet" in bare.trust(3e11) or bare.law.offset > 1e-6
 
 
+def test_an_exponent_at_the_edge_of_those_searched_is_said_not_to_be_a_fit():
+    words = "the exponent is at the edge of those searched, so this is not a fit"
+    slow, steep, rising = 4 - 0.01 * np.log(X), 2 + (1e5 / X) ** 5, 3 + 0.01 * np.log(X)
+    for loss in (slow, steep, rising):
+        found = fit_curve(X, loss)
+        assert found.trust(1e7) == f"within what was run; {words}"
+        assert found.trust(3e11).endswith(words)
+    assert words not in fit_curve(X, PowerLaw(2.0, 50, 0.3)(X)).trust(3e11)
+
+
 def test_a_loss_that_does_not_fall_has_no_slope():
     assert fit(X, np.full(len(X), 3.0))(1e12) == pytest.approx(3.0)
 
@@ -95,6 +105,27 @@ def test_flop_are_those_of_the_depths_that_were_run(run, tmp_path):
     grown = copied(run, tmp_path / "grown", training={"depth_schedule": "grow:1"})
     flat = copied(run, tmp_path / "flat", model={"depth": 1, "gradient_depth": 1})
     assert read_curve(flat).flops_per_token < read_curve(grown).flops_per_token < whole
+
+
+def test_a_decaying_rate_and_a_growing_depth_are_said_to_bend_the_curve(run, tmp_path, capsys):
+    decay, growth = "the learning rate decays (cosine)", "the depth grows (grow:1)"
+    both = {"schedule": "cosine", "depth_schedule": "grow:1"}
+    for name, changes, told in (
+        ("neither", {}, []),
+        ("decays", {"schedule": "cosine"}, [decay]),
+        ("both", both, [decay, growth]),
+        ("in name only", {"schedule": "cosine", "lr_end": 1.0, "depth_schedule": "grow:3"}, []),
+    ):
+        path = str(copied(run, tmp_path / name, training=changes))
+        with pytest.raises(SystemExit):
+            main(["fit", path, "--json"])
+        (found,) = json.loads(capsys.readouterr().out)
+        assert [words in found["trust"] for words in (decay, growth)] == [w in told for w in (decay, growth)]
+        with pytest.raises(SystemExit):
+            main(["fit", path])
+        shown = " ".join(capsys.readouterr().out.split())
+        assert all(f"{words}, which bends the curve" in shown for words in told)
+        assert shown.count("bends the curve") == len(told)
 
 
 @pytest.mark.filterwarnings("default::srmlab.errors.Notice")

@@ -8,7 +8,7 @@ import pytest
 
 import srmlab
 from srmlab.errors import UserError
-from srmlab.models import PRESETS
+from srmlab.models import PRESETS, SWEEP_PRESETS
 from srmlab.storage.run_directory import RunDirectory
 from srmlab.training import TrainConfig, recipe
 from srmlab.training.config import changes_between, execution, identity
@@ -100,6 +100,7 @@ def test_changes_are_named_with_both_values():
         ("srm-large", 1e-3, 1000),
         ("gpt2", 1e-3, 0),
         ("hrm", 1e-4, 1000),
+        ("hrm-single", 1e-4, 1000),
     ],
 )
 def test_the_papers_recipes(preset, lr, warmup):
@@ -110,6 +111,21 @@ def test_the_papers_recipes(preset, lr, warmup):
 
 
 def test_every_preset_has_a_recipe():
-    for preset in [*PRESETS, "srm-sweep-width-8"]:
+    for preset in [*PRESETS, *SWEEP_PRESETS, "srm-sweep"]:
         assert recipe(preset).steps > 0
     assert recipe("srm-sweep-width-8").steps == 1000
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("srm-lrge", "did you mean 'srm-large'?"),
+        ("hrm-nan", "did you mean 'hrm-nano'?"),
+        ("srm-sweep-width-3", "did you mean 'srm-sweep-width-32'?"),
+        ("elephant", "`srmlab presets` lists the models that have one"),
+        ("elephant-nano", ""),
+    ],
+)
+def test_a_name_that_is_no_preset_has_no_recipe(name, hint):
+    with pytest.raises(UserError, match=re.escape(f"no recipe is called {name!r}; {hint}")):
+        recipe(name)

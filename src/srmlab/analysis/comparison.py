@@ -2,8 +2,9 @@
 to untrained twins.
 
 Losses are measured per window on one text, so that the difference between two models is paired: what makes a
-window hard for one makes it hard for the other. Intervals are Student's at 95 %, over windows; they do not
-cover training seeds (`srmlab sweep` does).
+window hard for one makes it hard for the other. The mean is that of tokens, as in `srmlab evaluate`: where
+only answers are targets, a window counts by how many it has. Intervals are Student's at 95 %, over windows;
+they do not cover training seeds (`srmlab sweep` does).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from srmlab.analysis.inside import Inside, inside
 from srmlab.analysis.null import usual_count
 from srmlab.analysis.student import Interval, interval
 from srmlab.data import Batch
+from srmlab.errors import UserError
 from srmlab.models import LanguageModel
 from srmlab.training.evaluation import token_losses
 
@@ -30,26 +32,41 @@ class Compared:
     architecture: str
     parameters: int
     forward_flops: int  # per token
-    training_flops: float | None  # of the whole run; None of an export
+    training_flops: float | None  # up to these weights; None for an export
     depth: int
     unit: str  # what depth counts
     streams: int
     loss: Interval  # nats per token
-    difference: Interval | None  # its loss less the first one's, on the same windows; None of the first
+    difference: Interval | None  # its loss less the first one's, on the same windows; None for the first
     inside: Inside
 
 
 @torch.no_grad()
 def window_losses(model: LanguageModel, batches: Sequence[Batch], progress: Callable[[], None]) -> np.ndarray:
-    """[windows] The mean loss of every window."""
+    """[windows] The loss of every window that has a target, weighed as `per_token` does."""
+    counts = torch.cat([batch.counted.sum(-1) for batch in batches]).cpu().numpy()
+    if not counts.any():
+        context = batches[0].tokens.shape[1]
+        raise UserError(
+            f"no window of {context} tokens holds a question and its answer: increase the context"
+        )
     found: list[torch.Tensor] = []
     with model.evaluating():
         for batch in batches:
-            batch = batch.to(model.device)
-            losses = token_losses(model, batch).double()
-            found.append(losses.sum(-1) / batch.counted.sum(-1).clamp(min=1))
+            found.append(token_losses(model, batch.to(model.device)).double().sum(-1).cpu())
             progress()
-    return torch.cat(found).cpu().numpy()
+    return per_token(torch.cat(found).numpy()[counts > 0], counts[counts > 0])
+
+
+def per_token(sums: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """[windows] Values whose mean is the ratio of the sums, and the error of whose mean is that of this ratio
+    by the delta method. Where all counts are equal they are the windows' means.
+
+    >>> per_token(np.array([2.0, 3.0]), np.array([1, 4])).mean()
+    np.float64(1.0)
+    """
+    ratio = sums.sum() / counts.sum()
+    return ratio + (sums - ratio * counts) / counts.mean()
 
 
 def compare(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -43,7 +43,7 @@ class Command(Answers):
     text: Path | None = None
     """Read this text file, as one document, instead of the validation tokens."""
     tokens: int = 65_536
-    """Stop after this many tokens."""
+    """Read this many tokens, in windows spread evenly over the text."""
     batch_size: int = 8
     """Windows per batch."""
     context: int | None = None
@@ -59,7 +59,7 @@ class Command(Answers):
         at_least(self, null=0)
         texts = self.open()
         first = next(iter(texts.values()))
-        batches = list(first.batches(self.batch_size, self.tokens))
+        batches = list(first.batches(self.batch_size, self.tokens, spread=True))
         if not batches:
             raise UserError(f"{first.source} is shorter than one window of {first.context}: lower --context")
         with self.display() as display:
@@ -69,7 +69,8 @@ class Command(Answers):
             flops = {name: training_flops(text) for name, text in texts.items()}
             self.rows = compare(models, batches, flops, lambda: task.update(next(done)), self.null)
         windows, looked = (sum(len(batch.tokens) for batch in some) for some in (batches, batches[:LOOK]))
-        read = f"{windows} windows of {first.context} tokens of {first.source}"
+        answers = ", answers only" if first.marks is not None else ""
+        read = f"{windows} windows of {first.context} tokens of {first.source}{answers}"
         return {"read": read, "inside": looked, "models": [asdict(row) for row in self.rows]}
 
     def lines(self, result: dict[str, Any]) -> Iterator[str]:
@@ -89,12 +90,13 @@ class Command(Answers):
         from srmlab.training.run_text import open_text
 
         asked = (*self.runs, *([str(shipped())] if self.pretrained else []))
-        runs = {name: path for given in asked for name, path in named_runs(given).items()}
+        runs = named_runs(asked)
         if len(runs) < 2 and len(set(asked)) == len(asked):
             raise UserError("give at least two runs: srmlab compare runs/srm runs/ouro")
         if len(set(runs.values())) < len(runs) or len(set(asked)) < len(asked):
             raise UserError("a run is given twice: give each only once")
-        found = [open_text(run, data=self.data, text=self.text, device=self.device) for run in runs.values()]
+        options: dict[str, Any] = {"data": self.data, "text": self.text, "device": self.device}
+        found = [open_text(fixed(run), **options) for run in runs.values()]
         context = self.context or min(text.context for text in found)
         for run, text in zip(runs, found, strict=True):
             if text.tokenizer.fingerprint != found[0].tokenizer.fingerprint:
@@ -107,7 +109,22 @@ class Command(Answers):
         return {run: replace(text, context=context) for run, text in zip(runs, found, strict=True)}
 
 
-def named_runs(given: str) -> dict[str, str]:
+def named_runs(asked: Sequence[str]) -> dict[str, str]:
+    """All runs that are asked for, by name. Where one name stands for several runs, as in two sweeps with
+    equal cells, the sweeps' runs have the folder in front; a run that sweeps share is there once.
+    """
+    found: dict[tuple[str, str], str] = {}  # name and path → what it was asked for with
+    for given in asked:
+        for run in runs_of(given).items():
+            found.setdefault(run, given)
+    clash = len({name for name, _ in found}) < len(found)
+    return {
+        str(Path(given, name)) if clash and name != given else name: path
+        for (name, path), given in found.items()
+    }
+
+
+def runs_of(given: str) -> dict[str, str]:
     """A run by its own name; those of a sweep by cell and seed."""
     from srmlab.experiments import SweepResult
 
@@ -125,17 +142,26 @@ def named_runs(given: str) -> dict[str, str]:
     return runs
 
 
+def fixed(run: str) -> Path:
+    """The checkpoint that a run stands for now: one that is being trained may have another in a minute."""
+    from srmlab.storage.weights import weights_folder
+
+    return weights_folder(run) if (Path(run) / "run.json").is_file() else Path(run)
+
+
 def training_flops(text: RunText) -> float | None:
-    """Of the training behind a run, or up to a checkpoint; None for an export that does not say."""
+    """Of the training up to these weights, each step at its own depth; None for an export."""
     from srmlab.storage.weights import read_json
     from srmlab.training.depth import TrainingDepth
 
     if text.run is None:
         return None
     config, model = text.run.training, text.run.model
-    about = text.path / "training.json"
+    about = text.path / "training.json"  # of a checkpoint; the shipped models are of whole runs
     steps = read_json(about)["step"] if about.is_file() else config.steps
-    return TrainingDepth(config, model).mean_flops() * steps * config.tokens_per_step(model.context)
+    depth = TrainingDepth(config, model)
+    per_token = sum(depth.flops(*depth.at(step)) for step in range(1, steps + 1))
+    return float(per_token * config.tokens_per_step(model.context))
 
 
 def table(rows: list[Compared]) -> str:

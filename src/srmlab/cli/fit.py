@@ -66,7 +66,7 @@ def answer(curve: Curve, fit: Fit, tokens: float) -> dict[str, Any]:
         "residual": fit.residual,
         "at": {"tokens": tokens, "flop": tokens * cost, "loss": float(law(tokens))},
         "interval": fit.interval(tokens),
-        "trust": fit.trust(tokens),
+        "trust": "; ".join((fit.trust(tokens), *curve.bends)),
     }
 
 

@@ -7,7 +7,8 @@ E is what is left with endless data, a how fast the rest goes. For a given expon
 linear least squares (neither may be negative), so only the exponent is searched. Points are evenly spaced in
 log x and smoothed, so that early training does not outweigh what came after; the first tenth of a run,
 warm-up and the steep fall, is left out. Intervals are by bootstrap: the curve's residuals are drawn again in
-blocks, for neighbours share their noise, and every draw is fitted in turn.
+blocks, for neighbours share their noise, and every draw is fitted in turn. Where the learning rate decays or
+the depth grows, the curve is bent by that too, and the law with it: this is said, not corrected.
 
     >>> x = np.geomspace(1e5, 1e8, 40)
     >>> found = fit(x, 2.0 + 50 * x**-0.3)
@@ -29,6 +30,7 @@ import numpy as np
 from srmlab.errors import Notice, UserError
 from srmlab.files import short_names
 from srmlab.storage.metrics_file import Losses
+from srmlab.training.config import TrainConfig
 from srmlab.training.depth import TrainingDepth
 from srmlab.training.run import run_config
 
@@ -57,6 +59,7 @@ class Curve:
     tokens: np.ndarray  # [point]
     loss: np.ndarray  # [point] nats, smoothed
     flops_per_token: float  # of training, mean over the depths that it is done at
+    bends: tuple[str, ...] = ()  # what else than more tokens shaped it, in words
 
 
 @dataclass(frozen=True)
@@ -81,16 +84,16 @@ class Fit:
         """How far to trust the law at x, in words."""
         factor = x / self.last
         low, high = self.interval(x)
-        if factor <= 1:
-            return "within what was run"
-        words = f"{factor:,.0f} times beyond the last point"
+        words = [f"{factor:,.0f} times beyond the last point" if factor > 1 else "within what was run"]
         if factor > 10:
-            words += "; past ten times it is a guess, whatever the interval"
-        if high - low > 0.2:
-            words += f"; the fit alone leaves {high - low:.2f} nats open"
-        if self.law.offset < 1e-6:
-            words += "; no floor is visible yet, so it must come out too low in the end"
-        return words
+            words.append("past ten times it is a guess, whatever the interval")
+        if factor > 1 and high - low > 0.2:
+            words.append(f"the fit alone leaves {high - low:.2f} nats open")
+        if factor > 1 and self.law.offset < 1e-6:
+            words.append("no floor is visible yet, so it must come out too low in the end")
+        if not EXPONENTS[0] < self.law.exponent < EXPONENTS[-1]:
+            words.append("the exponent is at the edge of those searched, so this is not a fit")
+        return "; ".join(words)
 
 
 def middle(values: list[float]) -> tuple[float, float]:
@@ -169,7 +172,18 @@ def read_curve(run: str | Path) -> Curve:
         raise UserError(f"{folder} has {int(after.sum())} steps to fit: train for {2 * FEWEST} or more")
     places, means = smoothed(steps[after], losses[after])
     tokens = places * config.training.tokens_per_step(config.model.context)
-    return Curve(folder.name, tokens, means, TrainingDepth(config.training, config.model).mean_flops())
+    depth = TrainingDepth(config.training, config.model)
+    return Curve(folder.name, tokens, means, depth.mean_flops(), bends(config.training, depth))
+
+
+def bends(training: TrainConfig, depth: TrainingDepth) -> tuple[str, ...]:
+    """What in a run's training changes the slope of its loss besides more tokens."""
+    found = []
+    if training.schedule != "constant" and training.lr_end < 1:
+        found.append(f"the learning rate decays ({training.schedule}), which bends the curve")
+    if depth.schedule.startswith("grow") and depth.at(1) != depth.at(depth.steps):
+        found.append(f"the depth grows ({depth.schedule}), which bends the curve")
+    return tuple(found)
 
 
 def smoothed(steps: np.ndarray, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

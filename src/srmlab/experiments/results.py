@@ -323,9 +323,9 @@ class SweepResult:
             ]
         machines = f" Known to have run on: {'; '.join(self.machines)}." if self.machines else ""
         lines += [
-            f"{self.finished} of {self.planned} runs, each on {self.tokens} of "
-            f"{self.data['source']} ({self.data['vocab_size']} token ids). {unit}, ± the standard deviation "
-            "over seeds; tokens, FLOP and time are those of one whole run. Differences are paired by seed, "
+            f"{self.finished} of {self.planned} runs, each on {self.tokens} of {self.data['source']} "
+            f"({self.data['vocab_size']} token ids). {unit}; ± is the standard deviation over seeds; tokens, "
+            "FLOP and time are those of one whole run. Differences are paired by seed, "
             f"with a 95 % interval{margin}.",
             "",
             f"Made by {self.command}.{machines}",

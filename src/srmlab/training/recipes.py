@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from srmlab.errors import unknown
+from srmlab.models.registry import FAMILIES, PRESETS, SWEEP_PRESETS
 from srmlab.training.config import TrainConfig
 
 
@@ -73,6 +75,7 @@ RECIPES = {
     "srm-large": paper(warmup=1000),
     "srm-nano": NANO,
     "hrm": HRM,
+    "hrm-single": HRM,
     "trm": HRM,
     "sr2": HRM,
     "gpt2": paper(warmup=0),
@@ -96,7 +99,15 @@ RECIPES = {
 
 
 def recipe(preset: str) -> TrainConfig:
-    """How the preset of that name is trained."""
+    """How the preset of that name is trained; one of your own as SRM-med, or at nano size as the baselines.
+
+    >>> recipe("srm-lrge")
+    Traceback (most recent call last):
+    srmlab.errors.UserError: no recipe is called 'srm-lrge'; did you mean 'srm-large'?
+    """
+    known = PRESETS | SWEEP_PRESETS | FAMILIES
+    if preset not in known:
+        raise unknown("recipe", preset, known, "`srmlab presets` lists the models that have one")
     if preset in RECIPES:
         return RECIPES[preset]
     if preset.endswith("-sudoku-nano"):

@@ -62,7 +62,7 @@ class BoardBatches:
 @dataclass(frozen=True)
 class RunPuzzles:
     path: Path
-    run: RunConfig | None  # None of an export
+    run: RunConfig | None  # None for an export
     model: LanguageModel  # unrolled
     trained: LanguageModel  # a segment of it
     puzzles: Puzzles

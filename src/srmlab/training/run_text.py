@@ -44,7 +44,7 @@ TEXT = "validation.txt"  # a piece of the validation text, beside a model
 @dataclass(frozen=True)
 class RunText:
     path: Path
-    run: RunConfig | None  # None of an export
+    run: RunConfig | None  # None for an export
     model: LanguageModel
     tokenizer: Tokenizer
     data: TokenData | None  # None if the text is a file
@@ -54,10 +54,12 @@ class RunText:
     document_mask: bool = False
     marks: tuple[int, ...] | None = None  # only answers are targets: what follows one of these
 
-    def batches(self, batch_size: int, limit_tokens: int | None = None) -> EvaluationBatches:
-        """The evaluation text, or the first `limit_tokens` of it."""
+    def batches(
+        self, batch_size: int, limit_tokens: int | None = None, *, spread: bool = False
+    ) -> EvaluationBatches:
+        """The evaluation text, or `limit_tokens` of it: the first, or in windows spread evenly over it."""
         return evaluation_batches(
-            self.tokens, self.context, batch_size, limit_tokens, self.marks, self.document_mask
+            self.tokens, self.context, batch_size, limit_tokens, self.marks, self.document_mask, spread
         )
 
     def training_batches(self, batch_size: int, seed: int) -> Batches:

@@ -28,7 +28,7 @@ def written_text(model: LanguageModel, tokenizer: Tokenizer, window: Tensor) -> 
 
 
 def routing_figure(model: LanguageModel, window: Tensor, processes: int) -> Figure | None:
-    """The routing wall on a window [T]; None of a model whose streams do not exchange by a pattern."""
+    """The routing wall on a window [T]; None for a model whose streams do not exchange by a pattern."""
     from srmlab.analysis.registry import has_patterns
     from srmlab.analysis.routing import routing
 
