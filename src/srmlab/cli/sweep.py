@@ -277,6 +277,8 @@ class Command(Answers):
             "fingerprint": data.fingerprint,
         } | ({"folder": data.path.name} if self.data else {})
         cells, records = self.all_cells(experiment, data), self.records(data)
+        known = (table.data["references"] for table in records.tables if "references" in table.data)
+        about["references"] = next(known, None) or references(data)
         return collect(experiment, self.scale, cells, records, self.times, about)
 
     def table_folder(self, experiment: Experiment) -> Path:
@@ -345,6 +347,18 @@ def steps_of(job: Job) -> int:
             return min(sum(1 for _ in file), job.training["steps"])
     except OSError:
         return 0
+
+
+def references(data: Data) -> dict[str, float]:
+    """What counting alone gives, in nats, on all that validation windows are taken from."""
+    from srmlab.data import reference_losses
+    from srmlab.puzzles import Puzzles
+    from srmlab.puzzles.references import cell_loss
+
+    if isinstance(data, Puzzles):
+        return {"each cell by its own value": cell_loss(data)}
+    found = reference_losses(data.train, data.val)
+    return {"bigram counts": found.bigram, "unigram counts": found.unigram}
 
 
 def check_validation(cells: list[Cell], data: Data) -> None:

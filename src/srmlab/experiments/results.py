@@ -321,6 +321,7 @@ class SweepResult:
                 "record of what was run, and decide nothing.",
                 "",
             ]
+        counted = ", ".join(f"{name} {loss:.3f}" for name, loss in self.data.get("references", {}).items())
         machines = f" Known to have run on: {'; '.join(self.machines)}." if self.machines else ""
         lines += [
             f"{self.finished} of {self.planned} runs, each on {self.tokens} of {self.data['source']} "
@@ -328,6 +329,7 @@ class SweepResult:
             "FLOP and time are those of one whole run. Differences are paired by seed, "
             f"with a 95 % interval{margin}.",
             "",
+            *([f"For comparison, on the same data: {counted}.", ""] if counted else []),
             f"Made by {self.command}.{machines}",
         ]
         return "\n".join(lines) + "\n"
