@@ -161,7 +161,7 @@ def test_the_command_says_what_it_made(tmp_path, capsys):
     ("arguments", "says"),
     [
         (["sudoku:5x5"], "no kind of puzzle is called 'sudoku:5x5'"),
-        (["maze:2"], "3 to 64 cells"),
+        (["maze:2"], "3 to 64 cells on a side; write maze:3 to maze:64"),
         (["sudoku:4x4", "--empty", "9-3"], "write LOW-HIGH"),
         (["sudoku:4x4", "--empty", "16"], "from 1 to 15"),
         (["maze:9", "--empty", "3-4"], "is for sudokus"),

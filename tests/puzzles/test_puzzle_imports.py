@@ -16,6 +16,8 @@ from srmlab.puzzles.symmetries import arc_orbit, grid_of, orbits
 EASY = ["1..4 ..2. .3.. 4..1", "...4 3... ..1. .2..", "12.. .... ..43 ..2.", ".2.4 3... .... 4.1. "]
 LINES = [line.replace(" ", "") for line in EASY]
 SOLVED = "2134342143121243"  # of the second
+FULL = "".join("123456789"[(3 * row + row // 3 + column) % 9] for row in range(9) for column in range(9))
+UNDECIDED = ".....5.8....6.1.43..........1.5........1.6...3.......553.....61........4........."  # no solution
 
 
 def call(*arguments: str) -> int:
@@ -68,10 +70,10 @@ def test_mazes_come_from_a_table_with_blanks(tmp_path):
     assert call(f"maze:{file}", "--out", str(tmp_path / "bad"), "--val-fraction", "0") == 2
     file.write_text("question,answer\nS# ## # #G  ## #,S#\n".replace(",S#", ","), newline="")
     assert call(f"maze:{file}", "--out", str(tmp_path / "bad"), "--val-fraction", "0") == 2
-    file.write_text("question,answer\nS #    # #  G###,So#  o # #ooG###\n", newline="")
+    file.write_text("question,answer\nS #    # #  G###,S # o  #o#  G###\n", newline="")
     puzzles = prepare_puzzles(PuzzleConfig(f"maze:{file}", tmp_path / "out", held_out=0))
     assert puzzles.kind.name == "maze:4"
-    assert puzzles.train.ratings.tolist() == [5]
+    assert puzzles.train.ratings.tolist() == [3]
 
 
 @pytest.mark.parametrize(
@@ -82,6 +84,7 @@ def test_mazes_come_from_a_table_with_blanks(tmp_path):
         (f"{LINES[1]}\n{'.' * 36}\n", "line 2: a sudoku:6x6 among sudoku:4x4"),
         (f"{LINES[1]}\n11{'.' * 14}\n", "line 2: it has no solution"),
         (f"{'.' * 16}\n", "line 1: it has more than one solution"),
+        (f"{UNDECIDED}\n", "line 1: whether it has one solution is not decided within 200,000 moves"),
         ("# nothing\n", "contains no puzzles"),
     ],
 )
@@ -102,13 +105,47 @@ def test_a_bad_line_is_named_with_its_number_and_the_reason(content, says, tmp_p
         (f"{LINES[1]},{SOLVED[::-1]},3", "line 2: its answer changes a given"),
         (f"{LINES[1]},2114342143121243,3", "line 2: its answer breaks the rules"),
         (f"{LINES[1]},{SOLVED},hard", "line 2: the rating 'hard' is not a whole number"),
+        (f"{LINES[1]},{SOLVED},--5", "line 2: the rating '--5' is not a whole number"),
+        (f"{LINES[1]},{SOLVED},99999999999", "line 2: the rating '99999999999' is not a whole number"),
+        (f"{'.' * 16},{SOLVED},3", "line 2: it has more than one solution"),
+        (f"{'.' * 81},{FULL},", "line 2: it has more than one solution"),  # rating it would never end
+        (f"{'.' * 131_073},,", "line 2: it is no row of a table (field larger than field limit"),
     ],
 )
 def test_a_bad_row_of_a_table_likewise(row, says, tmp_path, capsys):
     file = tmp_path / "bad.csv"
     file.write_text(f"question,answer,rating\n{row}\n")
     assert call(f"sudoku:{file}", "--out", str(tmp_path / "out")) == 2
-    assert says in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "says"),
+    [
+        ("S # ##  G", "S # ##  G", "its answer is no shortest way, which has 3 o"),
+        ("S # ##  G", "So#o##ooG", "its answer is no shortest way, which has 3 o"),
+        ("S # ##  G", "S #oo#ooG", "its answer changes more than open cells into o"),
+        ("S # ##  G", "o #o##ooG", "its answer changes more than open cells into o"),
+        ("S       G", "", "it has 6 shortest ways, and no answer says which"),
+        ("S       G", "Soo    oG", "its answer is no shortest way, which has 3 o"),
+        ("S#######G", "", "no way leads from S to G"),
+        ("S  G", "", "it has 4 characters; a maze has a square number of them, 9 to 4096"),
+    ],
+)
+def test_the_answer_of_a_maze_is_a_shortest_way(question, answer, says, tmp_path, capsys):
+    file = tmp_path / "bad.csv"
+    file.write_text(f"question,answer\nS # ##  G,S #o##ooG\n{question},{answer}\n")
+    assert call(f"maze:{file}", "--out", str(tmp_path / "out")) == 2
+    assert f"line 3: {says}; correct or remove the line\n" in capsys.readouterr().err
+
+
+def test_of_several_shortest_ways_the_answer_says_which(tmp_path):
+    file = tmp_path / "open.csv"
+    file.write_text("question,answer\nS       G,S  o  ooG\n")
+    kind, ((_, answer, rating),) = read_puzzles(file, "maze")
+    assert (kind.line(answer).replace(".", " "), rating) == ("S  o  ooG", 4)
 
 
 def test_a_table_without_questions_and_a_file_that_is_not_there(tmp_path, capsys):
@@ -176,7 +213,13 @@ def test_a_split_that_shares_symmetries_is_kept_but_said(tmp_path):
     ("file", "change", "says"),
     [
         ("all__inputs.npy", lambda a: a + 100, "row 0 of inputs has a value beyond 0 … 5"),
-        ("all__labels.npy", lambda a: a[:-1], "labels have the shape"),
+        ("all__inputs.npy", lambda a: a + 100, "correct it, or make the folder again"),
+        ("all__inputs.npy", lambda a: a.astype(float), "all__inputs.npy holds float64, not whole numbers"),
+        ("all__labels.npy", lambda a: a.astype(bool), "all__labels.npy holds bool, not whole numbers"),
+        ("all__labels.npy", lambda a: a[:-1], "all__labels.npy has"),
+        ("all__labels.npy", lambda a: a[:, :-1], "instead of rows × 25"),
+        ("all__ratings.npy", lambda a: a[:-1], "all__ratings.npy has"),
+        ("all__puzzle_indices.npy", lambda _: np.int32(3), "has the shape () instead of rows"),
         ("all__group_indices.npy", lambda a: a[:-1], "group_indices do not divide"),
         ("all__puzzle_identifiers.npy", lambda a: a + 1, "an identifier is not below 1"),
     ],
@@ -190,6 +233,50 @@ def test_a_bad_folder_of_hrms_is_one_line(file, change, says, tmp_path, capsys):
     error = capsys.readouterr().err
     assert says in error
     assert error.count("\n") == 1
+
+
+def change_json(path, change):
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, **change} if isinstance(change, dict) else change))
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "says"),
+    [
+        ("train/dataset.json", 3, "dataset.json is not a description of a data set"),
+        ("test/dataset.json", {"sets": 3}, "sets is 3, not a list of names"),
+        ("train/dataset.json", {"sets": []}, "sets is [], not a list of names"),
+        ("train/dataset.json", {"seq_len": "16"}, "seq_len is '16', not a whole number"),
+        ("train/dataset.json", {"ignore_label_id": "0"}, "ignore_label_id is '0', not a whole number"),
+        ("identifiers.json", 3, "identifiers.json is not a list of names"),
+    ],
+)
+def test_a_bad_description_of_hrms_is_one_line(file, change, says, tmp_path, capsys):
+    made = prepare_puzzles(PuzzleConfig("maze:5", tmp_path / "made", held_out=0.3, count=20))
+    change_json(made.path / file, change)
+    assert call(f"hrm:{made.path}", "--out", str(tmp_path / "out")) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
+
+
+def test_a_folder_of_hrms_without_training_puzzles_is_refused(tmp_path, capsys):
+    made = prepare_puzzles(PuzzleConfig("sudoku:4x4", tmp_path / "made", held_out=0.3, count=20))
+    for path in (made.path / "train").glob("*.npy"):
+        np.save(path, np.load(path)[: "indices" in path.name])  # of the indices, the 0 they begin with
+    assert call(f"hrm:{made.path}", "--out", str(tmp_path / "out")) == 2
+    assert "train holds no puzzle" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_a_sudoku_of_hrms_whose_label_is_wrong_is_named_by_its_row(given, tmp_path, capsys):
+    made = prepare_puzzles(PuzzleConfig("sudoku:6x6", tmp_path / "made", held_out=0.3, count=10))
+    labels = np.array(made.train.labels)
+    cell = int(((made.train.inputs[3] != 1) == given).argmax())
+    labels[3, cell] = (labels[3, cell] - 1) % 6 + 2 if given else 1  # another digit, or none
+    np.save(made.path / "train" / "all__labels.npy", labels)
+    assert call(f"hrm:{made.path}", "--out", str(tmp_path / "out")) == 2
+    assert "train: row 3 of labels leaves a cell empty or changes a given" in capsys.readouterr().err
 
 
 def test_copies_are_symmetries_in_the_group_of_their_puzzle(tmp_path):
@@ -276,6 +363,9 @@ def test_arc_prizes_files_of_challenges_and_solutions_are_read(tmp_path):
     (folder / "arc_evaluation_solutions.json").write_text(json.dumps(solutions))
     puzzles = prepare_puzzles(PuzzleConfig(f"arc:{folder}", tmp_path / "out"))
     assert (len(puzzles.train), len(puzzles.test)) == (10, 5)
+    (folder / "sample_submission.json").write_text('{"t0": [{"attempt_1": [[0]]}]}')  # Kaggle's
+    again = prepare_puzzles(PuzzleConfig(f"arc:{folder}", tmp_path / "again"))
+    assert np.array_equal(again.train.inputs, puzzles.train.inputs)
 
 
 def test_arc_written_out_has_an_identifier_for_every_variant(tmp_path):
@@ -293,10 +383,61 @@ def test_arc_written_out_has_an_identifier_for_every_variant(tmp_path):
     assert set(moved.identifiers.tolist()) <= set(range(1, 16))
 
 
+PAIR = {"input": [[1]], "output": [[2]]}
+
+
+@pytest.mark.parametrize(
+    ("challenges", "solutions", "says"),
+    [
+        ([], {}, "a_challenges.json does not map names of tasks"),
+        ({"t": {"train": [PAIR], "test": [PAIR]}}, [], "a_solutions.json does not map names of tasks"),
+        (
+            {"t": {"train": [PAIR], "test": [PAIR]}},
+            {"t": [[[1]], [[1]]]},
+            "are not a list of 1, one for each",
+        ),
+        ({"t": {"train": [PAIR], "test": [PAIR]}}, {"t": 3}, "are not a list of 1, one for each test"),
+        ({"t": {"train": [PAIR], "test": [{"input": [[1]]}]}}, {}, "nothing is left for test: give tasks"),
+        ({"t": {"train": [], "test": [PAIR]}}, {}, "nothing is left for train: give tasks"),
+    ],
+)
+@pytest.mark.parametrize("more", [[], ["--copies", "2"]])
+def test_challenges_that_are_not_whole_are_one_line(challenges, solutions, says, more, tmp_path, capsys):
+    (tmp_path / "arc").mkdir()
+    (tmp_path / "arc" / "a_challenges.json").write_text(json.dumps(challenges))
+    (tmp_path / "arc" / "a_solutions.json").write_text(json.dumps(solutions))
+    assert call(f"arc:{tmp_path}/arc", "--out", str(tmp_path / "out"), *more) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_shared_pair_is_noticed_wherever_it_stands_in_its_task(tmp_path):
+    arc_folder(tmp_path / "arc")
+    made = prepare_puzzles(PuzzleConfig(f"arc:{tmp_path}/arc", tmp_path / "made"))
+    for name in ("inputs", "labels"):
+        path = made.path / "test" / f"all__{name}.npy"
+        boards = np.array(np.load(path))
+        boards[1] = getattr(made.train, name)[2]  # the last pair of the first task
+        np.save(path, boards)
+    with pytest.warns(Notice, match="1 of 2"):
+        prepare_puzzles(PuzzleConfig(f"hrm:{made.path}", tmp_path / "again"))
+
+
 @pytest.mark.parametrize(
     ("task", "says"),
     [
         ({"train": []}, "no 'test'"),
+        ({"train": None, "test": []}, "no 'train' that is a list of pairs"),
+        ([1, 2], "no 'train' that is a list of pairs"),
+        (
+            {"train": [{"input": [[1]]}], "test": []},
+            "(output of example 1: it is missing): correct or remove",
+        ),
+        ({"train": [{"input": [[1]], "output": 3}], "test": []}, "a grid must be a list of rows"),
+        ({"train": [{"input": [["a"]], "output": [[1]]}], "test": []}, 'number from 0 to 9, not "a"'),
+        ({"train": [{"input": [], "output": [[1]]}], "test": []}, "1 to 30 rows of 1 to 30 colours"),
         (
             {"train": [{"input": [[1, 2]], "output": [[1, 11]]}], "test": []},
             "a colour is a number from 0 to 9",
@@ -332,11 +473,21 @@ def test_a_bad_arc_task_is_named(task, says, tmp_path, capsys):
         (["sudoku:4x4", "--copies", "-1"], "--copies of 0 or more"),
         (["hrm:{there}"], "dataset.json is missing"),
         (["arc:{there}"], "holds no task"),
+        (["hrm:{there}/mine.txt"], "is not a folder: give a data folder of HRM or TRM"),
+        (["hrm:{there}/nothing"], "no such file or folder; write hrm:FOLDER"),
+        (["arc:{there}", "--val-fraction", "0.1"], "has a split, which is kept; leave it out"),
+        (["hrm:{there}", "--val-fraction", "0.1"], "has a split, which is kept; leave it out"),
+        (["sudoku:{there}", "--val-fraction", "0"], "has a split, which is kept; leave it out"),
+        (["sudoku:"], "sudoku: names no puzzles: write sudoku:6x6"),
+        (["maze:"], "maze: names no puzzles: write maze:9"),
+        (["arc:"], "arc: names no puzzles: write arc:FOLDER"),
+        (["hrm:"], "hrm: names no puzzles: write hrm:FOLDER"),
     ],
 )
 def test_options_that_do_not_fit_the_source_are_refused(arguments, says, tmp_path, capsys):
     there = tmp_path / "there"
     there.mkdir()
+    (there / "mine.txt").write_text(LINES[1])
     arguments = [argument.format(there=there) for argument in arguments]
     assert call(*arguments, "--out", str(tmp_path / "out")) == 2
     assert says in capsys.readouterr().err

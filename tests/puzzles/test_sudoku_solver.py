@@ -4,7 +4,8 @@ from random import Random
 
 import pytest
 
-from srmlab.puzzles.sudoku import make_grid, make_puzzle, rate, solve
+from srmlab.puzzles.files import MOVES
+from srmlab.puzzles.sudoku import Undecided, make_grid, make_puzzle, rate, solve
 
 BOX = {4: (2, 2), 6: (2, 3), 9: (3, 3)}
 
@@ -82,3 +83,34 @@ def test_the_rating_counts_moves_and_is_at_least_the_empty_cells():
 
 def test_givens_that_contradict_each_other_have_no_solution():
     assert solve([1, 1] + [0] * 14) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "rating"),
+    [
+        (
+            "000000010400000000020000000000050407008000300001090000300400200050100000000806000",
+            6819,
+        ),  # 17 givens
+        (
+            "000000012008030000000000040120500000000004700060000000507000300000620000000100000",
+            37391,
+        ),  # 17 givens
+        (
+            "000000000000003085001020000000507000004000100090000000500000073002010000000040009",
+            73817,
+        ),  # 17 givens
+        ("800000000003600000070090200050007000000045700000100030001000068008500010090000400", 18810),
+    ],
+)
+def test_published_puzzles_are_decided_far_within_the_limit_of_an_import(line, rating):
+    puzzle = [int(mark) for mark in line]
+    assert len(solve(puzzle, limit=MOVES // 40)) == 1
+    assert rate(puzzle) == rating
+
+
+def test_a_search_stops_at_its_limit():
+    puzzle, solution = make_puzzle(Random(3), 9, 30)
+    assert solve(puzzle, limit=30) == [solution]
+    with pytest.raises(Undecided):
+        solve([0] * 81, limit=30)

@@ -1,7 +1,7 @@
 """ARC: tasks from the public JSON files, as boards.
 
     arc:FOLDER   FOLDER/training/*.json and FOLDER/evaluation/*.json, or tasks directly in FOLDER,
-                 or the pairs of files NAME_challenges.json and NAME_solutions.json
+                 or the pairs of files NAME_challenges.json and NAME_solutions.json; then only those
 
 As for HRM and TRM, a model is given the task as an identifier, and learns what that means from the task's
 examples. So the examples of every task are for training; the test set is the test pairs of the tasks in
@@ -13,9 +13,11 @@ task as it is.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -79,36 +81,58 @@ def read_tasks(folder: Path) -> Iterator[tuple[ArcTask, bool]]:
     if not any(part.is_dir() for part, _ in parts):
         parts = [(folder, False)]
     for part, is_test in parts:
-        for path in sorted(part.glob("*.json")):
-            if path.name.endswith("_solutions.json"):
-                continue
-            content = read_json(path)
-            if path.name.endswith("_challenges.json"):
-                answers = path.with_name(path.name.replace("_challenges", "_solutions"))
-                solutions = read_json(answers) if answers.is_file() else {}
-                for name, task in content.items():
-                    yield as_task(path, name, task, solutions.get(name)), "evaluation" in path.name
-            else:
-                yield as_task(path, path.stem, content, None), is_test
+        if challenges := sorted(part.glob("*_challenges.json")):  # what else Kaggle has there is no task
+            for path in challenges:
+                yield from ((task, is_test or "evaluation" in path.name) for task in read_challenges(path))
+        else:
+            for path in sorted(part.glob("*.json")):
+                yield as_task(path, path.stem, read_json(path), None), is_test
 
 
-def as_task(path: Path, name: str, content: dict, solutions: list | None) -> ArcTask:
+def read_challenges(path: Path) -> Iterator[ArcTask]:
+    """The tasks of NAME_challenges.json, with the answers of NAME_solutions.json if that is there."""
+    beside = path.with_name(path.name.replace("_challenges", "_solutions"))
+    tasks, solutions = read_named(path), read_named(beside) if beside.is_file() else {}
+    for name, task in tasks.items():
+        yield as_task(path, name, task, solutions.get(name))
+
+
+def read_named(path: Path) -> dict[str, Any]:
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise DataError(f"{path} does not map names of tasks to their content: give ARC's own file")
+    return content
+
+
+def as_task(path: Path, name: str, content: Any, solutions: Any) -> ArcTask:
     try:
-        examples = [
-            as_pair(f"example {n}", p["input"], p["output"]) for n, p in enumerate(content["train"], 1)
-        ]
-        outputs = solutions or [pair.get("output") for pair in content["test"]]
-        inputs = [pair["input"] for pair in content["test"]]
-        numbered = enumerate(zip(inputs, outputs, strict=True), 1)
+        pairs, tests = pairs_of(content, "train"), pairs_of(content, "test")
+        outputs = [pair.get("output") for pair in tests] if solutions is None else solutions
+        if not isinstance(outputs, list) or len(outputs) != len(tests):
+            raise ValueError(f"its solutions are not a list of {len(tests)}, one for each test")
+        answered = enumerate(zip(tests, outputs, strict=True), 1)
         return ArcTask(
-            name, examples, [as_pair(f"test {n}", i, o) for n, (i, o) in numbered if o is not None]
+            name,
+            [as_pair(f"example {n}", p.get("input"), p.get("output")) for n, p in enumerate(pairs, 1)],
+            [
+                as_pair(f"test {n}", p.get("input"), output)
+                for n, (p, output) in answered
+                if output is not None
+            ],
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        reason = f"no {error}" if isinstance(error, KeyError) else str(error)
-        raise DataError(f"{path}: task {name} is not an ARC task ({reason}): {FIX}") from None
+    except ValueError as error:
+        raise DataError(f"{path}: task {name} is not an ARC task ({error}): correct or remove it") from None
 
 
-def as_pair(where: str, question: list[list[int]], answer: list[list[int]]) -> Pair:
+def pairs_of(content: Any, name: str) -> list[dict]:
+    """The list `train` or `test` of a task."""
+    pairs = content.get(name) if isinstance(content, dict) else None
+    if not isinstance(pairs, list) or not all(isinstance(pair, dict) for pair in pairs):
+        raise ValueError(f"no {name!r} that is a list of pairs")
+    return pairs
+
+
+def as_pair(where: str, question: Any, answer: Any) -> Pair:
     """The two boards; a grid that is wrong is named."""
     boards = []
     for side, rows in (("input", question), ("output", answer)):
@@ -119,17 +143,18 @@ def as_pair(where: str, question: list[list[int]], answer: list[list[int]]) -> P
     return boards[0], boards[1]
 
 
-def grid(rows: list[list[int]]) -> np.ndarray:
+def grid(rows: Any) -> np.ndarray:
     """A board [900] with this grid on it."""
-    if len(set(map(len, rows))) > 1:
-        raise ValueError(f"its rows have different lengths, {min(map(len, rows))} to {max(map(len, rows))}")
-    cells = np.array(rows)
-    if (
-        cells.ndim != 2
-        or cells.dtype.kind != "i"
-        or not 1 <= min(cells.shape) <= max(cells.shape) <= ARC_SIDE
-    ):
-        raise ValueError(f"a grid must be 1 to {ARC_SIDE} rows of as many columns")
-    if cells.min() < 0 or cells.max() >= COLOURS:
-        raise ValueError(f"a colour is a number from 0 to {COLOURS - 1}")
-    return place(cells + BLACK)
+    if rows is None:
+        raise ValueError("it is missing")
+    if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
+        raise ValueError("a grid must be a list of rows, each a list of colours")
+    sizes = {len(row) for row in rows}
+    if len(sizes) > 1:
+        raise ValueError(f"its rows have different lengths, {min(sizes)} to {max(sizes)}")
+    if not all(1 <= size <= ARC_SIDE for size in (len(rows), *sizes)):
+        raise ValueError(f"a grid must be 1 to {ARC_SIDE} rows of 1 to {ARC_SIDE} colours")
+    for colour in (colour for row in rows for colour in row):
+        if type(colour) is not int or not 0 <= colour < COLOURS:
+            raise ValueError(f"a colour is a number from 0 to {COLOURS - 1}, not {json.dumps(colour)[:20]}")
+    return place(np.array(rows) + BLACK)

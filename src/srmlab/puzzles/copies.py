@@ -42,7 +42,7 @@ def with_variants(boards: Boards, variants: int, seed: int, move: bool) -> Board
             identifiers.append(identifier + variant)
             sizes.append(len(own))
             ratings += boards.ratings[list(own)].tolist()
-    both = np.array(pairs, np.uint8)
+    both = np.array(pairs, np.uint8).reshape(-1, 2, boards.inputs.shape[1])  # also without a pair
     ends = np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
     groups = boards.group_indices * variants
     names = np.array(identifiers, np.int32)

@@ -103,6 +103,9 @@ def find_kind(name: str) -> Kind:
     if found := re.fullmatch(r"maze:(\d{1,4})", name):
         side = int(found[1])
         if not LEAST_MAZE <= side <= MOST_MAZE:
-            raise DataError(f"{name}: a maze has {LEAST_MAZE} to {MOST_MAZE} cells on a side")
+            raise DataError(
+                f"{name}: a maze has {LEAST_MAZE} to {MOST_MAZE} cells on a side; "
+                f"write maze:{LEAST_MAZE} to maze:{MOST_MAZE}"
+            )
         return Kind(name, side, side, " #.SGo", blank=OPEN)
     raise DataError(f"no kind of puzzle is called {name!r}: write {KINDS}")

@@ -60,14 +60,20 @@ def grow(random: Random, side: int) -> list[int]:
 
 def only_way(cells: Sequence[int], side: int) -> list[int] | None:
     """The shortest way from start to goal, both included; None if there is none, or another as short."""
+    count, way = shortest_ways(cells, side)
+    return way if count == 1 else None
+
+
+def shortest_ways(cells: Sequence[int], side: int) -> tuple[int, list[int]]:
+    """How many shortest ways lead from start to goal, and one of them, both ends included."""
     start, goal = cells.index(START), cells.index(GOAL)
     found = searched([cell == WALL for cell in cells], side, start, goal)
-    if found.ways.get(goal) != 1:
-        return None
+    if goal not in found.ways:
+        return 0, []
     way = [goal]
     while way[-1] != start:
         way.append(found.comes_from[way[-1]])
-    return way[::-1]
+    return found.ways[goal], way[::-1]
 
 
 class Searched(NamedTuple):

@@ -30,7 +30,14 @@ from srmlab.puzzles.kinds import PADDING, Kind, find_kind
 from srmlab.puzzles.symmetries import orbits
 
 SOURCES = re.compile(r"(sudoku|maze|arc|hrm):(.*)", re.DOTALL)
+SHAPES = {
+    "sudoku": "sudoku:6x6 to make puzzles, or sudoku:FILE",
+    "maze": "maze:9 to make puzzles, or maze:FILE.csv",
+    "arc": "arc:FOLDER, a folder of ARC's JSON tasks",
+    "hrm": "hrm:FOLDER, a data folder of HRM or TRM",
+}
 NO_IDENTIFIER = "<blank>"
+HELD_OUT = 0.05
 Report = Callable[[int], None]
 
 
@@ -38,7 +45,7 @@ Report = Callable[[int], None]
 class PuzzleConfig:
     source: str  # sudoku:4x4, sudoku:6x6, sudoku:9x9, maze:N; sudoku:FILE, maze:FILE; arc:FOLDER; hrm:FOLDER
     out: Path
-    held_out: float = 0.05  # the share kept for the test, where the source has no test of its own
+    held_out: float = HELD_OUT  # the share kept for the test, where the source has no test of its own
     count: int | None = None  # how many to make; None: 2000
     seed: int = 0
     empty: str | None = None  # empty cells of a sudoku: LOW-HIGH
@@ -47,10 +54,14 @@ class PuzzleConfig:
     copies: int = 0  # symmetries of each training puzzle that are written out
 
     def __post_init__(self) -> None:
+        if not self.source.partition(":")[2].strip():
+            raise DataError(f"{self.source} names no puzzles: write {SHAPES[self.family]}")
         if not 0 <= self.held_out < 1:
             raise DataError(f"val_fraction is {self.held_out}: must be at least 0 and below 1, such as 0.05")
         if self.copies < 0 or (self.variants is not None and self.variants < 1):
             raise DataError("give --copies of 0 or more, and --variants of 1 or more")
+        if self.held_out != HELD_OUT and self.is_split:
+            raise DataError(f"--val-fraction: {self.source} has a split, which is kept; leave it out")
         if self.count is not None and self.total is None:
             raise DataError(f"--count is for generated puzzles, not for {self.source}: leave it out")
         if self.empty is not None and self.total is None:
@@ -73,6 +84,11 @@ class PuzzleConfig:
         """How many puzzles are to be made; None where they are read."""
         made = re.fullmatch(r"sudoku:\d+x\d+|maze:\d+", self.source)
         return (COUNT if self.count is None else self.count) if made else None
+
+    @property
+    def is_split(self) -> bool:
+        """Whether the source says what is for the test."""
+        return self.family in ("arc", "hrm") or (self.total is None and self.place.is_dir())
 
     @property
     def ratings(self) -> Range | None:
@@ -127,12 +143,11 @@ def collect(config: PuzzleConfig, report: Report) -> Collected:
         check_sides(sides, config)
         return Collected(wanted.kind, sides, wanted.source)
     if not config.place.exists():
-        arc, made = "give a folder of ARC's JSON tasks", "to make puzzles, write sudoku:6x6 or maze:9"
-        fix = arc if config.family == "arc" else made
-        raise DataError(f"{config.source}: no such file or folder; {fix}")
+        raise DataError(f"{config.source}: no such file or folder; write {SHAPES[config.family]}")
     if config.family == "arc":
         variants = config.variants or 1
         sides, names, dropped = read_arc(config.place, variants)
+        check_sides(sides, config)
         return Collected(find_kind("arc"), sides, config.source, tuple(names), variants, dropped=dropped)
     if config.family == "hrm":
         return collect_hrm(config)
@@ -197,7 +212,8 @@ def collect_hrm(config: PuzzleConfig) -> Collected:
 def warn_of_shared(kind: Kind, sides: dict[str, Boards]) -> None:
     """Other people's split is kept; but what it shares is said."""
     train, test = sides["train"], sides["test"]
-    first = train.puzzle_indices[train.group_indices[:-1]]  # one member of every group
+    puzzle = np.repeat(np.arange(len(train.puzzle_identifiers)), np.diff(train.puzzle_indices))  # [N]
+    first = np.isin(puzzle, train.group_indices[:-1])  # all pairs of one member of every group
     known = set(orbits(kind, train.inputs[first], train.labels[first]))
     shared = sum(key in known for key in orbits(kind, test.inputs, test.labels))
     if shared:
@@ -228,6 +244,10 @@ def copied(found: Collected, config: PuzzleConfig) -> Collected:
 
 def check_sides(sides: dict[str, Boards], config: PuzzleConfig) -> None:
     for side, boards in sides.items():
+        if not len(boards) and config.is_split:
+            arc = "give tasks with examples, and tests with their solutions"
+            fix = arc if config.family == "arc" else "widen --rating, or give more puzzles"
+            raise DataError(f"{config.source}: nothing is left for {side}: {fix}")
         if not len(boards) and (side == "train" or config.held_out > 0):
             raise DataError(
                 f"no puzzle fell to {side} ({sum(map(len, sides.values()))} in all, val_fraction "

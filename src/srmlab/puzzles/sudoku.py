@@ -55,6 +55,10 @@ def geometry(side: int) -> Geometry:
     return Geometry(side, tuple(units), tuple(peers))
 
 
+class Undecided(Exception):
+    """A search was stopped at its limit of moves."""
+
+
 @dataclass
 class Search:
     """A depth-first search over one puzzle; counts the cells it fills."""
@@ -62,6 +66,7 @@ class Search:
     shape: Geometry
     lines: bool = True  # also look for digits with one cell left in a unit
     random: Random | None = None  # the order in which digits are tried
+    limit: int | None = None  # moves after which to give up
     moves: int = 0
     filled: list[int] = field(default_factory=list)  # each digit's cells, along the present branch
 
@@ -88,6 +93,8 @@ class Search:
 
     def solutions(self, open_to: list[int]) -> Iterator[list[int]]:
         """Every solution, as the masks of each digit's cells."""
+        if self.limit is not None and self.moves > self.limit:
+            raise Undecided
         choices = self.force(open_to)
         if choices is None:
             return
@@ -169,10 +176,13 @@ class Search:
         return found
 
 
-def solve(puzzle: Sequence[int], most: int = 2) -> list[list[int]]:
-    """Up to `most` solutions of a puzzle of 16, 36 or 81 digits, 0 for an empty cell."""
+def solve(puzzle: Sequence[int], most: int = 2, limit: int | None = None) -> list[list[int]]:
+    """Up to `most` solutions of a puzzle of 16, 36 or 81 digits, 0 for an empty cell.
+
+    With a `limit`, a search that takes more moves is `Undecided`.
+    """
     shape = geometry_of(puzzle)
-    search = Search(shape)
+    search = Search(shape, limit=limit)
     open_to = search.start(puzzle)
     found: list[list[int]] = []
     if open_to is None:
