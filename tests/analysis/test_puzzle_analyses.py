@@ -98,6 +98,9 @@ def test_cells_are_counted_as_by_hand(config):
     assert found.settles == pytest.approx(settles / cells)
     assert found.lost == pytest.approx(lost / cells)
     assert float(found.flipped) == pytest.approx(flipped / somewhere)
+    said = found.headline() + found.summary()
+    assert "unknown cells" in said
+    assert "solved" not in said  # as `srmlab solve` means it: with the givens
 
 
 def test_fixed_points_are_counted_as_by_hand():

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import shutil
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +13,13 @@ import pytest
 
 import srmlab
 from srmlab.cli import main
-from srmlab.errors import UserError
+from srmlab.cli.solve_puzzles import mean_share, play, shown
+from srmlab.errors import Notice, UserError
 from srmlab.models import HRMConfig
 from srmlab.models.loss import IGNORE
-from srmlab.puzzles import PuzzleConfig, evaluation_puzzles, open_puzzles, prepare_puzzles
+from srmlab.puzzles import PuzzleConfig, evaluation_puzzles, find_kind, open_puzzles, prepare_puzzles
+from srmlab.puzzles.kinds import EMPTY
+from srmlab.puzzles.symmetries import random_symmetries
 from srmlab.training import TrainConfig, train
 from srmlab.training.solving import Solving, solve, vote
 
@@ -49,6 +55,18 @@ def run(*arguments: object, capsys) -> str:
     return out.out
 
 
+def with_notice(*arguments: object, capsys) -> tuple[dict, str]:
+    """The answer, and the one line on the side."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", Notice)
+        with pytest.raises(SystemExit) as ended:
+            main(["solve", *map(str, arguments), "--json"])
+    out = capsys.readouterr()
+    assert ended.value.code == 0, out.err
+    assert out.err.count("\n") == 1, out.err
+    return json.loads(out.out), out.err.strip()
+
+
 def answers(home: Path) -> Solving:
     puzzles = open_puzzles(home / "data")
     return solve(srmlab.load(home / "run"), evaluation_puzzles(puzzles, 5), puzzles.kind, segments=3)
@@ -76,6 +94,12 @@ def test_arc_tasks_are_trained_on_and_solved_in_two_attempts(tmp_path, capsys):
         main(["solve", str(tmp_path / "run"), "--votes", "3"])
     assert ended.value.code == 2
     assert "--variants 2; give --votes 2 or fewer" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(["solve", str(tmp_path / "run"), "--file", "mine.txt"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == (
+        "srmlab solve: --file is for sudokus and mazes, not for ARC: give --data with prepared tasks\n"
+    )
     shown = run(tmp_path / "run", "--show", capsys=capsys)
     assert "answer's cells" in shown
     assert "3 1 2 |\n3 3 4 |" in shown
@@ -101,14 +125,138 @@ def test_depths_and_segments_are_as_asked(home, capsys):
     assert answer["boards"] == 6
 
 
+def test_the_help_says_which_depths_are_run(home, capsys):
+    said = " ".join(run("--help", capsys=capsys).replace("│", " ").split())
+    assert "default: as trained for puzzles, powers of two to twice that for text" in said
+    answer = json.loads(run(home / "run", "--json", capsys=capsys))
+    assert [row["depth"] for row in answer["by_depth"]] == [answer["trained_depth"]]
+
+
 def test_a_board_is_shown_with_what_each_segment_changed(home, capsys):
     out = run(home / "run", "--show", capsys=capsys)
     assert out.startswith("board 1\n")
+    assert "\nbeside a board: + changed in this segment, x wrong, X both\n" in out
     assert "cells wrong" in out
     assert "95 % interval" in out
     found = answers(home)
     given = ~found.unknown[0]
     assert np.array_equal(found.inputs[0][given], found.labels[0][given])
+
+
+SUDOKU = find_kind("sudoku:4x4")
+SOLUTION = np.array([int(digit) + 1 for digit in "2134342143121243"])
+
+
+def sudoku(*answered: np.ndarray, counted: str = "all") -> Solving:
+    """A board whose first row is asked for, and what each segment answers."""
+    unknown = np.arange(16) < 4
+    labels = np.where(unknown, SOLUTION, SOLUTION if counted == "all" else IGNORE)
+    board = np.where(unknown, EMPTY, SOLUTION)
+    return Solving(
+        board[None], labels[None], unknown[None], np.stack(answered)[:, None], np.zeros((len(answered), 1, 2))
+    )
+
+
+def test_a_board_with_a_changed_given_is_shown_as_the_table_counts_it_unsolved():
+    spoilt = SOLUTION.copy()
+    spoilt[[0, 15]] = 5, 2  # one unknown cell and one given
+    only_given = SOLUTION.copy()
+    only_given[15] = 2
+    found = sudoku(spoilt, only_given, SOLUTION)
+    assert found.right[:, 0].tolist() == [False, False, True]
+    said = "\n".join(play(SUDOKU, found, 0))
+    assert "segment 1: 2 cells wrong, 1 of them given; " in said
+    assert "segment 2: 1 cell wrong, 1 of them given; r1c1 4→2\n" in said
+    assert "segment 3: solved; r4c4 1→3\n" in said
+
+
+def test_a_board_is_marked_with_what_changed_and_what_is_wrong():
+    first = SOLUTION.copy()
+    first[[0, 1]] = 5, 5
+    second = SOLUTION.copy()
+    second[[0, 3]] = 5, 3
+    shown = "\n".join(play(SUDOKU, sudoku(first, second), 0)).split("\n")
+    assert shown[shown.index("segment 1: 2 cells wrong; r1c1 .→4, r1c2 .→4, r1c3 .→3, r1c4 .→4") + 1] == (
+        "4 4 | 3 4    X X | + +"
+    )
+    assert shown[shown.index("segment 2: 2 cells wrong; r1c2 4→1, r1c4 4→2") + 1] == "4 1 | 3 2    x + | . X"
+
+
+def test_given_cells_that_were_not_trained_are_shown_as_given():
+    other = SOLUTION.copy()
+    other[15] = 2
+    found = sudoku(other, counted="unknown")
+    assert found.right.all()
+    said = "\n".join(play(SUDOKU, found, 0))
+    assert "segment 1: solved; " in said
+    assert "given" not in said
+
+
+def test_boards_that_the_run_was_trained_on_are_told(home, tmp_path, capsys):
+    puzzles = open_puzzles(home / "data")
+    turned = random_symmetries(puzzles.kind, 3, np.arange(3)).apply(puzzles.train.inputs[:3])
+    lines = [puzzles.kind.line(board) for board in (*turned, *puzzles.test.inputs[:2])]
+    (tmp_path / "mine.txt").write_text("\n".join(lines) + "\n")
+    said = f"boards are, up to symmetry, puzzles that {home / 'run'} was trained on"
+    _, notice = with_notice(home / "run", "--file", tmp_path / "mine.txt", capsys=capsys)
+    assert notice == f"srmlab solve: 3 of 5 {said}"
+    _, notice = with_notice(home / "run", "--file", tmp_path / "mine.txt", "--problems", 2, capsys=capsys)
+    assert notice == f"srmlab solve: 2 of 2 {said}"
+    (tmp_path / "files").mkdir()
+    for side, boards in {"train": lines[3:], "test": lines[:3]}.items():
+        (tmp_path / "files" / f"{side}.csv").write_text("\n".join(["question", *boards]) + "\n")
+    prepare_puzzles(PuzzleConfig(f"sudoku:{tmp_path}/files", tmp_path / "other"))
+    _, notice = with_notice(home / "run", "--data", tmp_path / "other", capsys=capsys)
+    assert notice == f"srmlab solve: 3 of 3 {said}"
+
+
+def test_what_cannot_be_checked_against_the_training_data_is_told(home, tmp_path, capsys):
+    shutil.copytree(home / "run", tmp_path / "run")
+    about = json.loads((tmp_path / "run" / "run.json").read_text())
+    about["data"]["path"] = str(tmp_path / "gone")
+    (tmp_path / "run" / "run.json").write_text(json.dumps(about))
+    (tmp_path / "run" / "run.sha256").unlink()
+    run(tmp_path / "run", "--data", home / "data", capsys=capsys)  # the very data, moved
+    prepare_puzzles(PuzzleConfig("sudoku:4x4", tmp_path / "other", count=30, seed=5, held_out=0.5))
+    _, notice = with_notice(tmp_path / "run", "--data", tmp_path / "other", capsys=capsys)
+    assert notice.endswith(f"could not be checked: its training data is not at {tmp_path / 'gone'}")
+
+
+def test_difficulty_is_headed_by_what_the_ratings_are(home, tmp_path, capsys):
+    puzzles = open_puzzles(home / "data")
+    lines = [puzzles.kind.line(board) for board in puzzles.test.inputs]
+    (tmp_path / "mine.txt").write_text("\n".join(lines) + "\n")
+    with open(tmp_path / "mine.csv", "w", newline="") as file:
+        csv.writer(file).writerows(
+            [("question", "rating"), *((line, 1000 + n) for n, line in enumerate(lines))]
+        )
+    for side in ("train", "test"):
+        ignored = shutil.ignore_patterns("*ratings*")
+        shutil.copytree(home / "data" / side, tmp_path / "theirs" / side, ignore=ignored)
+    prepare_puzzles(PuzzleConfig(f"hrm:{tmp_path}/theirs", tmp_path / "hrm"))
+
+    def heading(*options: object) -> str:
+        tables = run(home / "run", *options, capsys=capsys)
+        return tables.partition("  boards")[0].strip()
+
+    assert heading() == "search nodes"
+    assert heading("--file", tmp_path / "mine.txt") == "search nodes"
+    assert heading("--file", tmp_path / "mine.csv") == "rating"
+    assert heading("--data", tmp_path / "hrm") == "empty cells"
+
+
+def test_puzzles_that_are_left_out_are_told(home, capsys):
+    total = len(open_puzzles(home / "data").test)
+    assert f"first 2 of {total}:" in run(home / "run", "--problems", 2, capsys=capsys)
+    assert "first" not in run(home / "run", "--problems", total, capsys=capsys)
+
+
+def test_the_interval_of_cells_is_students_and_one_board_has_none(home, capsys):
+    assert shown(mean_share(np.array([0.5]))) == "50.0 % [–]"
+    few = mean_share(np.array([0.4, 0.5, 0.6]))
+    assert few["high"] == pytest.approx(0.5 + 4.3027 * 0.1 / 3**0.5, abs=1e-4)
+    answer = json.loads(run(home / "run", "--problems", 1, "--json", capsys=capsys))
+    assert (answer["cells"]["low"], answer["cells"]["high"]) == (None, None)
 
 
 def test_your_own_puzzles_are_read_and_their_solutions_found(home, tmp_path, capsys):
@@ -211,8 +359,10 @@ def test_what_is_for_text_says_so(home, command, tmp_path, capsys):
 
 def test_an_export_solves_the_same(home, tmp_path, capsys):
     srmlab.save(srmlab.load(home / "run"), tmp_path / "export")
-    how = ("--data", home / "data", "--segments", 3, "--json")
-    one, other = (json.loads(run(path, *how, capsys=capsys)) for path in (home / "run", tmp_path / "export"))
+    how = ("--data", home / "data", "--segments", 3)
+    one = json.loads(run(home / "run", *how, "--json", capsys=capsys))
+    other, notice = with_notice(tmp_path / "export", *how, capsys=capsys)
+    assert notice.endswith("could not be checked: it does not say what it was trained on")
     assert one["by_segment"] == other["by_segment"]
 
 

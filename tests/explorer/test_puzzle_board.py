@@ -150,6 +150,20 @@ def test_a_mazes_answer_is_its_way():
     assert board.decode(answer) == "Soo##oGoo"
 
 
+@pytest.mark.parametrize(
+    "text", ["S..##.G..", "S  ## G  ", "S  \n## \nG  ", "S\n##\nG\n", "S . .\n# # .\nG . ."]
+)
+def test_open_cells_of_a_maze_may_be_blank(text):
+    board = Board(find_kind("maze:3"), 1, log_stablemax)
+    assert board.decode(board.encode(text)) == "S..##.G.."
+
+
+@pytest.mark.parametrize("text", ["S  ## G", "S  \n## "])
+def test_a_maze_of_another_size_is_refused(text):
+    with pytest.raises(UserError, match="a maze:3 has 9"):
+        Board(find_kind("maze:3"), 1, log_stablemax).encode(text)
+
+
 def test_the_page_shows_the_board_first_and_no_generation(board_page):
     assert board_page.locator("#app .panel").first.get_attribute("id") == "panel-puzzle"
     assert not board_page.locator("#generate").is_visible()

@@ -54,7 +54,8 @@ class LoopedConfig(ModelConfig):
             f"out  RMSNorm(h) → logits {self.vocab_size}"
         )
 
-    def at_depth(self, depth: int, gradient_depth: int | None = None) -> LoopedConfig:  # noqa: ARG002
+    def at_depth(self, depth: int, gradient_depth: int | None = None) -> LoopedConfig:
+        self.check_gradient_depth(gradient_depth, depth)  # through all loops: refuses any other
         return self.replace(loops=depth)
 
 

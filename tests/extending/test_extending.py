@@ -129,6 +129,21 @@ except srmlab.ConfigError as error:
     assert "--import" in done.stdout
 
 
+def test_a_gradient_that_an_architecture_cannot_cut_is_refused(tmp_path):
+    code = """
+import srmlab
+config = srmlab.preset("looped-nano")
+assert config.at_depth(6).loops == config.at_depth(6, 6).loops == 6
+try:
+    config.at_depth(6, 2)
+except ValueError as error:
+    print(repr(str(error)))
+"""
+    code = f"import sys; sys.path.insert(0, {str(HERE)!r}); import looped\n{code}"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert "gradient_depth = 2: the gradient of looped goes through 6 of 6 levels" in done.stdout, done.stderr
+
+
 @pytest.mark.slow
 def test_a_connection_is_a_value_of_the_config(folder):
     trained = ["train", "srm-nano", "--data", "means", "--out", "means-run", "--model.connection", "mean"]

@@ -8,6 +8,7 @@ from small_models import ONE_OF_EACH, SMALL, SRM_TINY, VOCAB, small, some_tokens
 
 import srmlab
 from srmlab.errors import UserError
+from srmlab.models import gradient_everywhere
 from srmlab.models.sites import HookPoint
 
 TOKENS = some_tokens(3, 6)
@@ -277,13 +278,23 @@ def test_a_backward_hook_that_would_never_be_called_is_refused():
     model, seen = small(SMALL["srm"]), []
     assert model.config.gradient_depth < model.depth
     every = [("layers.*.out", lambda _, hook: seen.append(hook.name))]
-    with pytest.raises(UserError, match=r"at layers\.0\.out would never be called.* model\.at_depth\(model"):
+    with pytest.raises(UserError, match=r"at layers\.0\.out would never be called.*gradient_everywhere\(\)"):
         model.run_with_hooks(TOKENS, bwd_hooks=every)
     whole = model.at_depth(model.depth, model.depth)
     whole.run_with_hooks(TOKENS, bwd_hooks=every, return_type="loss").backward()
     assert seen == [f"layers.{layer}.out" for layer in reversed(range(model.depth))]
     with torch.no_grad(), pytest.raises(UserError, match=r"leave torch\.no_grad"):
         whole.run_with_hooks(TOKENS, bwd_hooks=every)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_backward_hook_is_called_at_every_level_where_there_is_a_gradient_everywhere(name):
+    model, seen = small(SMALL[name]), []
+    every = [site for point in model.points for site in point.sites]
+    with gradient_everywhere():
+        hooks = [(every, lambda _, hook: seen.append(hook.name))]
+        model.run_with_hooks(TOKENS, bwd_hooks=hooks, return_type="loss").backward()
+    assert sorted(seen) == sorted(every)
 
 
 def test_a_hook_that_returns_no_tensor_is_named():

@@ -7,6 +7,7 @@ import torch
 from small_models import HRM_TINY, SMALL, SRM_TINY, gradients, small, some_tokens
 from torch.autograd.graph import saved_tensors_hooks
 
+from srmlab.errors import UserError
 from srmlab.models import ModelConfig
 
 SRMS = {
@@ -50,6 +51,55 @@ def test_a_shorter_gradient_is_a_different_gradient():
         by_l.append(gradients(model, loss_of(model, tokens))["layer.connection.qkv.weight"])
     assert not torch.allclose(by_l[0], by_l[1])
     assert not torch.allclose(by_l[1], by_l[2])
+
+
+SR2_TINY = HRM_TINY.replace(high_blocks=0, gradient="all")
+
+
+@pytest.mark.parametrize("name", [*SMALL, "sr2"])
+@pytest.mark.parametrize("l", [1, 2, 3, 4])
+def test_a_gradient_depth_is_that_of_the_model_or_refused(name, l):
+    """Never ignored: whatever the architecture."""
+    n, config = 3, (SMALL | {"sr2": SR2_TINY})[name]
+    try:
+        model = small(config.at_depth(n, l))
+    except UserError:
+        assert config.architecture not in ("srm", "huginn") or l > n
+        return
+    _, cache = model.run_with_cache(some_tokens(), detach=False)
+    levels = model.points[: model.depth]
+    assert [cache[level.sites[-1]].requires_grad for level in levels] == [t >= n - l for t in range(n)]
+
+
+@pytest.mark.parametrize(
+    ("name", "has", "others"),
+    [("ouro", 3, (1, 2)), ("hyper in a loop", 3, (1, 2)), ("sr2", 3, (1, 2)), ("hrm", 1, (2, 3))],
+)
+def test_what_cannot_be_cut_says_where_its_gradient_is(name, has, others):
+    config = (SMALL | {"sr2": SR2_TINY})[name]
+    assert config.at_depth(3, has) == config.at_depth(3)
+    for l in others:
+        wrong = rf"gradient_depth = {l}: .* through {has} of 3 levels.*srm and huginn.*; leave gradient_depth"
+        with pytest.raises(UserError, match=wrong):
+            config.at_depth(3, l)
+        with pytest.raises(UserError, match=wrong):
+            small(config).at_depth(3, l)
+        with pytest.raises(UserError, match=wrong):
+            small(config)(some_tokens(), depth=3, gradient_depth=l)
+
+
+@pytest.mark.parametrize("how", [{}, {"progress": 0.5}])
+def test_a_pass_with_another_gradient_at_the_models_own_depth(how):
+    def slopes(model, **pass_):
+        loss = model(some_tokens(), some_tokens(seed=1), **pass_, **how)
+        return gradients(model, loss["loss"] if how else loss)
+
+    model = small(SRM_TINY)
+    ours, theirs, usual = slopes(model, gradient_depth=1), slopes(model.at_depth(3, 1)), slopes(model)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert any(not torch.equal(ours[name], usual[name]) for name in usual)
+    with pytest.raises(UserError, match="gradient_depth = 1: the gradient of ouro goes through 3 of 3"):
+        slopes(small(SMALL["ouro"]), gradient_depth=1)
 
 
 def test_logits_do_not_depend_on_the_gradient_depth():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
+from itertools import product
 
 import pytest
 import torch
@@ -14,6 +16,9 @@ from srmlab.storage import read_metrics
 from srmlab.training import TrainConfig, train
 from srmlab.training.config import identity
 from srmlab.training.depth import TrainingDepth, depth_at
+
+LEARNED = MODEL.replace(z0="learned", gradient_depth=3)
+SR2 = TRM.replace(gradient="all")
 
 
 def depths(schedule, steps=12, seed=0, depth=4, gradient_depth=2):
@@ -124,6 +129,10 @@ def test_an_unknown_schedule_is_refused(schedule):
         (MODEL, "grow:4", "the model has 3 levels; start from at most that"),
         (MODEL, "draw:3/3", "the model has 2 levels in the gradient; start from at most that"),
         (GPT2, "grow:1", "gpt2 cannot run at another depth"),
+        (SR2, "draw:2/1", r"use draw:2 \(gradient_depth = 1: the gradient of hrm goes through 2 of 2 levels"),
+        (SR2, "grow:2/1", r"use grow:2 \(gradient_depth = 1"),
+        (SR2, "draw:1/1", r"use draw:1 \(gradient_depth = 1"),  # of the one level at first, later of two
+        (LEARNED, "draw:1/1", r"use draw:1 \(.*z0"),
     ],
 )
 def test_a_schedule_that_the_model_cannot_follow_is_refused_before_anything_is_written(
@@ -132,6 +141,28 @@ def test_a_schedule_that_the_model_cannot_follow_is_refused_before_anything_is_w
     with pytest.raises(UserError, match=message):
         train(small_config(depth_schedule=schedule), model, data, tmp_path / "run", show=False)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("kind", ["grow", "draw"])
+@pytest.mark.parametrize("model", [MODEL, LEARNED, TRM, SR2], ids=["SRM", "learned z0", "TRM", "SR2"])
+def test_a_schedule_is_refused_exactly_if_one_of_its_steps_would_be(model, kind):
+    n, l = (3, model.gradient_depth) if model in (MODEL, LEARNED) else (2, 2 if model is SR2 else 1)
+    outcomes = set()
+    for least, least_gradient in product(range(1, n + 1), range(1, l + 1)):
+        config = small_config(steps=60, depth_schedule=f"{kind}:{least}/{least_gradient}")
+        asked = depths(config.depth_schedule, 60, depth=n, gradient_depth=l)
+        refused = not all(accepts(model, *at) for at in asked)
+        with pytest.raises(UserError) if refused else nullcontext():
+            TrainingDepth(config, model)
+        outcomes.add(refused)
+    assert outcomes == ({False} if model in (MODEL, TRM) else {False, True})
+
+
+def accepts(model, *depth) -> bool:
+    try:
+        return bool(model.at_depth(*depth))
+    except UserError:
+        return False
 
 
 def test_hooks_at_another_depth_are_refused():

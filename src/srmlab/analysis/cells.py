@@ -5,7 +5,7 @@ read out as if it were the last, and the most likely value of every unknown cell
 Over segments × layers:
 
     right     the share of those cells that are right
-    solved    the share of boards on which all of them are
+    solved    the share of boards on which all of them are; `srmlab solve` counts given cells, too
     settles   the share of cells that are right from here to the end, and were not just before
     lost      the share of cells that were right after the layer before, and no longer are
 
@@ -69,19 +69,19 @@ class Cells(Result):
 
     def headline(self) -> str:
         return (
-            f"{self.right_at_last:.1%} of the cells right and {self.solved_at_last:.1%} of the boards solved "
-            f"after {self.segments} segments; cells settle at {self.mean_settling:.2f}, "
-            f"{float(self.flipped):.1%} flip back"
+            f"{self.right_at_last:.1%} of the unknown cells right, "
+            f"all of them on {self.solved_at_last:.1%} of the boards, after {self.segments} segments; "
+            f"cells settle at {self.mean_settling:.2f}, {float(self.flipped):.1%} flip back"
         )
 
     def summary(self) -> str:
-        lines = [f"Cells of puzzles ({self.evidence})"]
+        lines = [f"Unknown cells of puzzles ({self.evidence})"]
         for k in range(self.segments):
             at = ((k + 1) * self.segment_depth - 1,)
             part = slice(k * self.segment_depth, (k + 1) * self.segment_depth)
             right, solved = self.text("right", ".1%", at), self.text("solved", ".1%", at)
             flow = f"{self.settles[part].sum():.1%} settle, {self.lost[part].sum():.1%} are lost"
-            lines.append(f"  segment {k + 1}: {right} right, {solved} solved; {flow}")
+            lines.append(f"  segment {k + 1}: {right} right, all on {solved} of the boards; {flow}")
         settling, flipped = self.text("mean_settling", ".2f"), self.text("flipped", ".1%")
         lines.append(f"  cells that end right settle after {settling} segments")
         lines.append(f"  of the cells that were right somewhere, {flipped} are lost at least once")

@@ -42,7 +42,7 @@ class Command(RunsModel):
     difficulty: tuple[int, ...] = ()
     """Difficulties to test; by default those of the data, or the task's own."""
     depth: tuple[int, ...] = ()
-    """Layers (HRM: high cycles) to run; by default powers of two up to twice the trained depth."""
+    """Layers (HRM: high cycles); default: as trained for puzzles, powers of two to twice that for text."""
     problems: int = 200
     """How many per difficulty; for puzzles, how many in all."""
     segments: int | None = None

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from srmlab.analysis.student import interval
 from srmlab.cli.shared import aligned
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
 from srmlab.models.loss import IGNORE
 from srmlab.puzzles import Kind, Puzzles, evaluation_puzzles, find_kind
+from srmlab.puzzles.files import plain_ratings
 from srmlab.storage import load
-from srmlab.tasks.accuracy import Z95, Accuracy, percent
+from srmlab.tasks.accuracy import Accuracy, percent
 from srmlab.training.config import TrainConfig
 from srmlab.training.distributed import device_of
 from srmlab.training.plan import check_board
 from srmlab.training.run import RunConfig, run_config
-from srmlab.training.run_puzzles import puzzles_of
+from srmlab.training.run_puzzles import puzzles_of, warn_of_trained
 from srmlab.training.solving import Solving, solve, vote
 
 if TYPE_CHECKING:
@@ -27,7 +31,11 @@ if TYPE_CHECKING:
     from srmlab.progress import Display
 
 SHOWN = 3  # boards that --show prints
-RATED_BY = {"sudoku": "search nodes", "maze": "way", "arc": "answer's cells"}
+LISTED = 12  # changes of a segment that it lists
+WIDTH = 80  # of a terminal
+MARKS = " .+xX"  # of a cell, on the board beside --show's: see LEGEND; the first does not count
+LEGEND = "beside a board: + changed in this segment, x wrong, X both"
+PLAINLY = {"sudoku": "empty cells", "maze": "way", "arc": "answer's cells"}  # what `plain_ratings` counts
 ATTEMPTS = {"arc": 2}  # answers that count, by family; elsewhere one
 
 
@@ -42,6 +50,7 @@ def measure(path: Path, command: Command) -> dict[str, Any]:
     check(puzzles, path, model, run)
     check_votes(puzzles, command.votes)
     limit = min(command.problems, len(puzzles.test))
+    warn_of_trained(path, run, puzzles, limit)
     depths = sorted({depth for depth in command.depth if depth != model.depth})
     how: dict[str, Any] = {"segments": command.segments or training.segments}
     how["unknown_only"] = training.cells == "unknown"
@@ -66,6 +75,7 @@ def measure(path: Path, command: Command) -> dict[str, Any]:
     if command.show and not command.json:
         for board in range(min(SHOWN, len(found))):
             print("\n".join(play(puzzles.kind, found, board)) + "\n")
+        print(LEGEND + "\n")
     return answer
 
 
@@ -121,10 +131,13 @@ def about(
         "model": str(path),
         "puzzles": f"{'' if puzzles.path.is_file() else 'test puzzles of '}{puzzles.path}",
         "kind": puzzles.kind.name,
+        "rated_by": rated_by(puzzles),
         "boards": len(found),
+        "available": len(puzzles.test),
         "segments": len(found.right),
         "trained_segments": training.segments,
         "trained_depth": model.depth,
+        "counted": training.cells,
         "halting": training.halting,
         "solved": {name: value for name, value in last.items() if name != "cells"},
         "cells": last["cells"],
@@ -132,6 +145,15 @@ def about(
         "by_segment": [{"segment": s + 1, **after(found, s)} for s in range(len(found.right))],
         "by_difficulty": by_difficulty(found, puzzles.test.ratings[: len(found)], halts),
     }
+
+
+def rated_by(puzzles: Puzzles) -> str:
+    """What the ratings are, as far as is known: a table's may be anybody's."""
+    kind, source, test = puzzles.kind, puzzles.manifest.source, puzzles.test
+    if kind.family == "sudoku" and (source.startswith(f"{kind.name} ") or source.endswith(".txt")):
+        return "search nodes"  # generated, or rated here
+    plain = np.array_equal(test.ratings, plain_ratings(kind, test.inputs, test.labels))
+    return PLAINLY[kind.family] if plain else "rating"
 
 
 def by_difficulty(found: Solving, ratings: np.ndarray, halts: np.ndarray) -> list[dict[str, Any]]:
@@ -158,11 +180,12 @@ def share(right: np.ndarray) -> dict[str, Any]:
     return {"right": found.right, "of": found.problems, "share": found.share, "low": low, "high": high}
 
 
-def mean_share(shares: np.ndarray) -> dict[str, float]:
+def mean_share(shares: np.ndarray) -> dict[str, float | None]:
     """Of cells: those of one board are not independent, so the interval is that of a mean over boards."""
-    mean = float(shares.mean())
-    error = Z95 * float(shares.std(ddof=1)) / len(shares) ** 0.5 if len(shares) > 1 else float("nan")
-    return {"share": mean, "low": max(0.0, mean - error), "high": min(1.0, mean + error)}
+    found = interval(shares)
+    if len(shares) == 1:
+        return {"share": found.mean, "low": None, "high": None}
+    return {"share": found.mean, "low": max(0.0, found.low), "high": min(1.0, found.high)}
 
 
 # --- showing ------------------------------------------------------------------------------------------------
@@ -176,7 +199,7 @@ def lines(answer: dict[str, Any]) -> Iterator[str]:
         return aligned([[head, "solved", "cells right"], *cells])
 
     halted, last = answer["halted"], answer["by_segment"][-1]
-    heads = [RATED_BY[answer["kind"].partition(":")[0]], "boards", "solved", "cells right", "segments"]
+    heads = [answer["rated_by"], "boards", "solved", "cells right", "segments"]
     rows = [heads]
     for row in [*answer["by_difficulty"], last | {"segments": halted["segments"]}]:
         low, high = row.get("from", "all"), row.get("to", "all")
@@ -197,11 +220,15 @@ def lines(answer: dict[str, Any]) -> Iterator[str]:
         votes = answer["votes"]
         attempts = f", {votes['attempts']} attempts" if votes["attempts"] > 1 else ""
         yield f"by a vote of {votes['votes']} symmetries{attempts}: {shown(votes)} solved"
-    yield f"{answer['kind']}, {answer['puzzles']}:"
-    yield f"whole boards, and unknown cells, after {answer['segments']} segments [95 % interval]"
+    some = f", first {answer['boards']:,} of {answer['available']:,}"
+    yield f"{answer['kind']}, {answer['puzzles']}{some if answer['boards'] < answer['available'] else ''}:"
+    givens = "included" if answer["counted"] == "all" else "left out"
+    yield f"boards, givens {givens}, and unknown cells, after {answer['segments']} segments [95 % interval]"
 
 
-def shown(row: dict[str, float]) -> str:
+def shown(row: dict[str, Any]) -> str:
+    if row["low"] is None:
+        return f"{100 * row['share']:.1f} % [–]"
     return percent(row["share"], row["low"], row["high"])
 
 
@@ -209,24 +236,45 @@ def play(kind: Kind, found: Solving, board: int) -> Iterator[str]:
     """A board as given, and after every segment that changed it: what changed, and what is wrong."""
     yield f"board {board + 1}"
     yield kind.drawing(found.inputs[board])
-    given, label, before = ~found.unknown[board], found.labels[board], found.inputs[board]
+    given, counts, before = ~found.unknown[board], found.labels[board] != IGNORE, found.inputs[board]
     since = 0  # the segment that changed something last
-    for s, guess in enumerate(found.answers[:, board], 1):
-        after = np.where(given, found.inputs[board], guess)
-        changed = np.flatnonzero(after != before).tolist()
-        wrong = int(((after != label) & (label != IGNORE)).sum())
-        moves = [
-            f"{place(kind, cell)} {kind.symbols[before[cell]]}→{kind.symbols[after[cell]]}"
-            for cell in changed
-        ]
-        if changed:
-            some = ", ".join(moves) if s > 1 and len(moves) <= 12 else f"{len(moves)} cells filled or changed"
-            yield f"\nsegment {s}: {f'{wrong} cells wrong' if wrong else 'solved'}; {some}"
-            yield kind.drawing(after)
+    for s, (guess, wrong) in enumerate(zip(found.answers[:, board], found.wrong[:, board], strict=True), 1):
+        after = np.where(given & ~counts, found.inputs[board], guess)
+        changed = after != before
+        if changed.any():
+            spoilt = (given & (after != found.inputs[board])).sum()
+            state = f"{count_of(wrong)} wrong" if wrong.any() else "solved"
+            state += f", {spoilt} of them given" if spoilt else ""
+            yield f"\nsegment {s}: {state}; {moves(kind, before, after)}"
+            marks = np.where(counts, 1 + changed + 2 * wrong, 0)
+            yield beside(kind.drawing(after), replace(kind, symbols=MARKS).drawing(marks))
             since = s
         before = after
     if since < len(found.answers):
         yield f"\nsegments {since + 1} to {len(found.answers)}: no change"
+
+
+def moves(kind: Kind, before: np.ndarray, after: np.ndarray) -> str:
+    """What changed: each cell, if they are few."""
+    changed, marks = after != before, kind.symbols
+    if changed.sum() > LISTED:
+        return f"{count_of(changed)} filled or changed"
+    where = np.flatnonzero(changed).tolist()
+    return ", ".join(f"{place(kind, cell)} {marks[before[cell]]}→{marks[after[cell]]}" for cell in where)
+
+
+def beside(left: str, right: str) -> str:
+    """Two drawings, one beside the other if both fit, otherwise below it."""
+    lines, others = left.split("\n"), right.split("\n")
+    width = max(map(len, lines)) + 4
+    if width + max(map(len, others)) > WIDTH:
+        return f"{left}\n\n{right}"
+    pairs = zip_longest(lines, others, fillvalue="")
+    return "\n".join(f"{line:<{width}}{other}".rstrip() for line, other in pairs)
+
+
+def count_of(cells: np.ndarray) -> str:
+    return f"{cells.sum()} cell{'' if cells.sum() == 1 else 's'}"
 
 
 def place(kind: Kind, cell: int) -> str:

@@ -217,7 +217,7 @@ def _encode_corpus(
         commit()
         uncommitted = 0
         groups = _groups(documents, position, seen, config.val_fraction)
-        for group, arrays in _encoded(groups, tokenizer, dtype, config.workers or _cores()):
+        for group, arrays in _encoded(groups, tokenizer, dtype, config.workers or cores()):
             for split, ids in arrays.items():
                 writers[split].write(ids)
                 uncommitted += len(ids)
@@ -439,6 +439,6 @@ def _read_progress(partial: Path, settings: dict) -> dict | None:
     return saved
 
 
-def _cores() -> int:
+def cores() -> int:
     """The cores this process may use, which in a container or a batch job are not all there are."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -12,11 +12,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from srmlab.data.preparation import cores
 from srmlab.errors import UserError, reason
 from srmlab.experiments.jobs import Job, read_plan, run_job
 from srmlab.training.signals import StopRequest
@@ -30,11 +31,17 @@ class Outcome:
     signal: int = 0
 
 
-def workers_here() -> int:
-    """One for every GPU, else one for every core this process may use."""
+def workers_here(jobs: Iterable[Job] | None = None) -> int:
+    """One for every GPU, if one of the jobs (None: of whatever jobs) may use it, else one for every core."""
+    return gpus_for(jobs) or cores()
+
+
+def gpus_for(jobs: Iterable[Job] | None) -> int:
+    """How many GPUs there are, if one of the jobs may use them; jobs for the CPU leave them alone."""
     import torch
 
-    return torch.cuda.device_count() or len(os.sched_getaffinity(0))
+    wanted = jobs is None or any(job.cell().training.device != "cpu" for job in jobs)
+    return torch.cuda.device_count() if wanted else 0
 
 
 def on_this_machine(
@@ -56,7 +63,7 @@ def on_this_machine(
                 if slot not in running and waiting:
                     number = waiting.pop(0)
                     log = log_file(plan, number)
-                    running[slot] = (number, start(plan, number, slot, workers, log), log)
+                    running[slot] = (number, start(plan, number, jobs[number], slot, workers, log), log)
             for slot, (number, process, log) in list(running.items()):
                 if process.poll() is None:
                     continue
@@ -72,13 +79,11 @@ def on_this_machine(
     return outcome
 
 
-def start(plan: Path, number: int, slot: int, workers: int, log: Path) -> subprocess.Popen[bytes]:
+def start(plan: Path, number: int, job: Job, slot: int, workers: int, log: Path) -> subprocess.Popen[bytes]:
     """A separate process for one job, with its share of the machine."""
-    import torch
-
-    threads = max(1, len(os.sched_getaffinity(0)) // workers)
+    threads = max(1, cores() // workers)
     environment = os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}
-    if gpus := torch.cuda.device_count():
+    if gpus := gpus_for([job]):
         environment["CUDA_VISIBLE_DEVICES"] = str(slot % gpus)
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "wb") as file:

@@ -67,6 +67,8 @@ class Board:
             marks = "".join(mark for mark in marks if mark not in RULES)
         else:
             marks = marks.replace("\n", "")
+        if self.kind.family == "maze" and len(marks) != self.kind.cells:  # blanks are open cells, then
+            marks = self.blank_as_open(text) or marks
         for mark in marks:
             if mark not in self.kind.symbols:
                 raise UserError(
@@ -75,6 +77,14 @@ class Board:
         if len(marks) != self.kind.cells:
             raise UserError(f"{len(marks)} cells: a {self.kind.name} has {self.kind.cells}")
         return [self.kind.symbols.index(mark) for mark in marks]
+
+    def blank_as_open(self, text: str) -> str | None:
+        """A maze whose blanks are open cells, in one line or drawn; None if it has another size."""
+        lines = text.strip("\r\n").splitlines()
+        if len(lines) == self.kind.rows:  # blanks at the ends of lines are easily lost
+            lines = [line.ljust(self.kind.columns) for line in lines]
+        marks = "".join(lines).replace(" ", ".")
+        return marks if len(marks) == self.kind.cells else None
 
     def decode(self, ids: Iterable[int]) -> str:
         return self.kind.line(np.array(list(ids)))

@@ -10,7 +10,7 @@ from srmlab.models.connection import Connection, connection
 from srmlab.models.decoding import generate
 from srmlab.models.exit import Exit
 from srmlab.models.fields import ConfigError
-from srmlab.models.forward import Pass
+from srmlab.models.forward import Pass, gradient_everywhere
 
 from srmlab.models.srm import SRM, SRMConfig  # isort: skip  (the order of the registry)
 from srmlab.models.hrm import HRM, HRMConfig  # isort: skip
@@ -79,6 +79,7 @@ __all__ = [
     "config_from_dict",
     "connection",
     "generate",
+    "gradient_everywhere",
     "init_linear_",
     "outline",
     "preset",

@@ -106,10 +106,23 @@ class ModelConfig:
         return f"logits {self.vocab_size}" + (" (tied)" if self.tied else "")
 
     def at_depth(self, depth: int, gradient_depth: int | None = None) -> Self:  # noqa: ARG002
-        """The same weights run for another number of levels."""
+        """The same weights run for another number of levels, with gradient through the last `gradient_depth`,
+        by default as many as here. Where the gradient cannot be cut, `check_gradient_depth` refuses.
+        """
         raise UserError(
             f"{self.architecture} cannot run at another depth: each of its levels has weights of its own"
         )
+
+    def check_gradient_depth(self, asked: int | None, depth: int, has: int | None = None) -> None:
+        """Refuse any gradient but that of an architecture that cannot cut it: through the last `has` of
+        `depth` levels, by default all.
+        """
+        has = depth if has is None else has
+        if asked not in (None, has):
+            raise UserError(
+                f"gradient_depth = {asked}: the gradient of {self.architecture} goes through {has} of "
+                f"{depth} levels and cannot be cut elsewhere; leave gradient_depth out"
+            )
 
     def seeded(self, seed: int) -> Self:
         """The same model with other random numbers in it."""

@@ -178,7 +178,16 @@ _everywhere = [False]
 
 @contextmanager
 def gradient_everywhere() -> Iterator[None]:
-    """While open, every level has a gradient, also those that are trained without: for attribution."""
+    """While open, every level of any model has a gradient, also those that are trained without: for
+    attribution and backward hooks.
+
+    >>> import srmlab
+    >>> model = srmlab.build(srmlab.preset("hrm-nano"))  # trained through its last calls only
+    >>> hook = ("cycles.0.high.out", lambda slope, hook: print(hook.name, tuple(slope.shape)))
+    >>> with gradient_everywhere():
+    ...     model.run_with_hooks(torch.arange(6)[None], bwd_hooks=[hook], return_type="loss").backward()
+    cycles.0.high.out (1, 6, 128)
+    """
     was = _everywhere[0]
     _everywhere[0] = True
     try:

@@ -143,7 +143,8 @@ class HRMConfig(ModelConfig):
             ]
         )
 
-    def at_depth(self, depth: int, gradient_depth: int | None = None) -> HRMConfig:  # noqa: ARG002
+    def at_depth(self, depth: int, gradient_depth: int | None = None) -> HRMConfig:
+        self.check_gradient_depth(gradient_depth, depth, depth if self.gradient == "all" else 1)
         return self.replace(high_cycles=depth)
 
 
@@ -195,18 +196,18 @@ def sr2_nano() -> HRMConfig:
 
 
 def hrm_sudoku() -> HRMConfig:
-    """HRM as published for puzzles, 27M."""
+    """HRM as published for sudokus, 27M: two nets of four blocks."""
     net: dict[str, Any] = {"low_blocks": 4, "high_blocks": 4, "low_cycles": 2, "high_cycles": 2}
     return HRMConfig(**SUDOKU, **net, dim=512, heads=8, mlp="swiglu", mlp_dim=1536)  # 8/3 · 512, rounded up
 
 
 def hrm_maze() -> HRMConfig:
-    """The same for mazes of 30 × 30 cells."""
+    """HRM as published for mazes of 30 × 30 cells."""
     return hrm_sudoku().replace(vocab_size=6, context=901)
 
 
 def hrm_arc() -> HRMConfig:
-    """The same for ARC; `puzzle_ids` are the data's."""
+    """HRM as published for ARC, on boards of 30 × 30 cells; set `puzzle_ids` to the data's."""
     return hrm_maze().replace(vocab_size=12)
 
 
@@ -217,7 +218,7 @@ def trm_maze() -> HRMConfig:
 
 
 def trm_arc() -> HRMConfig:
-    """The same for ARC; `puzzle_ids` are the data's."""
+    """TRM as published for ARC, on boards of 30 × 30 cells; set `puzzle_ids` to the data's."""
     return trm_maze().replace(vocab_size=12)
 
 
@@ -233,17 +234,19 @@ def hrm_sudoku_nano() -> HRMConfig:
 
 
 def trm_sudoku_nano() -> HRMConfig:
-    """TRM with as many."""
+    """TRM with the parameters of srm-sudoku-nano."""
     return hrm_sudoku_nano().replace(**ONE_NET)
 
 
 def hrm1_sudoku_nano() -> HRMConfig:
-    """HRM without its high net, with as many."""
+    """HRM without its high net, with the parameters of srm-sudoku-nano."""
     return hrm_sudoku_nano().replace(low_blocks=2, high_blocks=0)
 
 
 def sr2_sudoku_nano() -> HRMConfig:
-    """SR2 with as many: one block, 16 times, all in the gradient; the board is read in the first segment."""
+    """SR2 with the parameters of srm-sudoku-nano: one block, 16 times, all in the gradient; the board is
+    read in the first segment.
+    """
     net = {"low_blocks": 1, "high_blocks": 0, "gradient": "last-cycle", "x_enters": "first"}
     return hrm_sudoku_nano().replace(**net, mlp_dim=384, low_cycles=16, high_cycles=1)
 

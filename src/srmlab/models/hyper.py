@@ -97,6 +97,7 @@ class HyperConfig(BlockConfig):
     def at_depth(self, depth: int, gradient_depth: int | None = None) -> HyperConfig:
         if not self.loops:
             return super().at_depth(depth, gradient_depth)
+        self.check_gradient_depth(gradient_depth, depth)
         return self.replace(loops=depth)
 
 

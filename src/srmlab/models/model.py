@@ -118,10 +118,12 @@ class LanguageModel(Described[Config], Generic[Config]):
         return self.read_puzzle(tokens, here)[0]
 
     def config_at(self, depth: int | None, gradient_depth: int | None, tap: Tap) -> Config | None:
-        """The config of a pass at another depth; None at the model's own."""
+        """The config of a pass at another depth, or with another gradient; None for the model's own."""
         if depth is not None and tap is not SILENT:
             raise UserError("hooks need every site, and another depth has others; hook model.at_depth(…)")
-        return None if depth is None else self.config.at_depth(depth, gradient_depth)
+        if depth is None and gradient_depth is None:
+            return None
+        return self.config.at_depth(self.depth if depth is None else depth, gradient_depth)
 
     def read_puzzle(self, tokens: Tensor, here: Pass) -> tuple[Tensor, Tensor]:
         """Of a puzzle model: the cells' embeddings [B, T, E], and q [B, 2]."""
@@ -177,8 +179,8 @@ class LanguageModel(Described[Config], Generic[Config]):
         `attention_mask` [B, T] is 0 at padding, which no token attends to and whose logits mean nothing; each
         row is one unbroken run of tokens. A cache remembers it: the mask is always that of `tokens` alone.
         With `exit`, the recursion stops where the state changes by less than this share of it. With `depth`
-        it is the pass of `at_depth(depth, gradient_depth)`. With `progress`, the share of training that is
-        done, it is what training minimises and its parts (see `training_loss`).
+        or `gradient_depth` it is the pass of `at_depth(depth, gradient_depth)`. With `progress`, the share of
+        training that is done, it is what training minimises and its parts (see `training_loss`).
 
         As in TransformerLens: `return_type` "loss" is that of the tokens themselves, each predicted from
         those before it ([B, T − 1] with `loss_per_token`), "both" is (logits, loss). `stop_at_layer` gives
@@ -196,15 +198,14 @@ class LanguageModel(Described[Config], Generic[Config]):
                 return state_before(self, stop_at_layer, partial(self.forward, tokens, **how))
             logits = self.forward(tokens, **how)
             return as_asked(logits, tokens, how.get("attention_mask"), return_type, loss_per_token)
-        if torch.compiler.is_compiling() and (self.listening or given & {"exit", "depth"}):
+        if torch.compiler.is_compiling() and (self.listening or given & {"exit", "depth", "gradient_depth"}):
             return uncompiled(self.forward, tokens, targets, **how)
         self.check_tokens(tokens, how.get("cache"), how.get("documents"), targets, how.get("attention_mask"))
         tap = self.tap()
         if progress is not None:
             if targets is None or given & {"cache", "exit", "attention_mask"}:
                 raise UserError("progress is for training: give targets, without cache, exit and padding")
-            depth = how.get("depth")
-            config = None if depth is None else self.config.at_depth(depth, how.get("gradient_depth"))
+            config = self.config_at(how.get("depth"), how.get("gradient_depth"), SILENT)
             here = Pass(tap, documents=how.get("documents"), config=config)
             return self.training_loss(tokens, targets, here, progress)
         try:

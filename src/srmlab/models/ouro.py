@@ -96,7 +96,8 @@ class OuroConfig(BlockConfig):
             ]
         )
 
-    def at_depth(self, depth: int, gradient_depth: int | None = None) -> OuroConfig:  # noqa: ARG002
+    def at_depth(self, depth: int, gradient_depth: int | None = None) -> OuroConfig:
+        self.check_gradient_depth(gradient_depth, depth)
         return self.replace(loops=depth)
 
 

@@ -396,7 +396,8 @@ def _as_gradient_hook(function: HookFunction, point: HookPoint):
         if not output.requires_grad:
             raise UserError(
                 f"a backward hook at {point.name} would never be called: it has no gradient; leave "
-                "torch.no_grad, or take model.at_depth(model.depth, model.depth), which has it in every level"
+                "torch.no_grad, unfreeze the weights, or make the pass inside "
+                "`with srmlab.models.gradient_everywhere():`"
             )
         output.register_hook(lambda gradient: function(gradient, point))
 

@@ -14,6 +14,7 @@ of them have a gradient.
 
 A draw is a function of the seed and the step, so nothing has to be saved for an exact resume, and all
 processes draw the same. All runs share the weights: the levels of a recursion have no weights of their own.
+A schedule of l is refused where the architecture cannot cut its gradient there.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ class TrainingDepth:
         if self.schedule == POISSON:
             self.model.at_depth(self.depth)
             return
-        _, levels, in_gradient = _read(self.schedule)
+        kind, levels, in_gradient = _read(self.schedule)
         for what, least, own in (
             ("levels", levels, self.depth),
             ("levels in the gradient", in_gradient, self.gradient_depth),
@@ -125,4 +126,13 @@ class TrainingDepth:
                 raise UserError(
                     f"depth_schedule = {self.schedule!r}: the model has {own} {what}; start from at most that"
                 )
-        self.model.at_depth(levels, in_gradient)
+        self.model.at_depth(levels)
+        if in_gradient is None:
+            return
+        # the least gradient is drawn at any depth; growing, it is that of the least depth
+        for n in (levels, self.depth) if kind == "draw" else (levels,):
+            try:
+                self.model.at_depth(n, min(n, in_gradient))
+            except UserError as error:
+                use = f"use {kind}:{levels}"
+                raise UserError(f"depth_schedule = {self.schedule!r}: {use} ({error})") from None

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from srmlab.data import Batch
@@ -26,6 +27,7 @@ from srmlab.puzzles import Puzzles, evaluation_puzzles, find_kind, open_puzzles
 from srmlab.puzzles.files import read_puzzles
 from srmlab.puzzles.folder import FORMAT, Manifest
 from srmlab.puzzles.generation import as_boards
+from srmlab.puzzles.symmetries import orbits
 from srmlab.storage import load
 from srmlab.storage.weights import read_json, weights_folder
 from srmlab.training.distributed import device_of
@@ -141,11 +143,50 @@ def puzzles_of(
 
 def from_file(file: Path, family: str) -> Puzzles:
     """The puzzles of a file as test puzzles."""
+    if family == "arc":
+        raise UserError("--file is for sudokus and mazes, not for ARC: give --data with prepared tasks")
     kind, examples = read_puzzles(file, family)
     sides = {"train": as_boards(kind, []), "test": as_boards(kind, examples)}
     counts = {side: len(boards) for side, boards in sides.items()}
     manifest = Manifest(FORMAT, kind.name, file.name, 0, 1, counts)
     return Puzzles(file, manifest, kind, **sides, identifiers=["<blank>"], fingerprint=sha256(file))
+
+
+def warn_of_trained(path: Path, run: RunConfig | None, puzzles: Puzzles, limit: int) -> None:
+    """Of puzzles other than the run's own: how many of the first `limit` test boards it was trained on."""
+    if run is not None and puzzles.fingerprint == run.data_fingerprint:
+        return
+    if puzzles.path == path / BOARDS:  # chosen for this model
+        return
+    trained = training_side(run)
+    if trained is None:
+        where = f"its training data is not at {run.data}" if run else "it does not say what it was trained on"
+        said = f"whether {path} was trained on some of these puzzles could not be checked: {where}"
+        warnings.warn(said, Notice, stacklevel=2)
+        return
+    known = set(orbits(puzzles.kind, *trained))
+    keys = orbits(puzzles.kind, puzzles.test.inputs[:limit], puzzles.test.labels[:limit])
+    if shared := sum(key in known for key in keys):
+        said = f"{shared:,} of {len(keys):,} boards are, up to symmetry, puzzles that {path} was trained on"
+        warnings.warn(said, Notice, stacklevel=2)
+
+
+def training_side(run: RunConfig | None) -> tuple[np.ndarray, np.ndarray] | None:
+    """Boards and answers that a run was trained on, one puzzle of every group of symmetries; None if they are
+    no longer there.
+    """
+    if run is None:
+        return None
+    try:
+        puzzles = open_puzzles(run.data, verify=False)
+    except UserError:
+        return None
+    if puzzles.fingerprint != run.data_fingerprint:
+        return None
+    train = puzzles.train
+    puzzle = np.repeat(np.arange(len(train.puzzle_identifiers)), np.diff(train.puzzle_indices))
+    rows = np.isin(puzzle, train.group_indices[:-1])
+    return train.inputs[rows], train.labels[rows]
 
 
 def unrolled(model: LanguageModel, segments: int) -> LanguageModel:

@@ -5,8 +5,8 @@
     found.right[-1].mean()                    # of the boards, whole, after the last segment
     found.halts("trm").mean()                 # segments they would take if q decided
 
-A board is right if every cell that counts is: all of them, or only the unknown ones if the model was trained
-on those alone. Shares of cells are of the unknown ones only.
+A board is solved if every cell is right, the givens included, as HRM and TRM count; a model that was trained
+on the unknown cells alone is not asked for the others. Shares of cells are of the unknown ones only.
 """
 
 from __future__ import annotations
@@ -39,9 +39,14 @@ class Solving:
         return len(self.inputs)
 
     @property
+    def wrong(self) -> np.ndarray:
+        """[segment, board, cell] whether it is, of the cells that count."""
+        return wrong_cells(self.answers, self.labels)
+
+    @property
     def right(self) -> np.ndarray:
-        """[segment, board] whether all cells are."""
-        return ((self.answers == self.labels) | (self.labels == IGNORE)).all(-1)
+        """[segment, board] whether it is solved: no cell is wrong."""
+        return np.all(~self.wrong, axis=-1)
 
     @property
     def cells(self) -> np.ndarray:
@@ -60,6 +65,10 @@ class Solving:
     def at(self, segments: np.ndarray) -> np.ndarray:
         """[board] whether each is right after a number of segments of its own."""
         return self.right[segments - 1, np.arange(len(self))]
+
+
+def wrong_cells(answers: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    return (answers != labels) & (labels != IGNORE)
 
 
 def solve(
@@ -136,6 +145,5 @@ def vote(
     for board, ballot in enumerate(ballots):
         ranked = sorted(ballot, key=lambda answer: (-len(ballot[answer]), -float(np.mean(ballot[answer]))))
         tried = [np.frombuffer(answer, np.int64) for answer in ranked[:attempts]]
-        label = first.labels[board]
-        solved[board] = any(((answer == label) | (label == IGNORE)).all() for answer in tried)
+        solved[board] = any(not wrong_cells(answer, first.labels[board]).any() for answer in tried)
     return solved
