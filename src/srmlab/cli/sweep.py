@@ -139,7 +139,7 @@ class Command(Answers):
     def run_here(self, plan: Path, jobs: list[Job]) -> Outcome:
         from srmlab.experiments.dispatch import on_this_machine, workers_here
 
-        workers = self.workers or workers_here()
+        workers = self.workers or workers_here(jobs)
         with SweepProgress(jobs, show=not self.json) as progress:
             return on_this_machine(plan, workers, progress.report, progress.tick)
 

@@ -31,16 +31,16 @@ class Outcome:
     signal: int = 0
 
 
-def workers_here(jobs: Iterable[Job] | None = None) -> int:
-    """One for every GPU, if one of the jobs (None: of whatever jobs) may use it, else one for every core."""
+def workers_here(jobs: Iterable[Job]) -> int:
+    """One for every GPU, if one of the jobs may use it, else one for every core."""
     return gpus_for(jobs) or cores()
 
 
-def gpus_for(jobs: Iterable[Job] | None) -> int:
+def gpus_for(jobs: Iterable[Job]) -> int:
     """How many GPUs there are, if one of the jobs may use them; jobs for the CPU leave them alone."""
     import torch
 
-    wanted = jobs is None or any(job.cell().training.device != "cpu" for job in jobs)
+    wanted = any(job.cell().training.device != "cpu" for job in jobs)
     return torch.cuda.device_count() if wanted else 0
 
 

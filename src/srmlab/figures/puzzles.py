@@ -22,7 +22,10 @@ def cells_curves(result: Cells, twins: Sequence[Result] = ()) -> Figure:
     figure = style.new_figure(style.COLUMN, 3.6)
     top, bottom = figure.subplots(2, 1, sharex=True)
     x = (np.arange(len(result.right)) + 1) / result.segment_depth
-    for name, label, color in (("right", "cells right", BLUE), ("solved", "boards solved", GREEN)):
+    for name, label, color in (
+        ("right", "unknown cells right", BLUE),
+        ("solved", "boards with all of them right", GREEN),
+    ):
         style.range_of_twins(top, x, twins, name)
         style.curve(top, x, result, name, color, label=label)
     top.set(ylim=(0, 1.02), ylabel="share")
