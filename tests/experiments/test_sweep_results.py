@@ -18,7 +18,7 @@ from srmlab.models import preset
 from srmlab.training.config import TrainConfig
 
 PUBLISHED = Path(__file__).parents[2] / "results"
-TRAINING = TrainConfig(steps=10, batch_size=2, context=8, warmup=0)
+TRAINING = TrainConfig(steps=10, batch_size=2, context=8, warmup=0, eval_windows="first")
 CELL = Cell(name="a", model=preset("srm-nano"), training=TRAINING, x=1.0)
 EXPERIMENT = Experiment(
     name="tiny",

@@ -110,7 +110,7 @@ def test_a_run_opens_with_its_checkpoints_evaluation_text_and_analyses(tmp_path)
     assert session.trace(session.encode("ab"), checkpoint="step-5").manifest["note"]["checkpoint"] == "step-5"
     report = write_report(session, tmp_path / "run" / "report.html", run=tmp_path / "run").read_text()
     assert "validation loss is lowest at step" in report
-    assert "on the same tokens bigram counts reach" in report
+    assert "on the whole text bigram counts reach" in report
     assert "read most" in report
     (tmp_path / "run/checkpoints/step-10/model.safetensors").write_bytes(b"damaged")
     with pytest.warns(Notice, match=r"step-10: model.safetensors is damaged") as told:

@@ -79,7 +79,9 @@ def test_what_cannot_be_cut_says_where_its_gradient_is(name, has, others):
     config = (SMALL | {"sr2": SR2_TINY})[name]
     assert config.at_depth(3, has) == config.at_depth(3)
     for l in others:
-        wrong = rf"gradient_depth = {l}: .* through {has} of 3 levels.*srm and huginn.*; leave gradient_depth"
+        wrong = (
+            rf"gradient_depth = {l}: .* through {has} of 3 levels and cannot be cut.*; leave gradient_depth"
+        )
         with pytest.raises(UserError, match=wrong):
             config.at_depth(3, l)
         with pytest.raises(UserError, match=wrong):

@@ -56,7 +56,7 @@ def test_it_begins_with_the_sources_loss_and_then_learns(finished, other, tmp_pa
     result = tune(finished, other, tmp_path / "run", steps=40, eval_every=40)
     model, tokens = srmlab.load(finished), open_tokens(other)
     rows = read_metrics(tmp_path / "run/metrics.jsonl")
-    before = evaluate(model, evaluation_batches(tokens.val, MODEL.context, 8, 128)).loss.mean
+    before = evaluate(model, evaluation_batches(tokens.val, MODEL.context, 8, 128, spread=True)).loss.mean
     assert (rows[0]["step"], rows[0]["val_loss"]) == (0, pytest.approx(before, abs=1e-6))
     batch = Batches(tokens.train, MODEL.context, 4, seed=0).batch(0)
     assert rows[1]["loss"] == pytest.approx(model(batch.tokens, batch.targets).item(), abs=1e-6)
