@@ -352,7 +352,7 @@ def steps_of(job: Job) -> int:
 def public_name(source: str) -> str:
     """Of the data: a file's own name, without the folders of this machine.
 
-    >>> public_name("/home/me/enwik8.gz"), public_name("hf:Skylion007/openwebtext"), public_name("sotu")
+    >>> public_name("texts/enwik8.gz"), public_name("hf:Skylion007/openwebtext"), public_name("sotu")
     ('enwik8.gz', 'hf:Skylion007/openwebtext', 'sotu')
     """
     return source if ":" in source else Path(source).name
