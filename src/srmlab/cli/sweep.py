@@ -134,6 +134,7 @@ class Command(Answers):
         with TemporaryDirectory() as scratch:
             data = self.open_data(experiment, Path(scratch))
             cells = self.cells(experiment, data)
+            self.compares = experiment.compares
             return self.cost(cells, make_jobs(experiment, cells, self.times, self.records(data), data.path))
 
     def run_here(self, plan: Path, jobs: list[Job]) -> Outcome:
@@ -239,7 +240,7 @@ class Command(Answers):
         if any(cell.tuned for cell in self.planned):
             first, least = " to begin with", "at least "
             yield "plus two or more runs per cell at other learning rates"
-        else:
+        elif self.compares:
             yield "at given learning rates: a comparison of cells will be undecided, by the rules of evidence"
         yield f"{cost['runs']} runs{first}, {cost['left']} of them left; in all {least}{total:.2e} FLOP,"
         yield f"{duration(seconds)} at this machine's {total / seconds / 1e9:,.0f} GFLOP/s"

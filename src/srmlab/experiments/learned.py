@@ -31,9 +31,7 @@ class Statistic:
     claim: str  # of the paper, if not marked: training moves the number up, or down
     analysis: str
     read: Callable[[Any], float]
-    margin: (
-        float  # a difference whose interval reaches both ways, but not beyond it, is none; named beforehand
-    )
+    margin: float  # named before any run: an interval around 0 that stays within it means no difference
     up: bool = True
 
 
