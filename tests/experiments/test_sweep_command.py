@@ -13,13 +13,14 @@ import pytest
 
 import srmlab.experiments.catalogue as catalogue
 from srmlab.cli import main
-from srmlab.cli.sweep import steps_of
+from srmlab.cli.sweep import shared_fingerprint, steps_of
 from srmlab.data import PrepareConfig, prepare
 from srmlab.experiments import Cell, Experiment, dispatch
 from srmlab.experiments.jobs import make_jobs, read_plan, run_job, write_plan
 from srmlab.experiments.runs import Records
 from srmlab.models import SRMConfig
 from srmlab.training.config import TrainConfig
+from srmlab.training.objective import open_data
 
 MODEL = SRMConfig(
     vocab_size=257, context=16, embedding_dim=8, streams=3, stream_dim=8, mlp_dim=16,
@@ -55,6 +56,19 @@ def words(tmp_path_factory) -> Path:
     out = folder / "data"
     prepare(PrepareConfig(source=str(folder / "words.txt"), out=out, tokenizer="byte", section_chars=300))
     return out
+
+
+def test_tables_know_data_again_wherever_its_text_lay(words, tmp_path):
+    def prepared(folder, text):
+        folder.mkdir()
+        (folder / "words.txt").write_text(text)
+        config = PrepareConfig(str(folder / "words.txt"), folder / "data", "byte", section_chars=300)
+        prepare(config)
+        return open_data(folder / "data")
+
+    text = (words.parent / "words.txt").read_text()
+    here, same, other = open_data(words), prepared(tmp_path / "a", text), prepared(tmp_path / "b", text[1:])
+    assert shared_fingerprint(here) == shared_fingerprint(same) != shared_fingerprint(other)
 
 
 @pytest.fixture(autouse=True)

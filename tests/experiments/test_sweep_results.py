@@ -92,18 +92,18 @@ def test_what_a_table_holds_counts_under_any_name_if_it_was_trained_in_that_way(
 def test_tables_of_other_data_do_not_count(tmp_path):
     folder = tmp_path / "results" / "tiny-mini"
     result(elsewhere([1.0])).save(folder, EXPERIMENT)
-    assert len(Records.of(tmp_path, tmp_path / "results", "f").tables) == 1
-    assert Records.of(tmp_path, tmp_path / "results", "other").tables == ()
-    assert Records.of(tmp_path, None, "f").tables == ()
+    assert len(Records.of(tmp_path, tmp_path / "results", "here", "f").tables) == 1
+    assert Records.of(tmp_path, tmp_path / "results", "f", "other").tables == ()
+    assert Records.of(tmp_path, None, "f", "f").tables == ()
 
 
 def test_runs_on_other_data_are_refused_not_taken_for_these(tmp_path):
     folder = CELL.run_folder(tmp_path, 0)
     write_metrics(folder, [3.0] * 10, val_at=10)
     (folder / "run.json").write_text('{"data": {"fingerprint": "f"}}')
-    assert collect(EXPERIMENT, "mini", [CELL], Records.of(tmp_path, None, "f"), 1, {}).finished == 1
+    assert collect(EXPERIMENT, "mini", [CELL], Records.of(tmp_path, None, "f", "f"), 1, {}).finished == 1
     with pytest.raises(UserError, match=r"seed-0 is a run on other data: choose another --out"):
-        collect(EXPERIMENT, "mini", [CELL], Records.of(tmp_path, None, "other"), 1, {})
+        collect(EXPERIMENT, "mini", [CELL], Records.of(tmp_path, None, "other", "f"), 1, {})
 
 
 def test_every_seed_that_has_been_run_counts_however_many_are_asked_for(tmp_path):

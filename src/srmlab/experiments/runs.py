@@ -34,11 +34,11 @@ class Records:
     fingerprint: str = ""  # of the data
 
     @classmethod
-    def of(cls, out: Path, results: Path | None, fingerprint: str) -> Records:
-        """With the tables in the folder `results` of runs on the same data."""
+    def of(cls, out: Path, results: Path | None, fingerprint: str, shared: str) -> Records:
+        """With the tables in the folder `results` of runs on the same data, which they name by `shared`."""
         files = sorted(results.glob("*/result.json")) if results else []
         tables = [SweepResult.load(file.parent) for file in files]
-        same = tuple(table for table in tables if table.data.get("fingerprint") == fingerprint)
+        same = tuple(table for table in tables if table.data.get("fingerprint") == shared)
         return cls(out, same, fingerprint)
 
     @cached_property
