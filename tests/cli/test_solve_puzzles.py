@@ -112,7 +112,13 @@ def test_what_is_counted_is_what_the_last_segment_answers(home, capsys):
     assert answer["solved"]["right"] == int(found.right[-1].sum())
     assert [row["segment"] for row in answer["by_segment"]] == [1, 2, 3]
     assert answer["cells"]["share"] == pytest.approx(found.cells[-1].mean())
-    assert sum(row["of"] for row in answer["by_difficulty"]) == len(found)
+    assert list(answer["by_difficulty"]) == ["search nodes", "empty cells"]
+    for groups in answer["by_difficulty"].values():
+        assert sum(row["of"] for row in groups) == len(found)
+    empty = (found.inputs == EMPTY).sum(1)
+    for row in answer["by_difficulty"]["empty cells"]:
+        mine = (empty >= row["from"]) & (empty <= row["to"])
+        assert (row["of"], row["right"]) == (mine.sum(), found.right[-1][mine].sum())
     assert answer["by_depth"][0]["depth"] == 2
 
 
@@ -235,14 +241,14 @@ def test_difficulty_is_headed_by_what_the_ratings_are(home, tmp_path, capsys):
         shutil.copytree(home / "data" / side, tmp_path / "theirs" / side, ignore=ignored)
     prepare_puzzles(PuzzleConfig(f"hrm:{tmp_path}/theirs", tmp_path / "hrm"))
 
-    def heading(*options: object) -> str:
-        tables = run(home / "run", *options, capsys=capsys)
-        return tables.partition("  boards")[0].strip()
+    def headings(*options: object) -> list[str]:
+        tables = run(home / "run", *options, capsys=capsys).splitlines()
+        return [line.partition("  boards")[0].strip() for line in tables if "  boards" in line]
 
-    assert heading() == "search nodes"
-    assert heading("--file", tmp_path / "mine.txt") == "search nodes"
-    assert heading("--file", tmp_path / "mine.csv") == "rating"
-    assert heading("--data", tmp_path / "hrm") == "empty cells"
+    assert headings() == ["search nodes", "empty cells"]
+    assert headings("--file", tmp_path / "mine.txt") == ["search nodes", "empty cells"]
+    assert headings("--file", tmp_path / "mine.csv") == ["rating", "empty cells"]
+    assert headings("--data", tmp_path / "hrm") == ["empty cells"]
 
 
 def test_puzzles_that_are_left_out_are_told(home, capsys):

@@ -168,6 +168,10 @@ def test_a_causal_model_has_no_segments():
         ("hrm-sudoku", 27_275_266),  # published
         ("trm-sudoku", 5_028_866),  # "5M": docs/reasoning.md derives it
         ("trm-maze", 6_822_914),  # "7M"
+        # embeddings, both maps of all streams; connection and step of each; positions, Q head
+        ("srm-sudoku", 22 * 512 + 2 * 512 * 1536 + 8 * (8 * 192**2 + 2 * 192 * 768) + 82 * 512 + 1026),
+        ("srm-maze", 6_345_730 - 5 * 2 * 512 + (901 - 82) * 512),
+        ("srm-arc", 6_759_938 + 6 * 2 * 512),
         ("trm-arc", 6_822_914 + 6 * 2 * 512),  # six values more, embedded and unembedded
         ("hrm-maze", 27_275_266 - 5 * 2 * 512),  # a sudoku has eleven values, a maze six, ARC twelve
         ("hrm-arc", 27_275_266 + 2 * 512),

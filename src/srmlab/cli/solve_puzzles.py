@@ -126,12 +126,11 @@ def about(
     path: Path, model: LanguageModel, puzzles: Puzzles, training: TrainConfig, found: Solving
 ) -> dict[str, Any]:
     halts = found.halts(training.halting)
-    last = after(found, -1)
+    last, hard = after(found, -1), difficulties(puzzles, len(found))
     return {
         "model": str(path),
         "puzzles": f"{'' if puzzles.path.is_file() else 'test puzzles of '}{puzzles.path}",
         "kind": puzzles.kind.name,
-        "rated_by": rated_by(puzzles),
         "boards": len(found),
         "available": len(puzzles.test),
         "segments": len(found.right),
@@ -143,21 +142,23 @@ def about(
         "cells": last["cells"],
         "halted": {**share(found.at(halts)), "segments": float(halts.mean())},
         "by_segment": [{"segment": s + 1, **after(found, s)} for s in range(len(found.right))],
-        "by_difficulty": by_difficulty(found, puzzles.test.ratings[: len(found)], halts),
+        "by_difficulty": {by: grouped(found, ratings, halts) for by, ratings in hard.items()},
     }
 
 
-def rated_by(puzzles: Puzzles) -> str:
-    """What the ratings are, as far as is known: a table's may be anybody's."""
+def difficulties(puzzles: Puzzles, count: int) -> dict[str, np.ndarray]:
+    """How hard the first boards are, by what each number is: their ratings, and what is plain to see."""
     kind, source, test = puzzles.kind, puzzles.manifest.source, puzzles.test
-    if kind.family == "sudoku" and (source.startswith(f"{kind.name} ") or source.endswith(".txt")):
-        return "search nodes"  # generated, or rated here
-    plain = np.array_equal(test.ratings, plain_ratings(kind, test.inputs, test.labels))
-    return PLAINLY[kind.family] if plain else "rating"
+    plain, ratings = plain_ratings(kind, test.inputs, test.labels)[:count], test.ratings[:count]
+    # rated by our solver if generated or read from lines; a table's ratings may be anybody's
+    ours = kind.family == "sudoku" and (source.startswith(f"{kind.name} ") or source.endswith(".txt"))
+    if np.array_equal(ratings, plain) and not ours:
+        return {PLAINLY[kind.family]: plain}
+    return {"search nodes" if ours else "rating": ratings, PLAINLY[kind.family]: plain}
 
 
-def by_difficulty(found: Solving, ratings: np.ndarray, halts: np.ndarray) -> list[dict[str, Any]]:
-    """By what puzzles of the kind are rated by, in groups of about equal size."""
+def grouped(found: Solving, ratings: np.ndarray, halts: np.ndarray) -> list[dict[str, Any]]:
+    """In groups of about equal size, from easy to hard."""
     edges = np.unique(np.quantile(ratings, [0, 0.25, 0.5, 0.75, 1], method="nearest"))
     groups = [(low, high) for low, high in zip(edges, [*(edges[1:] - 1)[:-1], edges[-1]], strict=False)]
     rows = []
@@ -199,16 +200,16 @@ def lines(answer: dict[str, Any]) -> Iterator[str]:
         return aligned([[head, "solved", "cells right"], *cells])
 
     halted, last = answer["halted"], answer["by_segment"][-1]
-    heads = [answer["rated_by"], "boards", "solved", "cells right", "segments"]
-    rows = [heads]
-    for row in [*answer["by_difficulty"], last | {"segments": halted["segments"]}]:
-        low, high = row.get("from", "all"), row.get("to", "all")
-        name = str(low) if low == high else f"{low} – {high}"
-        rows.append([name, str(row["of"]), shown(row), shown(row["cells"]), f"{row['segments']:.1f}"])
-    yield aligned(rows)
+    for by, groups in answer["by_difficulty"].items():
+        rows = [[by, "boards", "solved", "cells right", "segments"]]
+        for row in [*groups, last | {"segments": halted["segments"]}]:
+            low, high = row.get("from", "all"), row.get("to", "all")
+            name = str(low) if low == high else f"{low} – {high}"
+            rows.append([name, str(row["of"]), shown(row), shown(row["cells"]), f"{row['segments']:.1f}"])
+        yield aligned(rows) + "\n"
     marked = {1, 2, 4, 8, 16, 32, 64, last["segment"]}
     by_segment = [row for row in answer["by_segment"] if row["segment"] in marked]
-    yield "\n" + table("segment", {str(row["segment"]): row for row in by_segment})
+    yield table("segment", {str(row["segment"]): row for row in by_segment})
     if len(answer["by_depth"]) > 1:
         by_depth = {row["depth"]: row for row in answer["by_depth"]}
         trained = {answer["trained_depth"]: " (trained)"}

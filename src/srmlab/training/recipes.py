@@ -74,6 +74,9 @@ RECIPES = {
     "srm-med": SRM_MED,
     "srm-large": paper(warmup=1000),
     "srm-nano": NANO,
+    "srm-sudoku": TRM_PUZZLES,  # nobody has trained these: as TRM
+    "srm-maze": TRM_PUZZLES,
+    "srm-arc": TRM_PUZZLES.replace(**ARC),
     "hrm": HRM,
     "hrm-single": HRM,
     "trm": HRM,
