@@ -195,8 +195,8 @@ def test_a_rehearsal_is_another_run_with_a_warm_up_of_its_size():
 
 CLAIMS = {
     "family": 13,
-    "reasoning": 12,
-    "reasoning-maze": 12,
+    "reasoning": 13,
+    "reasoning-maze": 13,
     "reasoning-depth": 6,
     "training-depth": 11,
     "language-models": 7,

@@ -29,7 +29,8 @@ SUDOKU: dict[Scale, str] = {"mini": "sudoku:6x6", "small": "sudoku:6x6", "paper"
 # At mini larger ones are not learned. Chosen on the looped transformer alone: it solves 64 % of 5 x 5 after
 # 4,000 steps, and of 9 x 9 after 1,500 no more than in the beginning.
 MAZE: dict[Scale, str] = {"mini": "maze:5", "small": "maze:9", "paper": "maze:9"}
-MANY, ONE = "SRM, 4 streams, learned", "SRM, 4 streams, learned, one segment"
+MANY = "SRM, 4 streams, learned"
+ONE, SIXTEEN = f"{MANY}, one segment", f"{MANY}, 16 segments"
 
 
 def models(kind: str, width: int) -> dict[str, ModelConfig]:
@@ -86,8 +87,11 @@ def cells(kinds: dict[Scale, str], scale: Scale) -> list[Cell]:
         Cell(name=name, model=model, training=training(kind, scale), tuned=scale != "paper")
         for name, model in models(kind, WIDTH[scale]).items()
     ]
-    whole = next(cell for cell in made if cell.name == MANY)
-    return [*made, replace(whole, name=ONE, training=whole.training.replace(segments=1))]
+    many = next(cell for cell in made if cell.name == MANY)
+    others = {ONE: 1} | ({SIXTEEN: 16} if scale == "mini" else {})  # elsewhere all have 16
+    for name, segments in others.items():
+        made.append(replace(many, name=name, training=many.training.replace(segments=segments)))
+    return made
 
 
 def judge(result: SweepResult) -> Findings:
@@ -103,7 +107,10 @@ def judge(result: SweepResult) -> Findings:
             ("eight streams are better than two, addition", added[8], added[2]),
         ],
         [(f"SRM is better than {other}", MANY, other) for other in rivals],
-        [("several segments are better than one", MANY, ONE)],
+        [
+            ("several segments are better than one", MANY, ONE),
+            *([("16 segments are better than one", SIXTEEN, ONE)] if result.scale == "mini" else []),
+        ],
         [("HRM is better with x in H", "HRM, x in H", "HRM")],
     )
     others = [
