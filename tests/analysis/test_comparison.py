@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from srmlab.analysis.comparison import compare, per_token
+from srmlab.analysis.comparison import compare
 from srmlab.analysis.student import interval, student
 from srmlab.data import Batch
 from srmlab.errors import UserError
 from srmlab.models import OuroConfig, build
 from srmlab.models.loss import IGNORE
+from srmlab.training.evaluation import per_token
 
 OURO = OuroConfig(vocab_size=32, context=12, dim=16, heads=2, head_dim=8, mlp_dim=24, blocks=1, loops=2)
 MODELS = {"one": build(OURO).eval(), "other": build(OURO.replace(init_seed=1)).eval()}

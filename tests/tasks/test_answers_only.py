@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from srmlab.data import Batches, PrepareConfig, answers_only, evaluation_batches, open_tokens, prepare
+from srmlab.data import (
+    Batches,
+    PrepareConfig,
+    Tokens,
+    answers_only,
+    evaluation_batches,
+    open_tokens,
+    prepare,
+)
 from srmlab.errors import UserError
 from srmlab.models import SRMConfig, build
 from srmlab.storage import read_metrics
@@ -94,6 +103,35 @@ def test_the_loss_of_an_evaluation_is_the_mean_over_the_answers(data):
                 total, count = total - float(place[target]), count + 1
     assert found.tokens == count
     assert found.loss.mean == pytest.approx(total / count, rel=1e-5)
+
+
+def test_windows_without_an_answer_are_no_evidence_for_the_loss(data):
+    opened, model = open_tokens(data), build(MODEL).eval()
+    marks = opened.tokenizer.answer_marks
+    sums, counts = [], []
+    short = {"context": 8, "batch_size": 3, "marks": marks}  # many windows hold half a problem only
+    for batch in evaluation_batches(opened.val, **short):
+        losses = -model(batch.tokens).log_softmax(-1).detach().double()
+        for row, targets in zip(losses, batch.targets, strict=True):
+            there = targets >= 0
+            if bool(there.any()):
+                sums.append(float(row[there].gather(-1, targets[there, None]).sum()))
+                counts.append(int(there.sum()))
+    found = evaluate(model, evaluation_batches(opened.val, **short), tokenizer=opened.tokenizer)
+    n, ratio = len(counts), sum(sums) / sum(counts)
+    spread = sum((s - ratio * c) ** 2 for s, c in zip(sums, counts, strict=True))
+    error = (n / (n - 1) * spread) ** 0.5 / sum(counts)
+    assert found.windows == n < evaluation_batches(opened.val, **short).windows
+    assert found.loss.standard_error == pytest.approx(error, rel=1e-6)
+    one = next(k for k in range(1, 99) if 0 < by_windows(opened.val, k, marks) < 2)
+    single = evaluate(model, evaluation_batches(opened.val, 8, 3, 8 * one, marks=marks))
+    assert math.isnan(single.loss.standard_error)  # of one window: not 0
+
+
+def by_windows(tokens: Tokens, windows: int, marks: tuple[int, ...]) -> int:
+    """How many of the first windows of 8 tokens have a target."""
+    batches = evaluation_batches(tokens, 8, 1, 8 * windows, marks=marks)
+    return sum(bool(batch.counted.any()) for batch in batches)
 
 
 def test_micro_batches_of_unequal_answers_add_up_to_the_same_run(data, tmp_path):

@@ -21,7 +21,7 @@ from srmlab.analysis.student import Interval, interval
 from srmlab.data import Batch
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
-from srmlab.training.evaluation import token_losses
+from srmlab.training.evaluation import per_token, token_losses
 
 LOOK = 2  # batches of the text, for what is inside
 
@@ -56,17 +56,6 @@ def window_losses(model: LanguageModel, batches: Sequence[Batch], progress: Call
             found.append(token_losses(model, batch.to(model.device)).double().sum(-1).cpu())
             progress()
     return per_token(torch.cat(found).numpy()[counts > 0], counts[counts > 0])
-
-
-def per_token(sums: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """[windows] Values whose mean is the ratio of the sums, and the error of whose mean is that of this ratio
-    by the delta method. Where all counts are equal they are the windows' means.
-
-    >>> per_token(np.array([2.0, 3.0]), np.array([1, 4])).mean()
-    np.float64(1.0)
-    """
-    ratio = sums.sum() / counts.sum()
-    return ratio + (sums - ratio * counts) / counts.mean()
 
 
 def compare(

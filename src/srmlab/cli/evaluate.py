@@ -59,12 +59,15 @@ class Command(ExitsEarly, OfText):
     def lines(self, result: dict[str, Any]) -> Iterator[str]:
         for name, unit in (("loss", "  nats per token"), ("perplexity", ""), ("bits_per_byte", "")):
             if found := result[name]:
-                mean, error = found["mean"], found["standard_error"]
-                yield f"{name.replace('_', ' '):<15} {mean:>9.4f} ± {error:.4f}{unit}"
+                error = f" ± {found['standard_error']:.4f}" if result["windows"] > 1 else ""
+                yield f"{name.replace('_', ' '):<15} {found['mean']:>9.4f}{error}{unit}"
         for name in ("bigram", "unigram", "uniform") if result["references"] else ():
             yield f"{name + ' loss':<15} {result['references'][name]:>9.4f}"
         if result["exit"] is not None:
             yield f"{'depth':<15} {result['mean_levels']:>9.4f} of {result['levels']} levels"
         answers = " of answers" if result["answers_only"] else ""
         yield f"{result['tokens']:,} tokens{answers} of {result['data']}"
-        yield f"± is one standard error over {result['windows']:,} windows"
+        if result["windows"] > 1:
+            yield f"± is one standard error over {result['windows']:,} windows"
+        else:
+            yield "one window has no standard error: read more tokens"

@@ -39,7 +39,7 @@ class Evaluation:
     perplexity: Estimate
     bits_per_byte: Estimate | None  # None without a tokenizer
     tokens: int
-    windows: int
+    windows: int  # those with a target
     text_bytes: int | None
     mean_levels: float | None = None  # layers (or cycles) computed per token, with early exit
 
@@ -60,26 +60,24 @@ def evaluate(
     With `exit` each batch stops where its state has settled.
     """
     early = Exit.of(exit)
-    losses: list[float] = []  # the sum of each window
+    losses: list[float] = []  # the sum of each window that has a target
     counts: list[int] = []  # its targets
     sizes: list[int] = []  # their bytes of text
     with model.evaluating():
         for done, batch in enumerate(batches, start=1):
-            losses += token_losses(model, batch.to(model.device), early).double().sum(-1).tolist()
-            counts += batch.counted.sum(-1).tolist()
+            sums = token_losses(model, batch.to(model.device), early).double().sum(-1)
+            has_target = batch.counted.any(-1)
+            losses += sums[has_target.to(sums.device)].tolist()
+            counts += batch.counted.sum(-1)[has_target].tolist()
             if tokenizer is not None:
-                rows = zip(batch.targets, batch.counted, strict=True)
+                rows = zip(batch.targets[has_target], batch.counted[has_target], strict=True)
                 sizes += [tokenizer.num_bytes(row[counted].numpy()) for row, counted in rows]
             progress(done)
-    if batches.marks is None:
-        per_window = np.array(losses) / batches.context
-        loss = Estimate(float(per_window.mean()), _standard_error(per_window))
-    elif sum(counts):
-        loss = _ratio(np.array(losses), np.array(counts))
-    else:
+    if not counts:
         raise UserError(
             f"no window of {batches.context} tokens holds a question and its answer: increase the context"
         )
+    loss = _ratio(np.array(losses), np.array(counts))
     perplexity = Estimate(math.exp(min(loss.mean, 700)), math.exp(min(loss.mean, 700)) * loss.standard_error)
     return Evaluation(
         loss=loss,
@@ -142,12 +140,21 @@ def check_vocabulary(model_vocab: int, data_vocab: int, data: object, *, trained
         )
 
 
-def _standard_error(values: np.ndarray) -> float:
-    return float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
+def per_token(sums: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """[windows] Values whose mean is the ratio of the sums, and the error of whose mean is that of this ratio
+    by the delta method. Where all counts are equal they are the windows' means. Windows without a target are
+    to be left out: they are no evidence.
+
+    >>> per_token(np.array([2.0, 3.0]), np.array([1, 4])).mean()
+    np.float64(1.0)
+    """
+    ratio = sums.sum() / counts.sum()
+    return ratio + (sums - ratio * counts) / counts.mean()
 
 
-def _ratio(numerators: np.ndarray, denominators: np.ndarray) -> Estimate:
-    """sum / sum over windows, and its standard error by the delta method."""
-    ratio = numerators.sum() / denominators.sum()
-    residuals = (numerators - ratio * denominators) / denominators.mean()
-    return Estimate(float(ratio), _standard_error(residuals))
+def _ratio(sums: np.ndarray, counts: np.ndarray) -> Estimate:
+    """sum / sum over windows, and its standard error."""
+    values = per_token(sums, counts)
+    n = len(values)
+    error = float(values.std(ddof=1) / math.sqrt(n)) if n > 1 else math.nan
+    return Estimate(float(sums.sum() / counts.sum()), error)
