@@ -71,6 +71,14 @@ def test_a_file_is_one_document_and_known_by_what_it_says(masked, tmp_path):
         text.training_batches(2, seed=0)
 
 
+@pytest.mark.parametrize("context", [0, OF_BYTES.context + 1])
+def test_windows_that_the_model_cannot_read_are_refused(run, context):
+    with pytest.raises(
+        UserError, match=f"--context {context}: .* has a context of {OF_BYTES.context}, give 1"
+    ):
+        open_text(run, context=context)
+
+
 def test_data_of_another_vocabulary_is_refused(run):
     with pytest.raises(UserError, match=r"vocab_size = 512: .* has 257 ids; prepare the data with"):
         open_text(SHIPPED, data=run.parent / "data")

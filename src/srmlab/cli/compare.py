@@ -96,16 +96,14 @@ class Command(Answers):
         if len(set(runs.values())) < len(runs) or len(set(asked)) < len(asked):
             raise UserError("a run is given twice: give each only once")
         options: dict[str, Any] = {"data": self.data, "text": self.text, "device": self.device}
-        found = [open_text(fixed(run), **options) for run in runs.values()]
-        context = self.context or min(text.context for text in found)
+        found = [open_text(fixed(run), **options, context=self.context) for run in runs.values()]
+        context = min(text.context for text in found)
         for run, text in zip(runs, found, strict=True):
             if text.tokenizer.fingerprint != found[0].tokenizer.fingerprint:
                 first = next(iter(runs))
                 raise UserError(
                     f"{run} and {first} have different tokenizers: compare runs trained on the same data"
                 )
-            if not 1 <= context <= text.model.config.context:
-                raise UserError(f"--context {context}: {run} has a context of {text.model.config.context}")
         return {run: replace(text, context=context) for run, text in zip(runs, found, strict=True)}
 
 

@@ -102,6 +102,9 @@ def open_text(
     path = Path(path)
     model = load(path, device=device_of(device))
     check_reads_text(path, model)
+    most = model.config.context
+    if context is not None and not 1 <= context <= most:
+        raise UserError(f"--context {context}: {path} has a context of {most}, give 1 to {most}")
     run = run_config(path)
     trained = run.training if run else None
     context = context or (trained.context if trained else None) or model.config.context
