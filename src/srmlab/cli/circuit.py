@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from srmlab.cli.shared import RunsModel, at_least, readable
+from srmlab.cli.shared import RunsModel, at_least, finite, readable
 from srmlab.errors import UserError
 from srmlab.files import refuse_existing, write_file
 
@@ -76,7 +76,7 @@ class Command(RunsModel):
             graph = attribute(model, transcoders, tokens, target, self.nodes, task.update)
         kept = prune(graph, self.node_share, self.edge_share)
         checked = check_circuit(model, transcoders, graph, kept) if self.check else None
-        found = scores(graph, kept, checked)
+        found = finite(scores(graph, kept, checked))
         decode = readable(tokenizer)
         actual = None if checked is None else checked.each
         written = document(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -204,7 +203,7 @@ def found(dictionary: Dictionary, quality: Quality) -> dict[str, Any]:
         "activation": config.activation,
         "active": quality.mean_active,
         "explained": quality.mean_explained,
-        "recovered": None if math.isnan(quality.all_recovered) else quality.all_recovered,
+        "recovered": quality.all_recovered,
         "loss": float(quality.loss),
         "loss_replaced": float(quality.all_spliced),
         "summary": quality.summary(),

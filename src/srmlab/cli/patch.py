@@ -201,16 +201,16 @@ def position_labels(tokenizer: Tokenizer, clean: Tensor, corrupt: Tensor) -> lis
 
 
 def cells(found: PatchGrid | PathGrid) -> dict[str, Any]:
-    """Every cell with its numbers, for JSON; unknown numbers are null."""
+    """Every cell with its numbers, for JSON."""
     axes = list(found.derived()["share"])
     columns = {"share": found.share, "share_error": found.standard_error("share"), "null": found.null}
     columns |= {name: getattr(found, name) for name in ("change", "approximate") if hasattr(found, name)}
     rows = [
-        dict(zip(axes, at, strict=True)) | {name: number(values[at]) for name, values in columns.items()}
+        dict(zip(axes, at, strict=True)) | {name: float(values[at]) for name, values in columns.items()}
         for at in np.ndindex(found.share.shape)
     ]
     single = {
-        name: number(getattr(found, name))
+        name: float(getattr(found, name))
         for name in ("before", "goal", "correlation")
         if hasattr(found, name)
     }
@@ -220,7 +220,3 @@ def cells(found: PatchGrid | PathGrid) -> dict[str, Any]:
         if hasattr(found, name)
     }
     return {"into": found.into} | single | labels | {"cells": rows}
-
-
-def number(value: Any) -> float | None:
-    return float(value) if np.isfinite(value) else None

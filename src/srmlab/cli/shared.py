@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -31,7 +32,7 @@ class Answers:
     def run(self) -> None:
         result = self.result()
         if self.json and result is not None:
-            print(json.dumps(result, indent=2, ensure_ascii=False))
+            print(json.dumps(finite(result), indent=2, ensure_ascii=False, allow_nan=False))
         elif result is not None:
             print("\n".join(self.lines(result)))
 
@@ -121,6 +122,19 @@ class OfText(RunsModel):
         own: dict[str, Any] = {"data": self.data, "device": self.device}
         own |= {"document_mask": self.document_mask, "answers_only": self.answers_only}
         return open_text(self.subject(), **(own | options))
+
+
+def finite(answer: Any) -> Any:
+    """An answer as JSON can say it: there is no NaN or infinity, so such numbers are null.
+
+    >>> finite({"mean": 2.5, "errors": (float("nan"), 0.1)})
+    {'mean': 2.5, 'errors': [None, 0.1]}
+    """
+    if isinstance(answer, dict):
+        return {name: finite(value) for name, value in answer.items()}
+    if isinstance(answer, list | tuple):
+        return [finite(value) for value in answer]
+    return None if isinstance(answer, float) and not math.isfinite(answer) else answer
 
 
 def at_least(command: Any, **least: int) -> None:
