@@ -239,6 +239,11 @@ def test_a_table_of_other_data_is_not_overwritten(words, tmp_path, capsys):
     assert "has results on other data" in said
     assert "choose another --results" in said
     assert not (tmp_path / "other" / "runs").exists()
+    table = (tmp_path / "results" / "tiny-mini" / "result.json").read_bytes()
+    options = ("--out", tmp_path / "shown", "--data", other)
+    assert sweep("tiny", *options, "--seeds", 1, "--only", "none") == 0
+    assert sweep("show", "tiny", *options, "--results", tmp_path / "results") == 2
+    assert (tmp_path / "results" / "tiny-mini" / "result.json").read_bytes() == table
 
 
 def test_data_with_nothing_to_validate_on_is_refused_before_any_run(tmp_path, capsys):

@@ -251,8 +251,10 @@ class Command(Answers):
         from srmlab.experiments import SweepResult
 
         if self.data is not None or (self.data_folder(experiment) / "manifest.json").is_file():
-            result = self.collect(experiment, self.open_data(experiment))
+            data = self.open_data(experiment)
+            result = self.collect(experiment, data)
             if result.cells:
+                self.check_table(experiment, data)
                 return self.write(experiment, result)
         places = [self.results] if self.results else [self.out, Path("results")]  # the latter: in a checkout
         for folder in (place / self.folder_name(experiment) for place in places):
