@@ -23,7 +23,7 @@ from srmlab.errors import UserError
 from srmlab.tasks import TaskCorpus
 from srmlab.training import TrainConfig, train
 from srmlab.training.run import run_config
-from srmlab.training.run_text import RunText, place_for
+from srmlab.training.run_text import RunText, open_text, place_for
 from subjects import OF_BYTES, trained_run
 
 
@@ -85,6 +85,19 @@ def test_another_text_of_the_same_name_is_another_text(trained, tmp_path):
         )
         findings.append(command.analyze(show=False)["results"]["ablation"]["finding"])
     assert findings[0] != findings[1]
+
+
+def test_windows_may_be_spread_over_the_text(trained, tmp_path):
+    command = {"path": trained, "only": ("routing",), "tokens": 64, "null": 0, "formats": (), "out": tmp_path}
+    first, spread = (Command(**command, windows=which).analyze(show=False) for which in ("first", "spread"))
+    assert spread["text"] == f"{first['text']}, spread over the text"
+    text = open_text(trained, spread=True)
+    places = text.batches(8, 64).places
+    assert len(places) == 64 // text.context
+    assert places[-1] > len(text.tokens) / text.context / 2
+    found = srmlab.analysis.routing(text.model, text.batches(8, 64))
+    assert spread["results"]["routing"]["text"] == found.evidence.fingerprint
+    assert first["results"]["routing"]["text"] != found.evidence.fingerprint
 
 
 def test_figures_in_another_format_are_drawn_from_what_is_known(trained, tmp_path):

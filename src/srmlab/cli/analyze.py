@@ -41,7 +41,7 @@ class Command(OfText):
     Example:
         srmlab analyze runs/nano
         srmlab analyze runs/nano --only routing ablation --tokens 100000
-        srmlab analyze runs/nano --only routing --null 10 --threshold 2/S
+        srmlab analyze runs/nano --only routing --null 10 --threshold 2/S --windows spread
         srmlab analyze runs/nano --only dynamics
         srmlab analyze runs/nano --only edges --margin 0.1
         srmlab analyze runs/nano --only switches
@@ -54,6 +54,8 @@ class Command(OfText):
     """Which analyses to run; by default all but the slow ones: dynamics, edges, switches, translations."""
     tokens: int = TOKENS
     """How many tokens to read."""
+    windows: Literal["first", "spread"] = "first"
+    """Windows to read: the first ones of the text, or spread evenly over all of it."""
     text: Path | None = None
     """Read this text file, as one document, instead of the validation tokens."""
     out: Path | None = None
@@ -159,8 +161,10 @@ class Command(OfText):
         self.segment_depth: int | None = None
         if not reads_puzzles(path):
             refuse(self, "segments", why="is for puzzle models")
-            return self.open_text(text=self.text, longest=self.tokens, device=device)
-        refuse(self, "text", "document_mask", "answers_only", why=f"is for text, and {path} reads puzzles")
+            spread = self.windows == "spread"
+            return self.open_text(text=self.text, longest=self.tokens, spread=spread, device=device)
+        why = f"is for text, and {path} reads puzzles"
+        refuse(self, "text", "windows", "document_mask", "answers_only", why=why)
         for kind in EXTRA:
             if kind in self.only:
                 raise UserError(f"--only {kind} is measured on text, and {path} reads puzzles; leave it out")

@@ -59,7 +59,7 @@ class Command(Answers):
         at_least(self, null=0)
         texts = self.open()
         first = next(iter(texts.values()))
-        batches = list(first.batches(self.batch_size, self.tokens, spread=True))
+        batches = list(first.batches(self.batch_size, self.tokens))
         if not batches:
             raise UserError(f"{first.source} is shorter than one window of {first.context}: lower --context")
         with self.display() as display:
@@ -95,8 +95,9 @@ class Command(Answers):
             raise UserError("give at least two runs: srmlab compare runs/srm runs/ouro")
         if len(set(runs.values())) < len(runs) or len(set(asked)) < len(asked):
             raise UserError("a run is given twice: give each only once")
-        options: dict[str, Any] = {"data": self.data, "text": self.text, "device": self.device}
-        found = [open_text(fixed(run), **options, context=self.context) for run in runs.values()]
+        options: dict[str, Any] = {"data": self.data, "text": self.text, "context": self.context}
+        options |= {"spread": True, "device": self.device}
+        found = [open_text(fixed(run), **options) for run in runs.values()]
         context = min(text.context for text in found)
         for run, text in zip(runs, found, strict=True):
             if text.tokenizer.fingerprint != found[0].tokenizer.fingerprint:

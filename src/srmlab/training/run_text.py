@@ -53,13 +53,12 @@ class RunText:
     context: int  # tokens of a window
     document_mask: bool = False
     marks: tuple[int, ...] | None = None  # only answers are targets: what follows one of these
+    spread: bool = False  # of a part of the text, windows lie evenly over all of it, not at its beginning
 
-    def batches(
-        self, batch_size: int, limit_tokens: int | None = None, *, spread: bool = False
-    ) -> EvaluationBatches:
-        """The evaluation text, or `limit_tokens` of it: the first, or in windows spread evenly over it."""
+    def batches(self, batch_size: int, limit_tokens: int | None = None) -> EvaluationBatches:
+        """The evaluation text, or `limit_tokens` of it."""
         return evaluation_batches(
-            self.tokens, self.context, batch_size, limit_tokens, self.marks, self.document_mask, spread
+            self.tokens, self.context, batch_size, limit_tokens, self.marks, self.document_mask, self.spread
         )
 
     def training_batches(self, batch_size: int, seed: int) -> Batches:
@@ -76,7 +75,8 @@ class RunText:
         """What was read, and how. A result is known by it."""
         within = ", attention within documents" if self.document_mask else ""
         answers = ", answers only" if self.marks is not None else ""
-        return f"{self.source}, {batches.windows} windows of {self.context}{within}{answers}"
+        spread = ", spread over the text" if self.spread else ""
+        return f"{self.source}, {batches.windows} windows of {self.context}{within}{answers}{spread}"
 
 
 def open_text(
@@ -88,6 +88,7 @@ def open_text(
     longest: int | None = None,
     document_mask: bool = False,
     answers_only: bool = False,
+    spread: bool = False,
     device: str = "auto",
     verify: bool = True,
 ) -> RunText:
@@ -95,8 +96,8 @@ def open_text(
 
     `data` is a folder of `srmlab prepare`, by default the run's; `text` a file to read instead, as one
     document. Windows are as long as in training, or `context`, and no longer than `longest`. Attention stays
-    within documents, and only answers count, if it was so in training or is asked for here. `verify=False`
-    skips the checksums of the data.
+    within documents, and only answers count, if it was so in training or is asked for here. With `spread`, a
+    part of the text is windows from all of it. `verify=False` skips the checksums of the data.
     """
     keep_buffers()
     path = Path(path)
@@ -120,7 +121,8 @@ def open_text(
         digest = hashlib.sha256(tokens.read(0, len(tokens)).tobytes()).hexdigest()
         check_vocabulary(model.config.vocab_size, tokens.vocab_size, file, trained=True)
         context = min(context, max(1, len(tokens) - 1), longest or context)
-        return RunText(path, run, model, tokenizer, None, tokens, f"{file.name} {digest[:12]}", context)
+        source = f"{file.name} {digest[:12]}"
+        return RunText(path, run, model, tokenizer, None, tokens, source, context, spread=spread)
     if folder is None:
         raise UserError(f"{path} does not say what it was trained on: give --data DIR")
     if is_puzzles(folder):
@@ -139,6 +141,7 @@ def open_text(
         context=min(context, longest or context),
         document_mask=document_mask or bool(trained and trained.document_mask),
         marks=opened.tokenizer.answer_marks if answers else None,
+        spread=spread,
     )
 
 
