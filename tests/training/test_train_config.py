@@ -11,7 +11,7 @@ from srmlab.errors import UserError
 from srmlab.models import PRESETS, SWEEP_PRESETS
 from srmlab.storage.run_directory import RunDirectory
 from srmlab.training import TrainConfig, recipe
-from srmlab.training.config import changes_between, execution, identity
+from srmlab.training.config import changes_between, computation, execution, identity
 from srmlab.training.run import RunConfig, machine
 
 
@@ -81,15 +81,16 @@ def test_a_config_saved_by_an_earlier_version_keeps_its_identity():
     saved = json.loads((srmlab.pretrained.folder() / "run.json").read_text())["training"]
     names = "steps batch_size context seed document_mask optimizer lr warmup schedule lr_end weight_decay"
     expected = {name: saved[name] for name in (*names.split(), "betas", "clip", "dtype")}
-    assert identity(TrainConfig.from_dict(saved)) == expected | {
-        "answers_only": False,
-        "depth_schedule": "constant",
-    }
+    assert identity(TrainConfig.from_dict(saved)) == expected
 
 
 def test_changes_are_named_with_both_values():
-    old, new = TrainConfig().to_dict(), TrainConfig(lr=2e-3, seed=1).to_dict()
-    assert changes_between(old, new) == ["seed 0 → 1", "lr 0.001 → 0.002"]
+    old, new = computation(TrainConfig()), computation(TrainConfig(lr=2e-3, seed=1, depth_schedule="grow:2"))
+    assert changes_between(old, new) == [
+        "seed 0 → 1",
+        "lr 0.001 → 0.002",
+        "depth_schedule 'constant' → 'grow:2'",
+    ]
 
 
 @pytest.mark.parametrize(

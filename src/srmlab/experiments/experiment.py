@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 Scale = Literal["mini", "small", "paper"]
 
-# options that came later: where they are off, runs from before keep their names
-LATER = {"answers_only": False, "depth_schedule": "constant"}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
@@ -70,7 +67,7 @@ class Cell:
     def folder(self) -> str:
         """A name for what is trained: the same for the same thing."""
         unseeded = self.seeded(0)
-        training = {name: v for name, v in identity(unseeded.training).items() if LATER.get(name, ...) != v}
+        training = identity(unseeded.training)
         if self.training.eval_windows != "first":
             training["eval_windows"] = self.training.eval_windows  # another validation loss of the same run
         content = json.dumps([unseeded.model.to_dict(), training], sort_keys=True)

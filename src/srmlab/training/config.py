@@ -50,7 +50,7 @@ class Computation:
     """Seed for the data order and dropout."""
     document_mask: bool = False
     """Attention does not cross document boundaries."""
-    answers_only: bool = False
+    answers_only: bool = dataclasses.field(default=False, metadata=LATER)
     """The loss counts only what follows "=" in a document, as in `srmlab prepare task:NAME`."""
 
     # the optimizer
@@ -75,7 +75,10 @@ class Computation:
     )
     """Maximum gradient norm; no clipping by default."""
     depth_schedule: str = bounded(
-        CONSTANT, is_schedule, 'must be "constant", "poisson", or such as "grow:2", "draw:2" or "draw:2/1"'
+        CONSTANT,
+        is_schedule,
+        'must be "constant", "poisson", or such as "grow:2", "draw:2" or "draw:2/1"',
+        **LATER,
     )
     """Depth per step: the model's, growing (grow:2) or random (draw:2, poisson); /1: gradient depth too."""
     dtype: Literal["float32", "bfloat16", "auto"] = "float32"
@@ -171,10 +174,14 @@ class TrainConfig(Execution, Computation):
         return self.batch_size * (self.context or context)
 
 
-def identity(config: TrainConfig) -> dict[str, Any]:
+def computation(config: TrainConfig) -> dict[str, Any]:
     """The fields that decide what is computed."""
-    decide = {field.name for field in dataclasses.fields(Computation)}
-    return {name: value for name, value in config.to_dict().items() if name in decide}
+    return {field.name: getattr(config, field.name) for field in dataclasses.fields(Computation)}
+
+
+def identity(config: TrainConfig) -> dict[str, Any]:
+    """The same as it is saved: without those that came later, where they have their defaults."""
+    return {name: value for name, value in config.to_dict().items() if name in computation(config)}
 
 
 def execution(config: TrainConfig) -> Execution:

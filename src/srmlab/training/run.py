@@ -24,7 +24,7 @@ from srmlab.files import sweep_leftovers
 from srmlab.models import ModelConfig, config_from_dict
 from srmlab.storage import weights
 from srmlab.storage.run_directory import RunDirectory
-from srmlab.training.config import TrainConfig, identity, refuse_changes
+from srmlab.training.config import TrainConfig, computation, refuse_changes
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class RunConfig:
     def refuse_other(self, other: RunConfig, fix: str) -> None:
         """A run continues as what it was started as: only the fields of execution may differ in `other`."""
         refuse_changes("the model", self.model.to_dict(), other.model.to_dict(), fix)
-        refuse_changes("the training config", identity(self.training), identity(other.training), fix)
+        refuse_changes("the training config", computation(self.training), computation(other.training), fix)
         if self.data_fingerprint != other.data_fingerprint:
             raise UserError(f"the data has changed ({other.data} is not what the run started on): {fix}")
         if self.init_from != other.init_from:
