@@ -7,7 +7,11 @@ from constructed import build
 
 import srmlab
 import srmlab.analysis
+from srmlab.analysis.capture import place
+from srmlab.analysis.logit_lens import sample_positions
+from srmlab.data import Batch
 from srmlab.errors import UserError
+from srmlab.models.loss import IGNORE
 
 
 @pytest.mark.parametrize("post_steps", [0, 1])
@@ -67,6 +71,17 @@ def test_a_sample_of_positions_is_the_same_every_time_and_about_as_large_as_aske
     np.testing.assert_array_equal(first.corrected, again.corrected)
     assert first.sampled == 40
     assert srmlab.analysis.logit_lens(model, batches, lens_tokens=40, seed=1).full[0] != first.full[0]
+
+
+def test_a_sample_is_the_same_share_of_the_targets_of_every_batch(model):
+    """Else a batch with few targets would count for more than its tokens."""
+    tokens = torch.randint(0, model.config.vocab_size, (16, 16), generator=torch.Generator().manual_seed(0))
+    targets = tokens.roll(-1, 1)
+    targets[8:, 1:] = IGNORE  # 128 targets in one batch, 8 in the other
+    text = [Batch(tokens[:8], targets[:8]), Batch(tokens[8:], targets[8:])]
+    chosen = [len(sample_positions(place(batch, model.device, i), 0.5, 0)) for i, batch in enumerate(text)]
+    assert chosen == [64, 4]
+    assert srmlab.analysis.logit_lens(model, text, lens_tokens=68).sampled == 68
 
 
 def test_hrm_reads_its_two_states_and_gpt2_its_residual_stream(batches):

@@ -166,7 +166,7 @@ class LensSums(Accumulator):
     def __init__(
         self,
         decoder: StreamDecoder | PlainDecoder,
-        total_tokens: int,
+        targets: int,
         lens_tokens: int | None,
         seed: int = 0,
     ) -> None:
@@ -174,7 +174,7 @@ class LensSums(Accumulator):
             raise UserError(f"lens_tokens = {lens_tokens}: must be at least 1, or None for every token")
         self.decoder, self.seed = decoder, seed
         self.sites = decoder.sites
-        self.rate = 1.0 if lens_tokens is None else min(1.0, lens_tokens / max(total_tokens, 1))
+        self.rate = 1.0 if lens_tokens is None else min(1.0, lens_tokens / max(targets, 1))
         self.settings = {"rate": self.rate, "seed": seed}
         P, S = len(decoder.points), len(decoder.streams)
         self.means = {"full": Mean(P), "raw": Mean(P, S), "corrected": Mean(P, S)}
@@ -211,11 +211,11 @@ class LensSums(Accumulator):
 
 def sample_positions(batch: Placed, rate: float, seed: int) -> Tensor:
     """Positions of B·T with a target: all of them, or a random share that depends on seed and batch index
-    alone."""
+    alone. It is a share of the targets, so that a batch with few of them does not count for more."""
     positions = batch.counted.flatten().nonzero().squeeze(1)
     if rate >= 1:
         return positions
-    count = max(1, round(rate * batch.tokens.numel()))
+    count = max(1, round(rate * len(positions)))
     generator = torch.Generator().manual_seed(seed * 1_000_003 + batch.index)
     order = torch.randperm(len(positions), generator=generator)[:count]
     return positions[order.sort().values.to(positions.device)]
@@ -270,9 +270,12 @@ def _sums(
 ) -> LensSums:
     if has_streams(model) and means is not None:
         decoder = StreamDecoder(model, means, through_post)
-        return LensSums(decoder, means.evidence.tokens, lens_tokens, seed)
-    total = sum(batch.tokens.numel() for batch in placed(read_twice(batches), torch.device("cpu")))
-    return LensSums(PlainDecoder(model), total, lens_tokens, seed)
+    else:
+        decoder = PlainDecoder(model)
+    targets = 0
+    if lens_tokens is not None:
+        targets = sum(int(batch.counted.sum()) for batch in placed(read_twice(batches), torch.device("cpu")))
+    return LensSums(decoder, targets, lens_tokens, seed)
 
 
 def _accumulator(request: Request) -> LensSums:
