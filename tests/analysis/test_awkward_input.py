@@ -190,6 +190,13 @@ def test_dynamics_in_random_order_leave_out_what_was_not_measured(batches):
     assert found.jump[0] == -1 if not measured.any() else measured[found.jump[0]]
 
 
+@pytest.mark.parametrize("connection", ["gate", "translation"])
+def test_dynamics_have_the_routing_of_every_connection_with_a_pattern(batches, connection):
+    model = build(connection=connection)
+    found = srmlab.analysis.dynamics([(0, model)], batches)
+    np.testing.assert_allclose(found.outgoing[0], srmlab.analysis.routing(model, batches).outgoing)
+
+
 @pytest.mark.parametrize("connection", ["none", "addition"])
 def test_dynamics_without_a_learned_connection_have_no_routing(batches, connection, tmp_path):
     found = srmlab.analysis.dynamics(

@@ -29,7 +29,7 @@ from srmlab.analysis.alignment import AlignmentSums
 from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture, read_twice
 from srmlab.analysis.drift import Contributions, DriftSums
 from srmlab.analysis.readout import sequence_losses
-from srmlab.analysis.registry import streams_of
+from srmlab.analysis.registry import has_patterns, streams_of
 from srmlab.analysis.result import Array, Coordinate, Evidence, Measured, Result, require
 from srmlab.analysis.routing import RoutingSums
 from srmlab.analysis.states import StateSums, points_of
@@ -148,7 +148,7 @@ def dynamics(
     drift = None
     for step, given in checkpoints:
         model = streams_of(given, "dynamics")
-        if model.config.depth == 1:
+        if model.depth == 1:
             raise UserError("dynamics needs drift, which is between layers: train with depth = 2 or more")
         found, loss = _analyses(model, batches, threshold)
         drift = found["drift"]
@@ -184,7 +184,7 @@ def _analyses(model: LanguageModel, batches: Batches, threshold: float) -> tuple
         "states": StateSums(model, points_of(model)[-1:]),
         "loss": LossSums(model),
     }
-    if model.config.connection == "attention":
+    if has_patterns(model):
         accumulators["routing"] = RoutingSums(model, threshold)
     found = dict(zip(accumulators, capture(model, batches, *accumulators.values()), strict=True))
     (found["ablation"],) = capture(model, batches, AblationSums(model, "mean", found["states"]))
