@@ -120,7 +120,8 @@ def learned_hubs(result: Routing, others: Sequence[Result]) -> list[int]:
 
 def summary(result: Result, others: Sequence[Result]) -> str:
     """What stands under a result's own summary."""
-    lines = [f"  next to {len(others)} untrained twins:"] + [f"    {line}" for line in beside(result, others)]
+    count = "an untrained twin" if len(others) == 1 else f"{len(others)} untrained twins"
+    lines = [f"  next to {count}:"] + [f"    {line}" for line in beside(result, others)]
     if isinstance(result, Routing):
         hubs = ", ".join(f"S{s}" for s in learned_hubs(result, others)) or "none"
         lines.append(f"    hubs beyond the twins' strongest stream: {hubs}")
