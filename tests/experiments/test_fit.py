@@ -157,9 +157,10 @@ def test_the_command_reads_runs_draws_and_refuses(run, tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["fit", str(run)])
     assert "it is a guess" in capsys.readouterr().out
-    for wrong in (["fit", str(tmp_path)], ["fit", str(run), "--tokens", "-1"]):
+    blocked = str(tmp_path / "fit.png" / "inside")
+    for wrong in ([tmp_path], [run, "--tokens", "-1"], [run, "--tokens", "nan"], [run, "--out", blocked]):
         with pytest.raises(SystemExit) as left:
-            main(wrong)
+            main(["fit", *map(str, wrong)])
         assert left.value.code == 2
         assert len(capsys.readouterr().err.strip().splitlines()) == 1
     with pytest.raises(UserError, match="too few"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +11,7 @@ import tyro
 
 from srmlab.cli.shared import Answers, filled
 from srmlab.errors import UserError
+from srmlab.files import writing
 
 if TYPE_CHECKING:
     from srmlab.experiments.fit import Curve, Fit
@@ -37,14 +39,15 @@ class Command(Answers):
 
         if not self.runs:
             raise UserError("give at least one run: srmlab fit runs/nano")
-        if self.tokens <= 0:
-            raise UserError(f"--tokens {self.tokens:g}: must be positive")
+        if not 0 < self.tokens < math.inf:
+            raise UserError(f"--tokens {self.tokens:g}: must be a positive number")
         found = [(curve, fit_curve(curve.tokens, curve.loss)) for curve in read_curves(self.runs)]
         if self.out is not None:
             from srmlab.figures import save
             from srmlab.figures.fit import fit_figure
 
-            save(fit_figure(found, self.tokens), self.out, ("png", "svg"))
+            with writing(self.out):
+                save(fit_figure(found, self.tokens), self.out, ("png", "svg"))
         return [answer(curve, fit, self.tokens) for curve, fit in found]
 
     def lines(self, result: list[dict[str, Any]]) -> list[str]:
