@@ -166,3 +166,11 @@ def test_an_error_that_is_not_known_is_left_to_tyro():
         prog: str = "srmlab"
 
     assert complaint(NewError(), list) is None
+
+
+@pytest.mark.parametrize("name", ["evaluate", "explore", "generate", "info"])
+def test_a_run_that_may_be_left_out_says_for_what(capsys, name):
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    words = " ".join(re.sub("[│╭╰─╮╯]", " ", capsys.readouterr().out).split())
+    assert "(or --pretrained" in words.partition(" options ")[0]

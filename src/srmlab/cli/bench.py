@@ -29,8 +29,10 @@ class Command(Answers):
         srmlab bench decoding --rounds 5 --json > bench.json
     """
 
-    benches: Annotated[tuple[str, ...], tyro.conf.Positional] = BENCHES
-    """Which ones: training_step, attention, decoding, sites, analyses, explorer, exit, scaling."""
+    benches: Annotated[
+        tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[BENCH …]", help_behavior_hint="")
+    ] = BENCHES
+    """training_step, attention, decoding, sites, analyses, explorer, exit or scaling; by default all."""
     rounds: int = 3
     """Rounds, with the candidates taking turns; medians are reported."""
     threads: int = 2

@@ -46,8 +46,8 @@ class Command(RunsModel):
     against: str | None = None
     """Another token: explain the difference between the two logits."""
     feature: str | None = None
-    """LAYER.STEP.STREAM.FEATURE, active at the last token: explain it instead of a logit. If a layer calls a
-    step several times: LAYER.STEP:1.STREAM.FEATURE for the first."""
+    """LAYER.STEP.STREAM.FEATURE, active at the last token, to explain instead of a logit; STEP:2, the second
+    call."""
     nodes: int = 384
     """Number of features to expand, the most influential first."""
     node_share: float = 0.8

@@ -69,7 +69,11 @@ class Command(Presents):
         srmlab explore runs/sudoku
     """
 
-    path: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
+    path: Annotated[
+        Path | None,
+        tyro.conf.Positional,
+        tyro.conf.arg(metavar="RUN", help_behavior_hint="(or --pretrained, --preset)"),
+    ] = None
     """A run (its last good checkpoint), a checkpoint or an export; or a folder of runs."""
     segments: int | None = None
     """Puzzles: how many segments to show; by default as many as in training."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 import srmlab
-from srmlab.cli.shared import ExitsEarly, OfModel
+from srmlab.cli.shared import OR_PRETRAINED, ExitsEarly, OfModel
 from srmlab.data import Tokenizer, byte_tokenizer, gpt2_tokenizer, make_tokenizer
 from srmlab.data.errors import DataError
 from srmlab.errors import UserError, nearest
@@ -38,7 +38,11 @@ class Command(ExitsEarly, OfModel):
         srmlab generate gpt2-nano --tokens 1 2 3
     """
 
-    path: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_OR_PRESET")] = None
+    path: Annotated[
+        Path | None,
+        tyro.conf.Positional,
+        tyro.conf.arg(metavar="RUN_OR_PRESET", help_behavior_hint=OR_PRETRAINED),
+    ] = None
     """A run (its last good checkpoint), a checkpoint, an export, or a preset by name."""
     prompt: str = ""
     """The text to continue; if empty, a new document is started."""

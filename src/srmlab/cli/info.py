@@ -18,7 +18,7 @@ from torch import Tensor
 import srmlab
 from srmlab.cli.presets import PAPER_PARAMETERS
 from srmlab.cli.run_info import describe_path, path_section
-from srmlab.cli.shared import Answers
+from srmlab.cli.shared import OR_PRETRAINED, Answers
 from srmlab.errors import UserError
 from srmlab.models import PRESETS, SWEEP_PRESETS, LanguageModel, ModelConfig
 from srmlab.models.ordering import LETTERS
@@ -42,7 +42,9 @@ class Command(Answers):
         srmlab info gpt2 --json
     """
 
-    name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = None
+    name: Annotated[
+        str | None, tyro.conf.Positional, tyro.conf.arg(metavar="NAME", help_behavior_hint=OR_PRETRAINED)
+    ] = None
     """A preset (`srmlab presets --sweep` lists them), or a run, a checkpoint or an export."""
     pretrained: bool = False
     """Use the srm-nano that ships with the package; `--pretrained sudoku` is a model of sudokus."""

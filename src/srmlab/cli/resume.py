@@ -25,7 +25,7 @@ class Command:
         torchrun --nproc-per-node 2 --no-python srmlab resume runs/nano --strategy fsdp
     """
 
-    run_directory: Annotated[Path, tyro.conf.Positional]
+    run_directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The run: the --out folder of `srmlab train`."""
     data: Path | None = None
     """Where the data is now, if it has moved."""

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from srmlab.training.run_text import RunText
 
 
+OR_PRETRAINED = "(or --pretrained)"  # of a run that may be left out, in place of "(default: none)"
+
+
 @dataclass(kw_only=True)
 class Answers:
     """A command whose answer a person or a program may read."""
@@ -55,7 +58,9 @@ class Answers:
 class OfModel:
     """A command about one model."""
 
-    path: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
+    path: Annotated[
+        Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help_behavior_hint=OR_PRETRAINED)
+    ] = None
     """A run (its last good checkpoint), a checkpoint or an export."""
     pretrained: bool = False
     """Use the srm-nano that ships with the package; `--pretrained sudoku` is a model of sudokus."""

@@ -35,8 +35,8 @@ class Command:
     PRESET --help` shows them with the preset's values. A TOML file can set them too: the command line
     overrides the file, and the file overrides the preset. The vocabulary is by default that of the text.
 
-    --init-from starts from the weights of another run, with a fresh optimizer and schedule. The model is
-    that run's: no preset is needed.
+    With --init-from it starts from the weights of another run, with a fresh optimizer and schedule. The
+    model is that run's: no preset is needed.
 
     Example:
         srmlab train srm-nano --data notes.txt --out runs/notes

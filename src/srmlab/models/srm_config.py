@@ -34,7 +34,7 @@ class SRMConfig(ModelConfig):
     z0: Z0 = "fixed"  # the state before the first layer
 
     # the layer function
-    connection: str = "attention"  # how streams interact: one of CONNECTIONS; "addition" is HRM's
+    connection: str = "attention"  # attention, gate, translation, mixing, addition (HRM's) or none
     stream_heads: int = 4  # heads of the connection function
     step_functions: int = 3  # m, the number of step functions A, B, C …
     order: str = "ABC"  # the steps of a layer; "random:6" draws six step functions for every layer
