@@ -120,13 +120,22 @@ def test_changed_fields_are_marked(capsys):
     Command("srm-nano", set=("streams=3",)).run()
     out = capsys.readouterr().out
     assert out.startswith("srm-nano, changed: ")
-    assert "* streams          3" in out
+    assert "* streams           3" in out
     assert "paper" not in out
 
 
-def test_no_field_of_the_config_runs_into_its_value(capsys):
+def test_the_values_of_the_config_are_in_one_column(capsys):
     Command("srm-nano").run()
-    assert "learned_positions False" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "learned_positions False" in out
+    assert "embedding_scale   True" in out
+
+
+def test_a_model_of_puzzles_has_no_decoding_cache_to_show(capsys):
+    Command("srm-sudoku-nano").run()
+    assert "decoding cache" not in capsys.readouterr().out
+    Command("srm-nano").run()
+    assert "decoding cache" in capsys.readouterr().out
 
 
 def test_the_layer_is_drawn_with_its_steps_in_order():

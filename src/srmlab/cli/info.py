@@ -203,11 +203,12 @@ def _heading(answer: dict[str, Any]) -> str:
 
 def _config_section(config: ModelConfig, answer: dict[str, Any]) -> str:
     preset = srmlab.preset(answer["name"]) if answer["changed"] else config
+    widest = max(len(field.name) for field in fields(config))
     rows = []
     for field in fields(config):
         value = getattr(config, field.name)
         mark = "*" if value != getattr(preset, field.name) else " "
-        rows.append(f"{mark} {field.name:<16} {value}")
+        rows.append(f"{mark} {field.name:<{widest}} {value}")
     half = (len(rows) + 1) // 2
     pairs = zip(rows[:half], [*rows[half:], *[""] * half], strict=False)
     lines = [f"{left:<40}{right}".rstrip() for left, right in pairs]
@@ -259,11 +260,14 @@ def _numbers_section(answer: dict[str, Any]) -> str:
         ("training", flops["training"], "FLOP", f"per token: {ratio:.2f} × forward"),
         ("weights", weights["float32"], "B", f"in float32, {si(weights['bfloat16'])} in bfloat16"),
         ("training state", answer["training_bytes"], "B", "with gradients and Adam's moments, in float32"),
-        ("decoding cache", cache["float32"], "B", f"per token in float32, {full} when full"),
     ]
+    if answer["attention_calls"]:  # a model of puzzles reads the whole board, and decodes nothing
+        what = f"per token in float32, {full} when full"
+        rows.append(("decoding cache", cache["float32"], "B", what))
     lines = [f"  {name:<14} {si(number, unit):>11} {what}" for name, number, unit, what in rows]
-    calls = f"{'':<29}keys and values of {answer['attention_calls']} attention calls"
-    return "\n".join(["arithmetic and memory", *lines, calls])
+    if answer["attention_calls"]:
+        lines.append(f"{'':<29}keys and values of {answer['attention_calls']} attention calls")
+    return "\n".join(["arithmetic and memory", *lines])
 
 
 def _sites_section(answer: dict[str, Any]) -> str:
