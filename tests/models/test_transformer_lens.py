@@ -263,8 +263,10 @@ def test_a_cache_of_one_text_loses_its_batch_axis_and_says_so():
     ("name", "hint"),
     [
         ("layers.1.ou", r"did you mean 'layers\.1\.out'"),
-        ("blocks.1.hook_resid_post", r"model\.site_names lists them"),
-        (("resid_post", 1), r"model\.site_names lists them"),
+        ("blocks.1.hook_resid_post", r"such as 'layers\.1\.out': model\.site_names lists them"),
+        ("blocks.0.attn.hook_pattern", r"such as 'layers\.0\.steps\.0\.attention\.weights'"),
+        (("resid_post", 1), r"such as 'layers\.1\.out'"),
+        ("blocks.1.hook_scale", r"of their own here: model\.site_names lists them"),
     ],
 )
 def test_a_name_that_no_site_has_is_one_line_in_a_cache_too(name, hint):

@@ -371,8 +371,30 @@ def hint(pattern: str, names: list[str]) -> str:
     if pattern.endswith(kind) and not any(name.endswith(kind) for name in names):
         return '; only a model with connection = "attention" has patterns'
     if "hook_" in pattern or pattern.startswith("("):
-        return "; TransformerLens' places have names of their own here: model.site_names lists them"
+        near = _of_transformer_lens(pattern, names)
+        example = f", such as {near!r}" if near else ""
+        return f"; TransformerLens' places have names of their own here{example}: model.site_names lists them"
     return nearest(pattern, names) or "; model.site_names lists them all"
+
+
+TRANSFORMER_LENS = {  # the end of its hook points' names → of sites
+    "resid_post": "out",
+    "attn_out": "attn",
+    "mlp_out": "mlp",
+    "pattern": "attention.weights",
+    "pre": "neurons.pre",
+    "post": "neurons.post",
+} | {part: f"attention.{part}" for part in "qkvz"}
+
+
+def _of_transformer_lens(pattern: str, names: list[str]) -> str | None:
+    """The first site of the layer that a name such as blocks.3.hook_resid_post speaks of."""
+    word, level = re.search(r"(?:hook_|')(\w+)", pattern), re.search(r"\d+", pattern)
+    if word is None or level is None or word[1] not in TRANSFORMER_LENS:
+        return None
+    end = f".{TRANSFORMER_LENS[word[1]]}"
+    found = [name for name in names if name.split(".")[1:2] == [level[0]] and name.endswith(end)]
+    return min(found, key=len, default=None)
 
 
 def _pair(given: Any) -> tuple[NamesFilter, HookFunction]:
