@@ -164,6 +164,23 @@ def test_logits_are_sums_over_parts_where_the_output_is_linear():
             cache.logit_attrs(cache.decompose_resid(), 0)
 
 
+def test_a_token_may_be_given_to_logit_attrs_as_text():
+    model = srmlab.load("srm-nano")
+    _, cache = model.run_with_cache("of the United")
+    parts = cache.decompose_resid()
+    by_id = cache.logit_attrs(parts, model.to_single_token(" States"))
+    torch.testing.assert_close(cache.logit_attrs(parts, " States"), by_id)
+
+
+def test_an_option_that_no_pass_has_is_refused_by_name():
+    with pytest.raises(
+        UserError, match="no option of a pass is called 'pos_slice'; there are attention_mask"
+    ):
+        small(SRM_TINY).run_with_cache(TOKENS, pos_slice=-1)
+    with pytest.raises(UserError, match="did you mean 'attention_mask'"):
+        small(SRM_TINY)(TOKENS, attn_mask=TOKENS)
+
+
 def test_a_cache_stacks_sites_and_names_what_it_lacks():
     model = small(SRM_TINY)
     _, cache = model.run_with_cache(TOKENS, "layers.*.steps.1.attn")

@@ -105,9 +105,9 @@ class ActivationCache(dict[str, Tensor]):
         found = torch.stack(parts)
         return (found, labels) if return_labels else found
 
-    def logit_attrs(self, parts: Tensor, tokens: Tensor | int) -> Tensor:
+    def logit_attrs(self, parts: Tensor, tokens: Tensor | int | str) -> Tensor:
         """[part, B, T] What each part [part, B, T, S, D] of the last state adds to the logit of `tokens`, one
-        id or [B, T]: where the output is linear, so that logits are sums over parts."""
+        id, the text of one, or [B, T]: where the output is linear, so that logits are sums over parts."""
         model = self.model
         if model.stream_readout is None or len(model.points) > model.depth:
             raise UserError(
@@ -116,6 +116,8 @@ class ActivationCache(dict[str, Tensor]):
             )
         if parts.ndim != 5 or parts.shape[-2:] != (len(model.streams), model.stream_dim):
             raise UserError(f"parts of shape {list(parts.shape)}: give [part, batch, token, stream, dim]")
+        if isinstance(tokens, str):
+            tokens = model.to_single_token(tokens)
         ids = torch.full(parts.shape[1:3], tokens) if isinstance(tokens, int) else tokens
         directions = model.unembedding[ids.to(parts.device)]  # [B, T, E]
         wanted = torch.einsum("bte,sde->btsd", directions, model.stream_readout)

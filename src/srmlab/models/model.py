@@ -26,7 +26,7 @@ from typing import Any, Generic, Unpack
 import torch
 from torch import Tensor
 
-from srmlab.errors import UserError
+from srmlab.errors import UserError, unknown
 from srmlab.models.cache import DecodingCache
 from srmlab.models.config import ModelConfig
 from srmlab.models.contract import Config, Described
@@ -38,6 +38,8 @@ from srmlab.models.puzzle import PuzzleParts, Segment
 from srmlab.models.shapes import without_data
 from srmlab.models.sites import SILENT, Recorder, Tap, uncompiled
 from srmlab.models.transformer_lens import ReturnType, TransformerLensConfig, as_asked, state_before
+
+OPTIONS = frozenset(How.__annotations__)  # of a forward pass, by name
 
 
 @dataclass(frozen=True)
@@ -189,6 +191,9 @@ class LanguageModel(Described[Config], Generic[Config]):
         if not isinstance(tokens, Tensor):
             tokens, how["attention_mask"] = self.read_text(tokens, how.get("attention_mask"))
         given = {name for name, value in how.items() if value is not None}
+        if given - OPTIONS:
+            known = [*sorted(OPTIONS), "return_type", "stop_at_layer"]
+            raise unknown("option of a pass", min(given - OPTIONS), known)
         if return_type is not None or stop_at_layer is not None:
             if targets is not None or given - {"documents", "attention_mask"}:
                 raise UserError(
