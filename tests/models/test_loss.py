@@ -11,6 +11,7 @@ from small_models import ONE_OF_EACH, SRM_TINY, gradients, small, some_tokens
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from srmlab.errors import UserError
 from srmlab.models import build
 from srmlab.models.loss import IGNORE, chunked_cross_entropy
 
@@ -75,6 +76,25 @@ def test_a_batch_in_which_nothing_counts_has_no_loss_and_no_gradient():
     loss = chunked_cross_entropy(hidden, weight, torch.full_like(targets, IGNORE), 4)
     assert loss == 0
     assert all(not g.any() for g in torch.autograd.grad(loss, (hidden, weight)))
+
+
+@pytest.mark.parametrize("listening", [False, True])
+@pytest.mark.parametrize("bad", [-1, 13])
+def test_a_target_beyond_the_vocabulary_is_refused(bad, listening):
+    model = small(SRM_TINY)
+    tokens, targets = some_tokens(), some_tokens(seed=1)
+    targets[0, :2] = torch.tensor([bad, IGNORE])
+    hooks = [("logits", lambda value, hook: None)] if listening else []  # noqa: ARG005
+    with model.hooks(hooks), pytest.raises(UserError, match="must be 0 to 12, or -100 where none counts"):
+        model(tokens, targets)
+
+
+def test_targets_and_tokens_are_whole_numbers():
+    model, tokens = small(SRM_TINY), some_tokens()
+    with pytest.raises(UserError, match="use targets"):
+        model(tokens, tokens.float())
+    with pytest.raises(UserError, match="use tokens"):
+        model(tokens > 0)
 
 
 def test_listening_to_the_logits_does_not_change_the_loss():

@@ -17,6 +17,7 @@ from torch import Tensor
 from srmlab.errors import UserError, check_choice
 from srmlab.models.cache import DecodingCache
 from srmlab.models.exit import Exit
+from srmlab.models.loss import IGNORE
 
 if TYPE_CHECKING:
     from srmlab.models.model import LanguageModel
@@ -153,7 +154,7 @@ def check_ids(tokens: Tensor) -> None:
             f"tokens are a tensor [batch, token] of ids, not {kind}: "
             "use tokenizer(texts), or model.generate(text)"
         )
-    if tokens.is_floating_point():
+    if tokens.dtype not in (torch.int64, torch.int32):
         raise UserError(f"tokens of {tokens.dtype}: ids are whole numbers; use tokens.long()")
     if tokens.ndim != 2 or tokens.numel() == 0:
         raise UserError(f"tokens of shape {tuple(tokens.shape)}: need [batch, token] with at least one token")
@@ -163,6 +164,14 @@ def check_range(tokens: Tensor, vocab_size: int) -> None:
     low, high = (int(bound) for bound in tokens.aminmax())
     if low < 0 or high >= vocab_size:
         raise UserError(f"token ids of {low} to {high}: this model's range is 0 to {vocab_size - 1}")
+
+
+def check_targets(targets: Tensor, vocab_size: int) -> None:
+    beyond = targets[(targets != IGNORE) & ((targets < 0) | (targets >= vocab_size))]
+    if len(beyond):
+        raise UserError(
+            f"a target of {int(beyond[0])}: must be 0 to {vocab_size - 1}, or {IGNORE} where none counts"
+        )
 
 
 def check_sampling(

@@ -55,7 +55,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             rows = slice(start, start + chunk)
             h, target = hidden[rows], targets[rows]
             used = target != IGNORE
-            index = target.clamp(min=0)[:, None]
+            index = target.where(used, 0)[:, None]  # any other id beyond the vocabulary is an error
             logits = (h @ weight.T).to(total.dtype)
             log_total = logits.logsumexp(-1, keepdim=True)
             loss = (log_total - logits.gather(-1, index)).squeeze(-1) * used

@@ -30,7 +30,7 @@ from srmlab.errors import UserError, unknown
 from srmlab.models.cache import DecodingCache
 from srmlab.models.config import ModelConfig
 from srmlab.models.contract import Config, Described
-from srmlab.models.decoding import PaddedTokens, check_ids, check_range
+from srmlab.models.decoding import PaddedTokens, check_ids, check_range, check_targets
 from srmlab.models.exit import Exit
 from srmlab.models.forward import How, Pass
 from srmlab.models.loss import chunked_cross_entropy, cross_entropy
@@ -220,9 +220,14 @@ class LanguageModel(Described[Config], Generic[Config]):
             raise
         if targets is None:
             return tap("logits", hidden @ self.unembedding.T)
-        if tap.wants("logits"):
-            return cross_entropy(tap("logits", hidden @ self.unembedding.T), targets)
-        return chunked_cross_entropy(hidden, self.unembedding, targets)
+        logits = tap("logits", hidden @ self.unembedding.T) if tap.wants("logits") else None
+        try:
+            if logits is not None:
+                return cross_entropy(logits, targets)
+            return chunked_cross_entropy(hidden, self.unembedding, targets)
+        except (IndexError, RuntimeError):  # of a target that is not in the vocabulary, on a CPU
+            check_targets(targets, self.config.vocab_size)
+            raise
 
     def next_token_logits(
         self,
@@ -312,6 +317,8 @@ class LanguageModel(Described[Config], Generic[Config]):
     ) -> None:
         """Shapes only: nothing here reads a value, so nothing waits for a GPU or breaks a graph."""
         check_ids(tokens)
+        if targets is not None and targets.dtype not in (torch.int64, torch.int32):
+            raise UserError(f"targets of {targets.dtype}: ids are whole numbers; use targets.long()")
         likes = {"targets": targets, "documents": documents, "attention_mask": attention_mask}
         for name, like in likes.items():
             if like is not None and like.shape != tokens.shape:
