@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from srmlab.errors import UserError
 from srmlab.models import build
-from srmlab.models.loss import IGNORE, chunked_cross_entropy
+from srmlab.models.loss import IGNORE, chunked_cross_entropy, shared_cross_entropy
 
 
 def example(tokens: int, vocab: int, dtype: torch.dtype, seed: int = 0, ignored: float = 0.3):
@@ -60,6 +60,33 @@ def test_a_models_loss_is_the_cross_entropy_of_its_logits(name):
     ours, theirs = gradients(model, ours), gradients(model, theirs)
     for parameter in theirs:
         torch.testing.assert_close(ours[parameter], theirs[parameter], rtol=1e-10, atol=1e-12)
+
+
+def curvature(loss, inputs):
+    """Half the gradient of the squared gradient: the Hessian times the gradient."""
+    slopes = torch.autograd.grad(loss, inputs, create_graph=True)
+    return torch.autograd.grad(sum(slope.square().sum() for slope in slopes) / 2, inputs)
+
+
+def test_second_derivatives_are_those_of_all_logits():
+    hidden, weight, targets = example(9, 7, torch.float64)
+    for inputs in ((hidden, weight), (hidden,), (weight,)):
+        parts = [p if any(p is one for one in inputs) else p.detach() for p in (hidden, weight)]
+        ours = curvature(chunked_cross_entropy(*parts, targets, 4) * 3, inputs)
+        theirs = curvature(with_all_logits(*parts, targets) * 3, inputs)
+        for a, b in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(a, b)
+
+
+def test_second_derivatives_of_a_loss_in_shares_are_those_of_all_logits():
+    hidden, weight, targets = example(9, 7, torch.float64)
+    shares = torch.rand(targets.shape, dtype=torch.float64).requires_grad_()
+    losses = F.cross_entropy((hidden @ weight.T).flatten(0, 1), targets.flatten(), reduction="none")
+    theirs = (losses * shares.flatten()).sum() / (targets != IGNORE).sum()
+    ours, _ = shared_cross_entropy(hidden, weight, targets, shares, 4)
+    inputs = (hidden, weight, shares)
+    for a, b in zip(curvature(ours, inputs), curvature(theirs, inputs), strict=True):
+        torch.testing.assert_close(a, b)
 
 
 def test_only_one_side_may_want_a_gradient():

@@ -75,14 +75,25 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 d_hidden[rows] = d_logits @ weight
             if d_weight is not None:
                 d_weight += d_logits.T @ h
-        ctx.save_for_backward(d_hidden, d_weight, None if losses is None else losses / counted)
+        ctx.save_for_backward(
+            d_hidden, d_weight, None if losses is None else losses / counted, hidden, weight, targets, shares
+        )
         if losses is not None:
             ctx.mark_non_differentiable(losses)
         return total / counted, losses
 
     @staticmethod
-    def backward(ctx, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
-        d_hidden, d_weight, d_shares = ctx.saved_tensors
+    def backward(ctx, *grads: Tensor | None):  # pyright: ignore[reportIncompatibleMethodOverride]
+        d_hidden, d_weight, d_shares, hidden, weight, targets, shares = ctx.saved_tensors
+        if torch.is_grad_enabled():  # the gradient is to be differentiated in its turn
+            parts = [part for part in (hidden, weight, shares) if part is not None and part.requires_grad]
+            total = _plain(hidden, weight, targets, shares)
+            found = iter(torch.autograd.grad(total, parts, grads[0], create_graph=True))
+            d_hidden, d_weight, d_shares = (
+                next(found) if part is not None and part.requires_grad else None
+                for part in (hidden, weight, shares)
+            )
+            return d_hidden, d_weight, None, None, None, d_shares
         grad = grads[0]
         return (
             d_hidden * grad if d_hidden is not None else None,
@@ -92,6 +103,14 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             None,
             d_shares * grad if d_shares is not None else None,
         )
+
+
+def _plain(hidden: Tensor, weight: Tensor, targets: Tensor, shares: Tensor | None) -> Tensor:
+    """The same as a formula that torch differentiates, with all logits at once: for a second derivative."""
+    logits = (hidden @ weight.T).to(torch.promote_types(hidden.dtype, torch.float32))
+    losses = F.cross_entropy(logits, targets, ignore_index=IGNORE, reduction="none")
+    losses = losses if shares is None else losses * shares
+    return losses.sum() / (targets != IGNORE).sum().clamp(min=1)
 
 
 def chunked_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int = CHUNK) -> Tensor:
