@@ -132,3 +132,12 @@ def test_a_writer_that_is_not_installed_is_named_before_anything_is_touched(
     with pytest.raises(UserError, match=f"{name} is not installed: pip install {name}"):
         train(small_config(**changes), MODEL, data, tmp_path / "run", show=False)
     assert not (tmp_path / "run").exists()
+
+
+def test_on_a_terminal_a_loss_that_is_not_finite_is_shown_and_left_out_of_the_curve(capsys):
+    with Progress(steps=4, first=0, every=1) as progress:
+        progress.live = True
+        for step, loss in enumerate((4.0, float("inf"), float("nan"), 2.0), 1):
+            progress.row({"step": step, "loss": loss, "tokens_per_second": 1.0})
+        assert progress.losses == [4.0, 2.0]
+    capsys.readouterr()

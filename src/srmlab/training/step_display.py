@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -34,7 +35,7 @@ class Progress(Display):
     def __init__(self, steps: int, first: int, every: int, *, show: bool = True) -> None:
         super().__init__(show=show, file=sys.stdout)
         self.steps, self.first, self.every = steps, first, every
-        self.losses: list[float] = []
+        self.losses: list[float] = []  # those that are finite
         self.started = time.perf_counter()
 
     def __enter__(self) -> Self:
@@ -47,9 +48,10 @@ class Progress(Display):
             solved = f", {row['val_solved']:.1%} of the puzzles solved" if "val_solved" in row else ""
             self.say(f"step {row['step']:>6}   validation loss {row['val_loss']:.4f}{solved}")
             return
-        self.losses.append(row["loss"])
+        if math.isfinite(row["loss"]):
+            self.losses.append(row["loss"])
         if self.live:
-            curve = sparkline([loss for loss in self.losses if loss == loss])
+            curve = sparkline(self.losses)
             self.training.update(row["step"], f"loss {row['loss']:.4f} {curve}, {_speed(row)}")
         elif row["step"] % self.every == 0 or row["step"] in (self.first + 1, self.steps):
             done = row["step"] - self.first
