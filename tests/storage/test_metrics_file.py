@@ -1,11 +1,12 @@
 """The log of a run, read back."""
 
+import json
 import math
 
 import pytest
 
 from srmlab.storage import iter_metrics, read_metrics
-from srmlab.storage.metrics_file import Losses
+from srmlab.storage.metrics_file import Losses, metrics_line
 
 
 def test_every_row_comes_back_but_one_that_a_crash_cut_short(tmp_path):
@@ -28,6 +29,18 @@ def test_numbers_that_are_not_finite_come_back_as_numbers(tmp_path):
     assert math.isnan(row["val_loss"])
     assert row["grad_norm"] == math.inf
     assert row["event"] == "nonfinite"
+
+
+def test_a_line_is_json_that_reads_back_also_where_a_number_inside_is_not_finite(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    row = {"step": 1, "loss": -math.inf, "parts": {"a": math.inf}, "state_norms": {"b": [1.5, math.inf]}}
+    path.write_text(metrics_line(row))
+    assert read_metrics(path) == [row]
+
+    def refuse(name):
+        raise AssertionError(f"{name} is not JSON")
+
+    json.loads(path.read_text(), parse_constant=refuse)
 
 
 def test_the_training_loss_is_the_cross_entropy_where_the_objective_has_more_parts(tmp_path):

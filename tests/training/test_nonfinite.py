@@ -10,6 +10,7 @@ from srmlab.storage import read_metrics
 from srmlab.storage.weights import load_tensors, model_tensors
 from srmlab.training import NonfiniteLoss, resume, train
 from srmlab.training.loop import Trainer
+from srmlab.training.metrics import MetricsLog
 
 BAD_STEP = 6
 
@@ -97,3 +98,14 @@ def test_a_clean_run_logs_no_event(data, tmp_path, events):
     train(small_config(steps=3), MODEL, data, tmp_path / "run", show=False)
     assert events() == []
     assert len(losses(tmp_path / "run")) == 3
+
+
+def test_a_log_that_is_cut_keeps_its_other_lines_to_the_byte(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path, [])
+    for step, loss in enumerate((1.5, float("nan"), float("inf"), 1.25), 1):
+        log.write({"step": step, "loss": loss})
+    lines = path.read_text().splitlines()
+    log.cut(3)
+    log.close()
+    assert path.read_text().splitlines() == lines[:3]

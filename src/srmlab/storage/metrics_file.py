@@ -1,9 +1,12 @@
-"""The reader of a run's `metrics.jsonl`; `srmlab.training.metrics` says what is in a row, and writes them."""
+"""The format of a run's `metrics.jsonl`, and its reader; `srmlab.training.metrics` says what is in a row, and
+writes them.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +23,30 @@ def iter_metrics(path: Path) -> Iterator[dict[str, Any]]:
                 row = json.loads(line)
             except ValueError:
                 continue
-            yield {key: float(value) if value in NOT_FINITE else value for key, value in row.items()}
+            yield _as_number(row)
+
+
+def metrics_line(row: Mapping[str, Any]) -> str:
+    """A row as a line of the file: the inverse of reading it."""
+    return json.dumps(_as_text(row)) + "\n"
+
+
+def _as_text(value: Any) -> Any:
+    """With every number that is not finite as text."""
+    if isinstance(value, Mapping):
+        return {key: _as_text(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_as_text(part) for part in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _as_number(value: Any) -> Any:
+    """The inverse of `_as_text`."""
+    if isinstance(value, dict):
+        return {key: _as_number(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_as_number(part) for part in value]
+    return float(value) if value in NOT_FINITE else value
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

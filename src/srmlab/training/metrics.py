@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import html
 import json
-import math
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from srmlab.errors import UserError
 from srmlab.files import write_file
-from srmlab.storage.metrics_file import iter_metrics, read_metrics
+from srmlab.storage.metrics_file import iter_metrics, metrics_line, read_metrics
 from srmlab.training.config import TrainConfig
 from srmlab.training.run import RunConfig
 
@@ -58,7 +57,7 @@ class MetricsLog:
         self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115  (open as long as the run)
 
     def write(self, row: Row) -> None:
-        self._file.write(json.dumps({name: _plain(value) for name, value in row.items()}) + "\n")
+        self._file.write(metrics_line(row))
         self._file.flush()  # in the system's hands: a killed process loses no line
         if "val_loss" in row:
             self.evaluated = row["step"]
@@ -77,7 +76,7 @@ class MetricsLog:
             row for row in read_metrics(self.path) if row["step"] <= step or (keep_events and "event" in row)
         ]
         self._file.close()
-        write_file(self.path, "".join(json.dumps(row) + "\n" for row in kept))
+        write_file(self.path, "".join(map(metrics_line, kept)))
         self.evaluated = self._last_evaluation()
         self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115
 
@@ -183,10 +182,6 @@ def scalars(row: Row) -> dict[str, float]:
 
     add("", row)
     return flat
-
-
-def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _import(module: str, package: str) -> Any:
