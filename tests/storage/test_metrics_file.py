@@ -49,3 +49,11 @@ def test_the_training_loss_is_the_cross_entropy_where_the_objective_has_more_par
         '{"step": 1, "loss": 2.5}\n{"step": 2, "loss": 2.0, "parts": {"cross_entropy": 2.25, "entropy": 1}}\n'
     )
     assert Losses.read(path).training == [2.5, 2.25]
+
+
+def test_a_step_that_was_rewound_does_not_hide_the_steps_taken_again(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    rows = [(1, {}), (4, {"event": "nonfinite"}), (2, {}), (3, {}), (4, {}), (5, {})]
+    path.write_text("".join(metrics_line({"step": step, "loss": 2.0, **more}) for step, more in rows))
+    assert Losses.read(path, until=3).steps == [1, 2, 3]
+    assert Losses.read(path).steps == [1, 2, 3, 4, 5]

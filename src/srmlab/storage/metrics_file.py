@@ -83,7 +83,7 @@ class Losses:
         found = cls()
         for row in iter_metrics(path) if path.is_file() else ():
             if until is not None and row.get("step", 0) > until:
-                break
+                continue  # not the end: a step that was rewound is logged before those taken again
             found.step, found.tokens = row.get("step", found.step), row.get("tokens", found.tokens)
             found.solved = row.get("val_solved", found.solved)
             if is_step(row):
