@@ -256,6 +256,20 @@ def test_without_end_a_step_that_is_not_finite_is_skipped_and_its_puzzles_are_le
     assert [row["step"] for row in rows if "segments" in row] == []  # the next four have had two by step 5
 
 
+def test_puzzles_that_a_slot_was_just_given_are_left_too_if_their_step_is_not_finite(
+    sudokus, tmp_path, monkeypatch
+):
+    def bad(self, step, offset):  # noqa: ARG001
+        return {"loss": float("nan")}
+
+    monkeypatch.setattr(DeepSupervision, "backward", bad)
+    config = segments_config(steps=3, on_nonfinite="skip")
+    train(config, TRM, sudokus, tmp_path / "run", show=False)
+    rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    windows = [row["windows"] for row in rows if "windows" in row]
+    assert windows == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+
+
 @pytest.mark.parametrize(
     ("model", "changes", "message"),
     [

@@ -261,6 +261,8 @@ class DeepSupervision(Objective):
         puzzle.rows[there] = kept - lr * sums.sign()
 
     def discard(self, steps: int) -> None:
+        if not steps:  # a halted slot had its next puzzle in the step that was not finite
+            self.slots = self.refilled()[0]
         self.slots.halted.fill_(True)
         self.slots.index += self.config.batch_size * steps
         self.boards = None
