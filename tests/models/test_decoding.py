@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import CONTEXT, GPT2_TINY, ONE_OF_EACH, SMALL, SRM_TINY, small, some_tokens
 
+from srmlab.errors import UserError
 from srmlab.models import build, generate, preset
 from srmlab.models.decoding import sample
 
@@ -84,6 +85,16 @@ def test_reading_with_gradient_enabled_gives_the_same_logits():
     cache = model.new_cache()
     pieces = torch.cat([model(chunk, cache=cache) for chunk in tokens.split([3, 1, 3], dim=1)], dim=1)
     torch.testing.assert_close(pieces, model(tokens), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(("first", "then"), [(2, 1), (1, 2)])
+@pytest.mark.parametrize("config", [GPT2_TINY, SRM_TINY], ids=["gpt2", "srm"])
+def test_a_cache_refuses_another_number_of_rows(config, first, then):
+    model, cache = small(config), small(config).new_cache()
+    model(torch.ones(first, 3, dtype=torch.long), cache=cache)
+    with pytest.raises(UserError, match=rf"{then} rows after {first} in this cache"):
+        model(torch.ones(then, 1, dtype=torch.long), cache=cache)
+    assert cache.length == 3
 
 
 def test_a_full_cache_refuses_more_and_names_the_fix():

@@ -280,6 +280,7 @@ class DecodingCache:
 
     def __init__(self, capacity: int, reuse: bool = False) -> None:
         self.capacity, self.reuse = capacity, reuse
+        self.rows: int | None = None  # B, from the first pass on
         self.slots: list[KeyValues] = []
         self.settled: Copied | Settled | None = None
         self.kept: dict[int, Tensor] = {}  # by level, [B, length]: the tokens that were routed through it
@@ -298,8 +299,9 @@ class DecodingCache:
         settled = 0 if self.settled is None else self.settled.nbytes
         return settled + sum(slot.nbytes for slot in self.slots)
 
-    def begin(self, exit: bool) -> None:
+    def begin(self, rows: int, exit: bool) -> None:
         """Before a pass: a cache is read with early exit from its first token to its last, or never."""
+        self.rows = rows
         if self.length == 0 and exit:
             self.settled = self.settled or (Settled if self.reuse else Copied)(self.capacity)
         elif exit != (self.settled is not None):
@@ -340,11 +342,18 @@ class DecodingCache:
                     kept.unflatten(0, (-1, of)).index_select(1, rows.to(kept.device)).flatten(0, 1)
                     for kept in (slot.keys, slot.values)  # [streams × of, H, capacity, K]
                 )
+        self.rows = len(rows)
         self.kept = {level: kept[rows.to(kept.device)] for level, kept in self.kept.items()}
         if self.real is not None:
             self.real = self.real[rows.to(self.real.device)]
 
-    def room_for(self, tokens: int) -> None:
+    def room_for(self, rows: int, tokens: int) -> None:
+        """Refuse what cannot be added: [rows, tokens] ids."""
+        if self.length and rows != self.rows:
+            raise UserError(
+                f"{rows} rows after {self.rows} in this cache: give as many, or create another: "
+                "model.new_cache()"
+            )
         if self.length + tokens > self.capacity:
             raise UserError(
                 f"{self.length} cached + {tokens} new tokens exceed the context of {self.capacity}; "

@@ -107,7 +107,7 @@ class LanguageModel(Described[Config], Generic[Config]):
         real = None if attention_mask is None else attention_mask.to(tokens.device).bool()
         if cache is not None:
             self.check_reuse(cache.reuse, wanted)
-            cache.begin(wanted is not None)
+            cache.begin(len(tokens), wanted is not None)
             real = cache.with_padding(tokens, real)
         if real is not None and self.puzzle is not None:
             real = torch.cat((real.new_ones(len(real), self.config.puzzle_positions), real), dim=1)
@@ -328,7 +328,7 @@ class LanguageModel(Described[Config], Generic[Config]):
         if cache is not None:
             if documents is not None:
                 raise UserError("documents and a cache cannot be combined; decode one document at a time")
-            cache.room_for(tokens.shape[1])
+            cache.room_for(*tokens.shape)
         elif tokens.shape[1] > self.config.context - self.config.puzzle_positions:
             before = f" after {self.config.puzzle_positions}" if self.config.puzzle_positions else ""
             raise UserError(
