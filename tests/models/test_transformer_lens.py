@@ -153,6 +153,16 @@ def test_the_parts_of_a_state_add_up_to_it(name):
             torch.testing.assert_close(parts[[own[0] - 1, *own]].sum(0), last[:, :, stream])
 
 
+def test_every_stream_of_hyper_connections_starts_from_the_embedding():
+    model = small(SMALL["hyper"])
+    tokens = TOKENS[:1, : len(model.streams)]  # as many as streams: one could be taken for the other
+    _, cache = model.run_with_cache(tokens)
+    parts, labels = cache.decompose_resid(return_labels=True)
+    assert labels == ["start", *(call.site for call in model.calls)]
+    for stream in range(len(model.streams)):
+        torch.testing.assert_close(parts[0, :, :, stream], cache["input.embedding"])
+
+
 def test_logits_are_sums_over_parts_where_the_output_is_linear():
     model = small(SRM_TINY)
     logits, cache = model.run_with_cache(TOKENS)

@@ -98,6 +98,8 @@ class ActivationCache(dict[str, Tensor]):
             before = self.model.site_names[0] if call.before is None else call.before
             given = self[before] if isinstance(before, str) else before
             if begins:
+                if given.ndim == 3 and value.ndim == 4:  # [B, T, D], from which every stream starts
+                    given = given[:, :, None]
                 parts.append(given.to(value).expand_as(value))
                 labels.append("start")
             parts.append(value if call.before is None else value - given.to(value))
