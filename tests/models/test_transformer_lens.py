@@ -237,6 +237,12 @@ def test_a_model_without_a_tokenizer_says_how_to_give_it_one(tmp_path):
     assert srmlab.load(srmlab.save(built, tmp_path / "whole", tokenizer)).tokenizer == tokenizer
 
 
+def test_a_model_at_another_depth_reads_text_too():
+    model = srmlab.load("srm-nano")
+    assert torch.equal(model.at_depth(4)("My fellow"), model("My fellow", depth=4))
+    assert model.at_depth(4).tokenizer == model.tokenizer
+
+
 def test_every_verb_reads_text():
     model, texts = srmlab.load("srm-nano"), ["My fellow citizens", "The Union"]
     tokens = model.to_tokens(texts[0])

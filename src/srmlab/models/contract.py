@@ -177,6 +177,7 @@ class Described(WithText, Generic[Config]):
         with without_data():
             other = type(self)(self.config.at_depth(depth, gradient_depth))
         other.load_state_dict(self.state_dict(keep_vars=True), assign=True)
+        other._tokenizer, other.find_tokenizer = self._tokenizer, self.find_tokenizer
         return other.eval()
 
     def state_at(self, point: Point, values: Mapping[str, Tensor]) -> Tensor:
