@@ -106,6 +106,20 @@ def test_sizes_are_there_in_their_words(name):
     assert model(TOKENS, stop_at_layer=1).flatten(2).shape[-1] == model.cfg.d_model
 
 
+def test_a_loss_is_computed_in_float32_whatever_the_weights_are_in():
+    model = small(SRM_TINY).to(torch.bfloat16)
+    loss = model(TOKENS, return_type="loss")
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, model(TOKENS[:, :-1], TOKENS[:, 1:]), rtol=1e-4, atol=0)
+
+
+def test_one_token_has_no_loss():
+    model = small(SRM_TINY)
+    with pytest.raises(UserError, match="give two or more"):
+        model(TOKENS[:, :1], return_type="loss")
+    assert model(TOKENS[:, :1], return_type="loss", loss_per_token=True).shape == (len(TOKENS), 0)
+
+
 def test_a_hook_says_its_layer():
     assert HookPoint("layers.3.steps.1.out").layer() == 3
     with pytest.raises(UserError, match="not in a layer"):

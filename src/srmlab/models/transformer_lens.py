@@ -66,9 +66,12 @@ def as_asked(
     if return_type == "logits":
         return logits
     targets = tokens[:, 1:]
+    if targets.numel() == 0 and not per_token:
+        raise UserError("the loss of one token: there is none after it to predict; give two or more")
     if mask is not None:  # what padding predicts, and padding itself, do not count
         targets = targets.masked_fill((mask[:, :-1] * mask[:, 1:]).to(targets.device) == 0, -100)
-    flat = logits[:, :-1].flatten(0, 1), targets.flatten()
+    wide = logits[:, :-1].to(torch.promote_types(logits.dtype, torch.float32))
+    flat = wide.flatten(0, 1), targets.flatten()
     losses = nn.functional.cross_entropy(*flat, reduction="none" if per_token else "mean")
     loss = losses.view(targets.shape) if per_token else losses
     return loss if return_type == "loss" else (logits, loss)
