@@ -79,6 +79,13 @@ class Wanted:
         parts += [f"rating {self.rating.low}-{self.rating.high}"] if self.rating else []
         return ", ".join(parts)
 
+    def fits(self, example: Example) -> bool:
+        """Whether it is within the ranges asked for: not every sudoku can be emptied so far."""
+        board, _, rating = example
+        return (self.empty is None or board.count(EMPTY) in self.empty) and (
+            self.rating is None or rating in self.rating
+        )
+
 
 def make(wanted: Wanted, random: Random) -> Example:
     side = wanted.kind.rows
@@ -99,8 +106,7 @@ def generate(
     chunk = min(CHUNK, wanted.count)
     while len(seen) < wanted.count and idle < PATIENCE + 3 * len(seen):
         names = [f"{wanted.kind.name} {wanted.seed} {k}" for k in range(number, number + chunk)]
-        some = [make(wanted, Random(name)) for name in names]
-        some = [example for example in some if wanted.rating is None or example[2] in wanted.rating]
+        some = [example for name in names if wanted.fits(example := make(wanted, Random(name)))]
         number, idle = number + chunk, idle + chunk
         for key, example in zip(keys(wanted.kind, some), some, strict=True):
             if key not in seen and len(seen) < wanted.count:
