@@ -145,6 +145,11 @@ def test_ranges_of_empty_cells_and_ratings_are_kept(tmp_path):
     assert set(puzzles.train.ratings.tolist()) == {11, 12}
 
 
+def test_a_sudoku_that_cannot_be_emptied_as_far_as_asked_is_not_taken(tmp_path):
+    puzzles = prepare_puzzles(PuzzleConfig("sudoku:4x4", tmp_path / "a", 0, count=20, empty="12"))
+    assert set((puzzles.train.inputs == 1).sum(1)) == {12}
+
+
 def test_a_kind_with_fewer_orbits_than_asked_gives_all_it_has(tmp_path):
     puzzles = prepare_puzzles(PuzzleConfig("sudoku:4x4", tmp_path / "a", 0, count=500, empty="1-1"))
     assert 0 < len(puzzles.train) < 20
@@ -164,6 +169,8 @@ def test_the_command_says_what_it_made(tmp_path, capsys):
         (["maze:2"], "3 to 64 cells on a side; write maze:3 to maze:64"),
         (["sudoku:4x4", "--empty", "9-3"], "write LOW-HIGH"),
         (["sudoku:4x4", "--empty", "16"], "from 1 to 15"),
+        (["sudoku:4x4", "--empty", "15"], "empty 15-15: no such puzzle in 2,000 draws; widen the range"),
+        (["sudoku:4x4", "--seed", "-1"], "--seed -1: give 0 or more"),
         (["maze:9", "--empty", "3-4"], "is for sudokus"),
         (["sudoku:4x4", "--count", "0"], "ask for 1 or more"),
         (["sudoku:4x4", "--val-fraction", "1"], "val_fraction is 1.0"),

@@ -60,6 +60,8 @@ class PuzzleConfig:
             raise DataError(f"val_fraction is {self.held_out}: must be at least 0 and below 1, such as 0.05")
         if self.copies < 0 or (self.variants is not None and self.variants < 1):
             raise DataError("give --copies of 0 or more, and --variants of 1 or more")
+        if self.seed < 0:
+            raise DataError(f"--seed {self.seed}: give 0 or more")
         if self.held_out != HELD_OUT and self.is_split:
             raise DataError(f"--val-fraction: {self.source} has a split, which is kept; leave it out")
         if self.count is not None and self.total is None:
