@@ -102,3 +102,9 @@ def test_what_is_no_model_is_refused_in_one_line(tmp_path):
         (tmp_path / "export/config.json").write_text(json.dumps(config | change))
         with pytest.raises(UserError, match=message):
             srmlab.load(tmp_path / "export", verify=False)
+
+
+def test_a_model_of_another_library_is_named(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2", "n_layer": 12}))
+    with pytest.raises(UserError, match="is a gpt2 model of another library"):
+        srmlab.load(tmp_path)

@@ -95,11 +95,17 @@ def saved_tokenizer(path: str | Path) -> Tokenizer | None:
 
 
 def is_huggingface(path: str | Path) -> bool:
-    """Whether a folder is an export for Hugging Face tools."""
+    """Whether a folder is an export for Hugging Face tools; other people's models are refused."""
     try:
-        return "model_type" in json.loads((Path(path) / "config.json").read_text(encoding="utf-8"))
+        content = json.loads((Path(path) / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
+    if "model_type" not in content:
+        return False
+    if "srm" not in content:
+        kind = content["model_type"]
+        raise UserError(f"{path} is a {kind} model of another library: give a run, a checkpoint or an export")
+    return True
 
 
 def _load_huggingface(folder: Path) -> LanguageModel:
