@@ -131,6 +131,7 @@ BAD = {
     "context too long": (["srm-nano", "--context", "17"], "the model's is 16; shorten it, or set --model"),
     "vocabulary": (["srm-nano", "--model.vocab-size", "4096"], "has 257 ids; set --model.vocab-size 257"),
     "no GPU": (["srm-nano", "--device", "cuda:7"], "device = 'cuda:7'"),
+    "no device to compute on": (["srm-nano", "--device", "meta"], "device = 'meta': nothing can be computed"),
     "no such device": (["srm-nano", "--device", "gpu"], "use cpu, cuda, cuda:1 or auto"),
 }  # fmt: skip
 

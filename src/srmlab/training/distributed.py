@@ -147,6 +147,11 @@ def device_of(name: str, local_rank: int = 0) -> torch.device:
             raise UserError(
                 f"device = {name!r}: there are {torch.cuda.device_count()} GPUs; start fewer processes"
             )
+    elif device.type != "cpu":
+        try:
+            torch.zeros(1, device=device).item()
+        except (RuntimeError, AssertionError, NotImplementedError):
+            raise UserError(f"device = {name!r}: nothing can be computed there; use cpu, or auto") from None
     return device
 
 
