@@ -8,7 +8,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_models import GPT2_TINY, HRM_TINY, SMALL, SRM_TINY
+from small_models import GPT2_TINY, HRM_TINY, HUGINN_TINY, SMALL, SRM_TINY
 
 from srmlab.errors import UserError
 from srmlab.models import PRESETS, SWEEP_PRESETS, ConfigError, SRMConfig, build, config_from_dict, preset
@@ -22,6 +22,9 @@ REFUSED = [
     (SRM_TINY, {"token_heads": 0}, "token_heads = 0: must be at least 1"),
     (SRM_TINY, {"mlp_dim": 0}, "mlp_dim = 0: must be at least 1"),
     (SRM_TINY, {"vocab_size": 0}, "vocab_size = 0: must be at least 1"),
+    (SRM_TINY, {"init_seed": 2**64}, f"init_seed = {2**64}: must be from −2^63 to 2^63 − 1"),
+    (SRM_TINY, {"order_seed": -(2**64)}, f"order_seed = {-(2**64)}: must be from −2^63 to 2^63 − 1"),
+    (HUGINN_TINY, {"start_seed": 2**64}, f"start_seed = {2**64}: must be from −2^63 to 2^63 − 1"),
     (SRM_TINY, {"context": 0}, "context = 0: must be at least 1"),
     (SRM_TINY, {"depth": 0}, "depth = 0: must be at least 1"),
     (SRM_TINY, {"step_functions": 0}, "step_functions = 0: must be at least 1"),

@@ -67,6 +67,7 @@ class ModelConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         self.require_positive("vocab_size", "context", "puzzle_ids")
+        self.require_seed("init_seed")
         fits = 0 <= self.puzzle_positions < (1 if self.causal else self.context)
         fix = f"must be less than context = {self.context}, and 0 in a causal model"
         require(self, "puzzle_positions", fits, fix)
@@ -80,6 +81,10 @@ class ModelConfig:
     def require_not_negative(self, *names: str) -> None:
         for name in names:
             require(self, name, getattr(self, name) >= 0, "must be 0 or more")
+
+    def require_seed(self, name: str) -> None:
+        fits = -(2**63) <= getattr(self, name) < 2**63  # as torch's generators
+        require(self, name, fits, "must be from −2^63 to 2^63 − 1")
 
     def require_attention(self, head_dim: int, rope_theta: float, norm_eps: float) -> None:
         require(self, "head_dim", head_dim % 2 == 0, f"must be even for RoPE; use {head_dim + 1}")

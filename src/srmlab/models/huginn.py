@@ -64,6 +64,7 @@ class HuginnConfig(BlockConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require_positive("prelude", "core", "coda", "steps")
+        self.require_seed("start_seed")
         fits = 1 <= self.gradient_depth <= self.steps
         require(self, "gradient_depth", fits, f"must be between 1 and steps = {self.steps}")
 

@@ -63,6 +63,7 @@ class SRMConfig(ModelConfig):
         kinds = " or ".join(map(repr, CONNECTIONS))
         require(self, "connection", self.connection in CONNECTIONS, f"must be {kinds}")
         self.require_not_negative("pre_steps", "post_steps")
+        self.require_seed("order_seed")
         self.require_attention(self.head_dim, self.rope_theta, self.norm_eps)
         l, n = self.gradient_depth, self.depth
         require(self, "gradient_depth", 1 <= l <= n, f"must be between 1 and depth = {n}")
