@@ -104,9 +104,11 @@ class Task:
 
 def amount(number: float) -> str:
     """
-    >>> amount(1234), amount(11.7), amount(0.1918)
-    ('1,234', '12', '0.19')
+    >>> amount(1234), amount(11.7), amount(0.1918), amount(3e-6)
+    ('1,234', '12', '0.19', '0.00')
     """
+    if number < 1e-4 and number:
+        return "0.00"
     return f"{number:,.0f}" if number >= 10 or number == round(number) else f"{number:.2g}"
 
 

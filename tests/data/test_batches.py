@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from srmlab.data import Batch, Batches, DataError, Tokens, as_batch, document_ids, evaluation_batches
+from srmlab.data import Batch, Batches, DataError, EvaluationBatches, Tokens, as_batch, document_ids
 from srmlab.data.batches import permute
 
 
@@ -105,23 +105,23 @@ def test_the_epoch_counts_how_often_the_text_was_seen():
 
 
 def test_evaluation_takes_the_windows_in_order_up_to_a_limit():
-    batches = list(evaluation_batches(counting(100), context=9, batch_size=4))
+    batches = list(EvaluationBatches(counting(100), context=9, batch_size=4))
     assert [len(batch.tokens) for batch in batches] == [4, 4, 3]
     inputs = torch.cat([batch.tokens for batch in batches])
     targets = torch.cat([batch.targets for batch in batches])
     assert inputs.flatten().tolist() == list(range(99))
     assert torch.equal(targets, inputs + 1)
-    again = evaluation_batches(counting(100), context=9, batch_size=4)
+    again = EvaluationBatches(counting(100), context=9, batch_size=4)
     assert len(again) == 3
     assert [len(list(again)) for _ in range(2)] == [3, 3]  # it can be read a second time
-    limited = list(evaluation_batches(counting(100), context=9, batch_size=4, limit_tokens=50))
+    limited = list(EvaluationBatches(counting(100), context=9, batch_size=4, limit_tokens=50))
     assert sum(batch.targets.numel() for batch in limited) == 45
 
 
 def test_spread_windows_lie_evenly_over_the_text():
     text = counting(1000)
-    head = evaluation_batches(text, context=9, batch_size=4, limit_tokens=90)
-    spread = evaluation_batches(text, context=9, batch_size=4, limit_tokens=90, spread=True)
+    head = EvaluationBatches(text, context=9, batch_size=4, limit_tokens=90)
+    spread = EvaluationBatches(text, context=9, batch_size=4, limit_tokens=90, spread=True)
     assert head.places.tolist() == list(range(10))
     assert spread.places.tolist() == [5, 16, 27, 38, 49, 61, 72, 83, 94, 105]  # of 111
     assert [len(batch.tokens) for batch in spread] == [4, 4, 2]
@@ -132,7 +132,7 @@ def test_spread_windows_lie_evenly_over_the_text():
 @pytest.mark.parametrize("limit", [None, 10_000])
 def test_spread_over_a_text_that_is_read_whole_is_all_of_it(limit):
     text = counting(100)
-    spread = evaluation_batches(text, context=9, batch_size=4, limit_tokens=limit, spread=True)
+    spread = EvaluationBatches(text, context=9, batch_size=4, limit_tokens=limit, spread=True)
     assert spread.places.tolist() == list(range(11))
 
 
@@ -147,8 +147,8 @@ def test_a_batch_says_its_documents_only_if_attention_stays_within_them():
     for masked, plain in (
         (Batches(tokens, 9, 4, document_mask=True).batch(3), Batches(tokens, 9, 4).batch(3)),
         (
-            next(iter(evaluation_batches(tokens, 9, 4, document_mask=True))),
-            next(iter(evaluation_batches(tokens, 9, 4))),
+            next(iter(EvaluationBatches(tokens, 9, 4, document_mask=True))),
+            next(iter(EvaluationBatches(tokens, 9, 4))),
         ),
     ):
         assert plain.documents is None
@@ -173,7 +173,7 @@ def test_a_batch_may_be_given_as_tokens_a_pair_or_a_batch():
 def test_text_shorter_than_one_window_is_refused_with_the_fix(length):
     for attempt in (
         lambda: Batches(counting(length), 9, 1),
-        lambda: evaluation_batches(counting(length), 9, 1),
+        lambda: EvaluationBatches(counting(length), 9, 1),
     ):
         with pytest.raises(
             DataError, match=rf"^{length} tokens are fewer than one window of 10: shorten the context"
@@ -194,4 +194,4 @@ def test_impossible_divisions_are_refused_with_the_fix():
     with pytest.raises(DataError, match="context is 0"):
         Batches(counting(1000), context=0, batch_size=1)
     with pytest.raises(DataError, match="fewer than one window: give 9"):
-        evaluation_batches(counting(1000), 9, 1, limit_tokens=8)
+        EvaluationBatches(counting(1000), 9, 1, limit_tokens=8)

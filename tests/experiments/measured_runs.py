@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import srmlab
-from srmlab.data import Batch, PrepareConfig, evaluation_batches, open_tokens, prepare
+from srmlab.data import Batch, EvaluationBatches, PrepareConfig, open_tokens, prepare
 from srmlab.experiments.measures import measure
 from srmlab.models import LanguageModel, SRMConfig
 from srmlab.storage import save
@@ -23,5 +23,5 @@ def measured(folder: Path, config: SRMConfig, name: str) -> tuple[LanguageModel,
     save(model, folder / "run")
     measure(folder / "run", str(folder / "data"), [name])
     tokens, context = open_tokens(folder / "data").val, config.context
-    batches = list(evaluation_batches(tokens, context, 8, 8 * context, spread=True))
+    batches = list(EvaluationBatches(tokens, context, 8, 8 * context, spread=True))
     return model, batches, json.loads((folder / "run" / f"{name}.json").read_text())

@@ -246,6 +246,21 @@ def test_a_table_of_other_data_is_not_overwritten(words, tmp_path, capsys):
     assert (tmp_path / "results" / "tiny-mini" / "result.json").read_bytes() == table
 
 
+def test_runs_of_a_cell_that_is_defined_anew_are_not_lost(words, tmp_path, capsys, monkeypatch):
+    options = ("--out", tmp_path, "--data", words, "--seeds", 1)
+    assert sweep("tiny", *options, "--only", "none") == 0
+    table = (tmp_path / "tiny-mini" / "result.json").read_bytes()
+
+    def longer(scale):
+        return [replace(cell, training=TRAINING.replace(steps=8)) for cell in tiny_cells(scale)]
+
+    monkeypatch.setitem(catalogue.EXPERIMENTS, "tiny", replace(TINY, cells=longer))
+    capsys.readouterr()
+    assert sweep("tiny", *options) == 2
+    assert "has runs of 'none' as it was defined by another version" in capsys.readouterr().err
+    assert (tmp_path / "tiny-mini" / "result.json").read_bytes() == table
+
+
 def test_data_with_nothing_to_validate_on_is_refused_before_any_run(tmp_path, capsys):
     (tmp_path / "few.txt").write_text("the stream meets the step. " * 40)
     data = tmp_path / "data"

@@ -120,6 +120,14 @@ def test_one_token_has_no_loss():
     assert model(TOKENS[:, :1], return_type="loss", loss_per_token=True).shape == (len(TOKENS), 0)
 
 
+def test_what_would_be_ignored_is_refused():
+    model = srmlab.load("srm-nano")
+    with pytest.raises(UserError, match='loss_per_token is for return_type="loss" or "both"'):
+        model("My fellow citizens", loss_per_token=True)
+    with pytest.raises(UserError, match="attention_mask goes with ids"):
+        model(["My fellow", "My fellow citizens"], attention_mask=torch.ones(2, 7))
+
+
 def test_a_hook_says_its_layer():
     assert HookPoint("layers.3.steps.1.out").layer() == 3
     with pytest.raises(UserError, match="not in a layer"):
@@ -267,7 +275,7 @@ def test_every_verb_reads_text():
     losses = [model(text, return_type="loss", loss_per_token=True) for text in texts]
     together = model(texts, return_type="loss")  # the padding of the shorter one does not count
     torch.testing.assert_close(together, torch.cat(losses, 1).mean(), rtol=0, atol=1e-5)
-    with pytest.raises(UserError, match=r"not list: use tokenizer\(texts\)"):
+    with pytest.raises(UserError, match="not list: give text, or ids as"):
         model(tokens.tolist())
 
 

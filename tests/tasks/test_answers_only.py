@@ -15,10 +15,10 @@ from torch.testing import assert_close
 
 from srmlab.data import (
     Batches,
+    EvaluationBatches,
     PrepareConfig,
     Tokens,
     answers_only,
-    evaluation_batches,
     open_tokens,
     prepare,
 )
@@ -94,9 +94,9 @@ def test_what_counts_in_a_batch_is_whole_answers(data):
 def test_the_loss_of_an_evaluation_is_the_mean_over_the_answers(data):
     opened, model = open_tokens(data), build(MODEL).eval()
     marks = opened.tokenizer.answer_marks
-    found = evaluate(model, evaluation_batches(opened.val, 32, 3, marks=marks), tokenizer=opened.tokenizer)
+    found = evaluate(model, EvaluationBatches(opened.val, 32, 3, marks=marks), tokenizer=opened.tokenizer)
     total = count = 0.0
-    for batch in evaluation_batches(opened.val, 32, 1, marks=marks):
+    for batch in EvaluationBatches(opened.val, 32, 1, marks=marks):
         logits = model(batch.tokens).log_softmax(-1).detach()
         for place, target in zip(logits[0], batch.targets[0].tolist(), strict=True):
             if target >= 0:
@@ -110,27 +110,27 @@ def test_windows_without_an_answer_are_no_evidence_for_the_loss(data):
     marks = opened.tokenizer.answer_marks
     sums, counts = [], []
     short = {"context": 8, "batch_size": 3, "marks": marks}  # many windows hold half a problem only
-    for batch in evaluation_batches(opened.val, **short):
+    for batch in EvaluationBatches(opened.val, **short):
         losses = -model(batch.tokens).log_softmax(-1).detach().double()
         for row, targets in zip(losses, batch.targets, strict=True):
             there = targets >= 0
             if bool(there.any()):
                 sums.append(float(row[there].gather(-1, targets[there, None]).sum()))
                 counts.append(int(there.sum()))
-    found = evaluate(model, evaluation_batches(opened.val, **short), tokenizer=opened.tokenizer)
+    found = evaluate(model, EvaluationBatches(opened.val, **short), tokenizer=opened.tokenizer)
     n, ratio = len(counts), sum(sums) / sum(counts)
     spread = sum((s - ratio * c) ** 2 for s, c in zip(sums, counts, strict=True))
     error = (n / (n - 1) * spread) ** 0.5 / sum(counts)
-    assert found.windows == n < evaluation_batches(opened.val, **short).windows
+    assert found.windows == n < EvaluationBatches(opened.val, **short).windows
     assert found.loss.standard_error == pytest.approx(error, rel=1e-6)
     one = next(k for k in range(1, 99) if 0 < by_windows(opened.val, k, marks) < 2)
-    single = evaluate(model, evaluation_batches(opened.val, 8, 3, 8 * one, marks=marks))
+    single = evaluate(model, EvaluationBatches(opened.val, 8, 3, 8 * one, marks=marks))
     assert math.isnan(single.loss.standard_error)  # of one window: not 0
 
 
 def by_windows(tokens: Tokens, windows: int, marks: tuple[int, ...]) -> int:
     """How many of the first windows of 8 tokens have a target."""
-    batches = evaluation_batches(tokens, 8, 1, 8 * windows, marks=marks)
+    batches = EvaluationBatches(tokens, 8, 1, 8 * windows, marks=marks)
     return sum(bool(batch.counted.any()) for batch in batches)
 
 

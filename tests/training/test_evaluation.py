@@ -14,7 +14,7 @@ import srmlab.training.config
 import srmlab.training.recipes
 import srmlab.training.schedule
 import srmlab.training.step_display
-from srmlab.data import Batch, evaluation_batches, open_tokens
+from srmlab.data import Batch, EvaluationBatches, open_tokens
 from srmlab.errors import UserError
 from srmlab.models import build
 from srmlab.storage import load
@@ -37,7 +37,7 @@ def test_the_losses_of_tokens_are_those_of_the_logits():
 def test_an_evaluation_is_the_mean_over_windows_with_its_standard_error(config, data):
     opened = open_tokens(data)
     model = build(config).train()
-    batches = evaluation_batches(opened.val, model.config.context, batch_size=3, limit_tokens=160)
+    batches = EvaluationBatches(opened.val, model.config.context, batch_size=3, limit_tokens=160)
     result = evaluate(model, batches, tokenizer=opened.tokenizer)
     assert model.training  # as it was
     model.eval()
@@ -58,7 +58,7 @@ def test_an_evaluation_is_the_mean_over_windows_with_its_standard_error(config, 
 
 def test_an_evaluation_with_early_exit_is_that_of_the_depth_it_stops_at(data):
     model = build(MODEL.replace(depth=6)).eval()
-    batches = evaluation_batches(open_tokens(data).val, 16, batch_size=10, limit_tokens=160)
+    batches = EvaluationBatches(open_tokens(data).val, 16, batch_size=10, limit_tokens=160)
     early = evaluate(model, batches, exit=0.65)
     assert early.mean_levels in (2, 3, 4, 5)  # one batch has one depth
     assert early.loss.mean == pytest.approx(
@@ -93,7 +93,7 @@ def test_validation_may_be_spread_over_the_text_and_trains_the_same(data, tmp_pa
         losses[windows] = [row["loss"] for row in rows if "loss" in row], rows[-1]["val_loss"]
     assert losses["first"][0] == losses["spread"][0]
     model = load(tmp_path / "spread")
-    text = evaluation_batches(open_tokens(data).val, MODEL.context, 4, 128, spread=True)
+    text = EvaluationBatches(open_tokens(data).val, MODEL.context, 4, 128, spread=True)
     assert losses["spread"][1] == pytest.approx(evaluate(model, text).loss.mean, abs=1e-5)
     assert losses["spread"][1] != losses["first"][1]
 

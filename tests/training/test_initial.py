@@ -9,7 +9,7 @@ import torch
 from small_runs import GPT2, MODEL, RANDOM_ORDER, loss_log, small_config, state, stop_after, write_data
 
 import srmlab
-from srmlab.data import Batches, PrepareConfig, byte_tokenizer, evaluation_batches, open_tokens, prepare
+from srmlab.data import Batches, EvaluationBatches, PrepareConfig, byte_tokenizer, open_tokens, prepare
 from srmlab.errors import Notice, UserError
 from srmlab.storage import read_metrics
 from srmlab.storage.weights import CheckpointError, checkpoint_steps
@@ -56,7 +56,7 @@ def test_it_begins_with_the_sources_loss_and_then_learns(finished, other, tmp_pa
     result = tune(finished, other, tmp_path / "run", steps=40, eval_every=40)
     model, tokens = srmlab.load(finished), open_tokens(other)
     rows = read_metrics(tmp_path / "run/metrics.jsonl")
-    before = evaluate(model, evaluation_batches(tokens.val, MODEL.context, 8, 128, spread=True)).loss.mean
+    before = evaluate(model, EvaluationBatches(tokens.val, MODEL.context, 8, 128, spread=True)).loss.mean
     assert (rows[0]["step"], rows[0]["val_loss"]) == (0, pytest.approx(before, abs=1e-6))
     batch = Batches(tokens.train, MODEL.context, 4, seed=0).batch(0)
     assert rows[1]["loss"] == pytest.approx(model(batch.tokens, batch.targets).item(), abs=1e-6)

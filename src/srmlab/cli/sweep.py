@@ -203,16 +203,26 @@ class Command(Answers):
                 raise UserError(f"--only {name!r}: the cells of {experiment.name} are {'; '.join(known)}")
 
     def check_table(self, experiment: Experiment, data: Data) -> None:
-        """A table of results on other data is not overwritten."""
+        """A table of results on other data, or of cells that were other ones, is not overwritten."""
         from srmlab.experiments import SweepResult
 
         folder = self.table_folder(experiment)
-        if (folder / "result.json").is_file():
-            found = SweepResult.load(folder).data
-            if found.get("fingerprint") != shared_fingerprint(data):
-                option = "--results" if self.results else "--out"
+        if not (folder / "result.json").is_file():
+            return
+        found, option = SweepResult.load(folder), "--results" if self.results else "--out"
+        if found.data.get("fingerprint") != shared_fingerprint(data):
+            source = found.data["source"]
+            raise UserError(f"{folder} has results on other data ({source}): choose another {option}")
+        cells = {cell.name: cell for cell in self.all_cells(experiment, data)}
+        for row in found.cells:
+            cell = cells.get(row.name)
+            if (
+                cell is None
+                or (cell.at(row.cell.training.lr) if cell.tuned else cell).folder != row.cell.folder
+            ):
                 raise UserError(
-                    f"{folder} has results on other data ({found['source']}): choose another {option}"
+                    f"{folder} has runs of {row.name!r} as it was defined by another version, which would be "
+                    f"lost: choose another {option}"
                 )
 
     def folder_name(self, experiment: Experiment) -> str:

@@ -4,7 +4,7 @@
     data     = open_tokens("data/sotu")               # verified: a short or damaged shard is refused
     batches  = Batches(data.train, context=256, batch_size=32, seed=0)
     batch    = batches.batch(step=0)                  # tokens and targets: a pure function of (seed, step)
-    for batch in evaluation_batches(data.val, context=256, batch_size=32): ...
+    for batch in EvaluationBatches(data.val, context=256, batch_size=32): ...
 
 What a user can cause is a `DataError`, one line that names the fix.
 """
@@ -16,7 +16,6 @@ from srmlab.data.batches import (
     answers_only,
     as_batch,
     document_ids,
-    evaluation_batches,
     num_windows,
 )
 from srmlab.data.corpora import Document, Source, open_source, source_fingerprint
@@ -53,7 +52,6 @@ __all__ = [
     "as_batch",
     "byte_tokenizer",
     "document_ids",
-    "evaluation_batches",
     "gpt2_tokenizer",
     "load_tokenizer",
     "make_tokenizer",

@@ -180,9 +180,6 @@ class EvaluationBatches:
             yield _read_windows(self.tokens, self.context, windows, self.marks, self.document_mask)
 
 
-evaluation_batches = EvaluationBatches  # as it reads where batches are made
-
-
 def document_ids(inputs: torch.Tensor, end_of_text: int) -> torch.Tensor:
     """The document of every position, [b, T] int64, from 0 in each row; end-of-text belongs to what it ends.
 

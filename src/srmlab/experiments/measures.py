@@ -16,7 +16,7 @@ from typing import Any
 
 from srmlab.analysis import depth, survey
 from srmlab.analysis.spending import spending
-from srmlab.data import Batch, evaluation_batches, open_tokens
+from srmlab.data import Batch, EvaluationBatches, open_tokens
 from srmlab.experiments.learned import STATISTICS
 from srmlab.files import write_file
 from srmlab.models import LanguageModel, build
@@ -79,7 +79,7 @@ def measure(run: Path, data: str, names: Iterable[str]) -> None:
         context = (config.training.context if config else None) or model.config.context
 
         def windows(count: int) -> list[Batch]:
-            return list(evaluation_batches(tokens, context, 8, count * context, spread=True))
+            return list(EvaluationBatches(tokens, context, 8, count * context, spread=True))
 
         for name in missing:
             write_file(run / f"{name}.json", json.dumps(MEASURES[name](model, windows)) + "\n")

@@ -26,7 +26,7 @@ from srmlab.analysis.registry import has_streams
 from srmlab.analysis.result import Result
 from srmlab.analysis.result import load as load_result
 from srmlab.analysis.states import state_means
-from srmlab.data import DataError, Tokenizer, byte_tokenizer, evaluation_batches, open_tokens
+from srmlab.data import DataError, EvaluationBatches, Tokenizer, byte_tokenizer, open_tokens
 from srmlab.dictionaries import Lexicon, lexicons_of
 from srmlab.dictionaries.switches import Switches
 from srmlab.errors import Notice, UserError
@@ -251,5 +251,5 @@ def evaluation_text(path: str | Path, model: LanguageModel) -> list[Tensor]:
         data = open_tokens(RunConfig.read(path).data, verify=False)
     except (DataError, OSError):
         return []
-    batches = evaluation_batches(data.val, context, batch_size=4)
+    batches = EvaluationBatches(data.val, context, batch_size=4)
     return [batch.tokens for batch in islice(batches, REFERENCE_WINDOWS // 4)]

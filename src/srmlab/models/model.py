@@ -203,6 +203,8 @@ class LanguageModel(Described[Config], Generic[Config]):
                 return state_before(self, stop_at_layer, partial(self.forward, tokens, **how))
             logits = self.forward(tokens, **how)
             return as_asked(logits, tokens, how.get("attention_mask"), return_type, loss_per_token)
+        if loss_per_token:
+            raise UserError('loss_per_token is for return_type="loss" or "both": give one of them')
         if torch.compiler.is_compiling() and (self.listening or given & {"exit", "depth", "gradient_depth"}):
             return uncompiled(self.forward, tokens, targets, **how)
         self.check_tokens(tokens, how.get("cache"), how.get("documents"), targets, how.get("attention_mask"))

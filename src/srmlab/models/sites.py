@@ -369,7 +369,7 @@ def hint(pattern: str, names: list[str]) -> str:
         return "; * is one part of a name, ** any number of them"
     kind = "connection.pattern"
     if pattern.endswith(kind) and not any(name.endswith(kind) for name in names):
-        return '; only a model with connection = "attention" has patterns'
+        return "; this model's connection has no pattern: attention, gate and translation have one"
     if "hook_" in pattern or pattern.startswith("("):
         near = _of_transformer_lens(pattern, names)
         example = f", such as {near!r}" if near else ""

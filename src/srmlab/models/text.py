@@ -108,8 +108,10 @@ class WithText(Instrumented):
         anything else as it is."""
         if not isinstance(given, str) and not is_texts(given):
             return with_mask(given, mask, self.device)
+        if mask is not None:
+            raise UserError("attention_mask goes with ids: that of texts is made from their lengths")
         tokens, real = self._padded([given] if isinstance(given, str) else given)
-        return tokens, mask if bool(real.all()) else real
+        return tokens, None if bool(real.all()) else real
 
     def _padded(self, texts: Sequence[str], prepend_bos: bool = False) -> tuple[Tensor, Tensor]:
         """[B, T] each: ids, and 1 where they are not padding."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from srmlab.data import Batch, Batches, TokenData, evaluation_batches, num_windows
+from srmlab.data import Batch, Batches, EvaluationBatches, TokenData, num_windows
 from srmlab.models import LanguageModel
 from srmlab.training.depth import TrainingDepth
 from srmlab.training.distributed import World, distribute, gradient_sync
@@ -78,7 +78,7 @@ class Language(Objective):
         config, val = self.config, self.data.val
         size = config.batch_size // (self.world.size * config.accumulate)
         limit, spread = max(config.eval_tokens, self.context), config.eval_windows == "spread"
-        batches = evaluation_batches(val, self.context, size, limit, self.marks, config.document_mask, spread)
+        batches = EvaluationBatches(val, self.context, size, limit, self.marks, config.document_mask, spread)
         with self.autocast():
             loss = validation_loss(self.model, batches, self.world, interrupted=interrupted)
             if loss is None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from srmlab.data import ANSWER, Batches, TokenData, evaluation_batches, num_windows
+from srmlab.data import ANSWER, Batches, EvaluationBatches, TokenData, num_windows
 from srmlab.errors import UserError
 from srmlab.models import ModelConfig, build, outline
 from srmlab.progress import Display, duration, si
@@ -124,9 +124,7 @@ def check_answers(data: TokenData, context: int, config: TrainConfig) -> None:
     for split, tokens, tokens_read in (("training", data.train, None), ("validation", data.val, limit)):
         if num_windows(tokens, context):
             spread = config.eval_windows == "spread"
-            batches = evaluation_batches(
-                tokens, context, config.batch_size, tokens_read, marks, spread=spread
-            )
+            batches = EvaluationBatches(tokens, context, config.batch_size, tokens_read, marks, spread=spread)
             if not any(bool(batch.counted.any()) for batch in batches):
                 raise UserError(
                     f"answers_only: no {split} window of {context} tokens holds a question, {ANSWER!r} and "

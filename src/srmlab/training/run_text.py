@@ -22,7 +22,6 @@ from srmlab.data import (
     TokenData,
     Tokenizer,
     Tokens,
-    evaluation_batches,
     open_tokens,
 )
 from srmlab.errors import UserError, nearest, reason
@@ -57,7 +56,7 @@ class RunText:
 
     def batches(self, batch_size: int, limit_tokens: int | None = None) -> EvaluationBatches:
         """The evaluation text, or `limit_tokens` of it."""
-        return evaluation_batches(
+        return EvaluationBatches(
             self.tokens, self.context, batch_size, limit_tokens, self.marks, self.document_mask, self.spread
         )
 
