@@ -275,7 +275,7 @@ def test_every_verb_reads_text():
     losses = [model(text, return_type="loss", loss_per_token=True) for text in texts]
     together = model(texts, return_type="loss")  # the padding of the shorter one does not count
     torch.testing.assert_close(together, torch.cat(losses, 1).mean(), rtol=0, atol=1e-5)
-    with pytest.raises(UserError, match="not list: give text, or ids as"):
+    with pytest.raises(UserError, match=r"not list: use tokenizer\(texts\)"):
         model(tokens.tolist())
 
 

@@ -152,7 +152,7 @@ def check_ids(tokens: Tensor) -> None:
         kind = type(tokens).__name__
         raise UserError(
             f"tokens are a tensor [batch, token] of ids, not {kind}: "
-            "give text, or ids as torch.tensor([[1, 2, 3]])"
+            "use tokenizer(texts), model.generate(text), or torch.tensor([[1, 2, 3]])"
         )
     if tokens.dtype not in (torch.int64, torch.int32):
         raise UserError(f"tokens of {tokens.dtype}: ids are whole numbers; use tokens.long()")
