@@ -30,7 +30,7 @@ def sweep_figure(result: SweepResult, axis: str = "") -> Figure:
     elif axis:
         lines(axes, result)
     else:
-        ranked(axes, result.cells)
+        ranked(axes, result)
     if axis:
         axes.set(xlabel=axis, ylabel="validation loss (nats)")
     return figure
@@ -78,13 +78,20 @@ def grouped_bars(axes: Axes, result: SweepResult) -> None:
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
 
 
-def ranked(axes: Axes, cells: list[CellResult]) -> None:
-    """One line a cell, the first on top: every seed a dot, the mean a bar."""
+def ranked(axes: Axes, result: SweepResult) -> None:
+    """One line a cell, the first on top: every seed a dot, the mean a bar; dotted, what counting reaches."""
+    cells = result.cells
     for place, cell in enumerate(cells):
         axes.plot(cell.losses, np.full(len(cell.runs), place), ".", color=BLUE, markersize=4, alpha=0.7)
         axes.plot([cell.mean], [place], "|", color="black", markersize=9, markeredgewidth=1.2)
     axes.set_yticks(range(len(cells)), [cell.name for cell in cells])
     axes.set(ylim=(len(cells) - 0.5, -0.5), xlabel="validation loss (nats)")
+    low, high = axes.get_xlim()
+    for name, loss in result.data.get("references", {}).items():
+        if low <= loss <= high + 0.1 * (high - low):  # one far off would squeeze the rest
+            axes.axvline(loss, color=GREY, linestyle=":", linewidth=1.0)
+            top = axes.get_xaxis_transform()
+            axes.text(loss, 1.01, name, transform=top, ha="center", va="bottom", color=GREY, fontsize="small")
     style.grid_behind(axes, "both")
 
 
@@ -99,7 +106,7 @@ def curves_and_ranks(result: SweepResult) -> Figure:
     left.set(xscale="log", xlabel="step", ylabel="training loss (nats)")
     style.grid_behind(left, "both")
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4)
-    ranked(right, result.cells)
+    ranked(right, result)
     return figure
 
 
