@@ -189,6 +189,11 @@ def masked(tmp_path_factory) -> Path:
     return folder / "run"
 
 
+def test_dynamics_of_one_checkpoint_are_refused():
+    with pytest.raises(UserError, match="has one checkpoint, and dynamics compares several"):
+        next(srmlab.analysis.checkpoints_of(srmlab.pretrained.folder()))
+
+
 def test_a_run_is_analysed_as_it_was_trained(masked, tmp_path):
     """Its losses are those of `srmlab evaluate`; a checkpoint's too, and an export's, if it is told."""
     expected = Evaluate(path=masked, tokens=512).result()["loss"]["mean"]

@@ -194,5 +194,10 @@ def _analyses(model: LanguageModel, batches: Batches, threshold: float) -> tuple
 def checkpoints_of(run: str | Path) -> Iterator[tuple[int, LanguageModel]]:
     """The (step, model) pairs of a run's whole checkpoints, one model at a time."""
     folder = Path(run) / "checkpoints"
-    for step in sorted(checkpoint_steps(folder)) if folder.is_dir() else []:
+    steps = sorted(checkpoint_steps(folder)) if folder.is_dir() else []
+    if len(steps) == 1:
+        raise UserError(
+            f"{run} has one checkpoint, and dynamics compares several: train with --keep-checkpoints"
+        )
+    for step in steps:
         yield step, load(folder / f"step-{step}")
