@@ -90,8 +90,9 @@ def ranked(axes: Axes, result: SweepResult) -> None:
     for name, loss in result.data.get("references", {}).items():
         if low <= loss <= high + 0.1 * (high - low):  # one far off would squeeze the rest
             axes.axvline(loss, color=GREY, linestyle=":", linewidth=1.0)
-            top = axes.get_xaxis_transform()
-            axes.text(loss, 1.01, name, transform=top, ha="center", va="bottom", color=GREY, fontsize="small")
+            side = "left" if loss < (low + high) / 2 else "right"  # towards the middle
+            where = {"transform": axes.get_xaxis_transform(), "ha": side, "va": "bottom"}
+            axes.text(loss, 1.01, name, color=GREY, fontsize="small", **where)
     style.grid_behind(axes, "both")
 
 
