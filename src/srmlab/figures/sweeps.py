@@ -86,12 +86,15 @@ def ranked(axes: Axes, result: SweepResult) -> None:
         axes.plot([cell.mean], [place], "|", color="black", markersize=9, markeredgewidth=1.2)
     axes.set_yticks(range(len(cells)), [cell.name for cell in cells])
     axes.set(ylim=(len(cells) - 0.5, -0.5), xlabel="validation loss (nats)")
+    losses = [loss for cell in cells for loss in cell.losses]
+    if max(losses) > 10 * min(losses) > 0:  # one that has not learned would squeeze the rest
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
     low, high = axes.get_xlim()
     for name, loss in result.data.get("references", {}).items():
         if low <= loss <= high + 0.1 * (high - low):  # one far off would squeeze the rest
             axes.axvline(loss, color=GREY, linestyle=":", linewidth=1.0)
-            side = "left" if loss < (low + high) / 2 else "right"  # towards the middle
-            where = {"transform": axes.get_xaxis_transform(), "ha": side, "va": "bottom"}
+            where = {"transform": axes.get_xaxis_transform(), "ha": "right", "va": "bottom"}
             axes.text(loss, 1.01, name, color=GREY, fontsize="small", **where)
     style.grid_behind(axes, "both")
 
