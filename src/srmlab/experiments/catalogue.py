@@ -177,47 +177,56 @@ def judge_stream_size(result: SweepResult) -> Findings:
 CONNECTIONS = {"attention": "learned"} | {
     kind: kind for kind in ("gate", "translation", "mixing", "addition", "none")
 }
+STREAMS = (2, 8, 16)
 
 
 def connection(scale: Scale) -> list[Cell]:
-    """The learned connection taken apart, the others' MLPs widened until the parameters are the same; at
-    scale small for three numbers of streams.
+    """The learned connection taken apart, with several numbers of streams (at paper scale the paper's own);
+    MLPs are as wide as give all the same parameters.
     """
     whole = sweep_model(scale)
-    counts = (2, 8, 16) if scale == "small" else (whole.streams,)
-    models: dict[str, ModelConfig] = {}
-    for s in counts:
+    found: list[Cell] = []
+    for s in (whole.streams,) if scale == "paper" else STREAMS:
         model = whole if s == whole.streams else miniatures.streams_as(whole, s)
-        for kind, name in CONNECTIONS.items():
-            other = model if kind == "attention" else sized(model.replace(connection=kind), count(model))
-            models[named(name, s, scale)] = other
-    return cells_of(scale, models)
-
-
-def named(name: str, streams: int, scale: Scale) -> str:
-    return f"{name}, {streams} streams" if scale == "small" else name
+        models: dict[str, ModelConfig] = {
+            name: model if kind == "attention" else sized(model.replace(connection=kind), count(model))
+            for kind, name in CONNECTIONS.items()
+        }
+        found += [
+            replace(cell, name=f"{cell.name}, {s} streams", series=cell.name, x=s)
+            for cell in cells_of(scale, models)
+        ]
+    return found
 
 
 def judge_connection(result: SweepResult) -> Findings:
-    """Learned against addition is the paper's claim and has the usual interval; the others come besides."""
+    """The paper's two claims, each at all numbers of streams at once; then the parts of the connection."""
     lines: Findings = []
-    parts = {"gate": "the gate alone", "translation": "translation alone", "mixing": "a mixing matrix"}
-    for s in (2, 8, 16) if result.scale == "small" else (8,):
-        learned, end = named("learned", s, result.scale), f", {s} streams" if result.scale == "small" else ""
+    counts = (32,) if result.scale == "paper" else STREAMS
+    for s in counts:
+        text = f"a learned connection is better than addition, {s} streams"
         lines.append(
-            result.claim(
-                f"a learned connection is better than addition{end}",
-                below,
-                learned,
-                named("addition", s, result.scale),
-            )
+            result.claim(text, below, f"learned, {s} streams", f"addition, {s} streams", len(counts))
         )
-        for kind, words in (parts | {"none": "no connection"}).items():
-            other = named(kind, s, result.scale)
-            if other in result:
-                text = f"a learned connection is better than {words}{end}"
-                lines.append(result.claim(text, below, learned, other, of=len(parts) + 1))
-        lines.append(result.compare(named("addition", s, result.scale), named("none", s, result.scale)))
+    if len(counts) > 1:
+        few, many = counts[0], counts[-1]
+        for name in ("learned", "addition"):
+            text = f"{many} streams are better than {few}, {name}"
+            lines.append(result.claim(text, below, f"{name}, {many} streams", f"{name}, {few} streams", of=2))
+    parts = {
+        "gate": "the gate alone",
+        "translation": "translation alone",
+        "mixing": "a mixing matrix",
+        "none": "no connection",
+    }
+    for s in counts:
+        for kind, words in parts.items():
+            if f"{kind}, {s} streams" in result:
+                text = f"a learned connection is better than {words}, {s} streams"
+                lines.append(
+                    result.claim(text, below, f"learned, {s} streams", f"{kind}, {s} streams", len(parts))
+                )
+        lines.append(result.compare(f"addition, {s} streams", f"none, {s} streams"))
     return lines
 
 
@@ -364,6 +373,7 @@ EXPERIMENTS = {
             claim="Addition under-uses the streams: a learned translation is what HRM lacks.",
             cells=connection,
             verdict=judge_connection,
+            axis="streams",
         ),
         Experiment(
             name="hrm-x",
