@@ -185,18 +185,13 @@ def connection(scale: Scale) -> list[Cell]:
     MLPs are as wide as give all the same parameters.
     """
     whole = sweep_model(scale)
-    found: list[Cell] = []
+    models: dict[str, ModelConfig] = {}
     for s in (whole.streams,) if scale == "paper" else STREAMS:
         model = whole if s == whole.streams else miniatures.streams_as(whole, s)
-        models: dict[str, ModelConfig] = {
-            name: model if kind == "attention" else sized(model.replace(connection=kind), count(model))
-            for kind, name in CONNECTIONS.items()
-        }
-        found += [
-            replace(cell, name=f"{cell.name}, {s} streams", series=cell.name, x=s)
-            for cell in cells_of(scale, models)
-        ]
-    return found
+        for kind, name in CONNECTIONS.items():
+            other = model if kind == "attention" else sized(model.replace(connection=kind), count(model))
+            models[f"{name}, {s} streams"] = other
+    return cells_of(scale, models)
 
 
 def judge_connection(result: SweepResult) -> Findings:
@@ -373,7 +368,6 @@ EXPERIMENTS = {
             claim="Addition under-uses the streams: a learned translation is what HRM lacks.",
             cells=connection,
             verdict=judge_connection,
-            axis="streams",
         ),
         Experiment(
             name="hrm-x",
