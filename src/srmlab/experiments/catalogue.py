@@ -69,7 +69,7 @@ def judge_language_models(result: SweepResult) -> Findings:
     if result.scale != "paper":
         claims += [
             ("SRM is better than HRM whose H sees x", below, "srm-med", "hrm, x in both"),
-            ("SRM is on par with a transformer of today", not_above, "srm-med", "transformer"),
+            ("SRM is on par with a modern transformer", not_above, "srm-med", "transformer"),
             ("SRM is on par with a transformer that has its FLOP", not_above, "srm-med", FLOP),
         ]
     lines: Findings = [result.claim(*claim, of=len(claims)) for claim in claims]
