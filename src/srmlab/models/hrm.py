@@ -124,11 +124,12 @@ class HRMConfig(ModelConfig):
         mixing = f"attention(h))   over tokens, {self.heads} heads of {self.head_dim}"
         if self.token_mlp:
             mixing = f"MLP(hᵀ)ᵀ)       over positions, {self.token_mlp}, SwiGLU"
-        calls = [f"{f'{low}(z_L + z_H + x)':<22}{self.low_cycles} times; {self.low_blocks} blocks"]
+        often = "once" if self.low_cycles == 1 else f"{self.low_cycles} times"
+        calls = [f"{f'{low}(z_L + z_H + x)':<22}{often}; {blocks(self.low_blocks)}"]
         if self.single:
-            calls = [f"{f'{low}(z_L + x)':<22}{self.low_cycles} times; {self.low_blocks} blocks"]
+            calls = [f"{f'{low}(z_L + x)':<22}{often}; {blocks(self.low_blocks)}"]
         else:
-            calls.append(f"{f'{high}(z_H + z_L{x})':<22}once; {self.high_blocks} blocks")
+            calls.append(f"{f'{high}(z_H + z_L{x})':<22}once; {blocks(self.high_blocks)}")
         return "\n".join(
             [
                 f"x    tokens → embedding {self.dim}",
@@ -146,6 +147,10 @@ class HRMConfig(ModelConfig):
     def at_depth(self, depth: int, gradient_depth: int | None = None) -> HRMConfig:
         self.check_gradient_depth(gradient_depth, depth, depth if self.gradient == "all" else 1)
         return self.replace(high_cycles=depth)
+
+
+def blocks(number: int) -> str:
+    return f"{number} block{'' if number == 1 else 's'}"
 
 
 def hrm() -> HRMConfig:
