@@ -50,6 +50,8 @@ def test_the_readmes_python_example_prints_what_it_says(capsys):
         ("analyses", "Effect (32 tokens in 1 sequence,"),
         ("dictionaries", "8 The people of the United States Constitution, China, Rio Ria, China"),
         ("explorer", ""),
+        ("depth", ""),
+        ("reasoning", ""),
     ],
 )
 def test_a_guides_python_runs_from_top_to_bottom(guide, told, capsys, tmp_path, monkeypatch):
@@ -96,6 +98,20 @@ def test_every_relative_link_leads_somewhere(document):
     links = re.findall(r"\]\(([^)#\s]+)", text) + re.findall(r'(?:src|srcset|href)="([^"]+)"', text)
     missing = [link for link in links if "://" not in link and not (document.parent / link).exists()]
     assert not missing
+
+
+def headings(document: Path) -> set[str]:
+    """The anchors that GitHub gives to a document's headings."""
+    text = re.sub(r"^```.*?^```$", "", document.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    lines = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", line.lower()).replace(" ", "-") for line in lines}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_link_to_a_section_leads_to_a_heading(document):
+    links = re.findall(r"\]\(([^)#\s:]*)#([^)\s]+)\)", document.read_text(encoding="utf-8"))
+    targets = [(document.parent / file if file else document, section) for file, section in links]
+    assert not [f"{file.name}#{section}" for file, section in targets if section not in headings(file)]
 
 
 def test_the_readmes_parameter_counts_are_the_models():
