@@ -147,7 +147,7 @@ def test_an_edge_that_is_not_there_is_refused(model, batches):
     with pytest.raises(UserError, match=r"layers\.3\.connection\.pattern: head 9, must be 0 to 1"):
         srmlab.analysis.effect(model, batches[0], srmlab.analysis.cut_edges(model, [(3, 9, 0, 2)]))
     unconnected = build(connection="none")
-    with pytest.raises(UserError, match="cut_edges is defined on a connection with a pattern"):
+    with pytest.raises(UserError, match="cut_edges needs a connection with a pattern"):
         srmlab.analysis.cut_edges(unconnected, [(3, 0, 0, 2)])
 
 

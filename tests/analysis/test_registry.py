@@ -83,7 +83,7 @@ def test_it_is_read_drawn_and_written_without_words_or_figures_of_its_own(model,
 def test_it_is_refused_where_it_is_not_defined(batches):
     model = srmlab.build(srmlab.preset("gpt2-nano"))
     assert "lengths" not in srmlab.analysis.survey(model, [batch % 64 for batch in batches])
-    with pytest.raises(UserError, match="lengths is defined on a model that has layers; GPT2 has drift"):
+    with pytest.raises(UserError, match="lengths needs a model that has layers; GPT2 has drift"):
         srmlab.analysis.survey(model, batches, only=["lengths"])
 
 

@@ -69,7 +69,7 @@ def test_baselines_get_what_is_defined_on_them(batches):
     found = srmlab.analysis.survey(model, [batch % 64 for batch in batches])
     assert sorted(found) == ["depth", "drift", "logit_lens", "stream_similarity", "token_similarity"]
     known = "HRM has drift, token_similarity, stream_similarity, logit_lens, depth"
-    with pytest.raises(UserError, match=f"routing is defined on a model that has patterns; {known}"):
+    with pytest.raises(UserError, match=f"routing needs a model that has patterns; {known}"):
         srmlab.analysis.survey(model, batches, only=["routing"])
 
 

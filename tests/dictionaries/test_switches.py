@@ -193,7 +193,7 @@ def test_switches_are_strong_edges_that_vary_more_than_any_twins(small, every, t
 
 
 def test_a_dictionary_of_the_last_layer_alone_is_refused(small, dictionary, unseen):
-    with pytest.raises(UserError, match=r"does not know layers.0.out.*--layers every"):
+    with pytest.raises(UserError, match=r"has no features of layers.0.out.*--layers every"):
         switches(small, dictionary, unseen)
 
 

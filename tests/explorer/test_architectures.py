@@ -129,7 +129,7 @@ def test_what_is_not_defined_is_refused_in_one_line(model):
             more = {} if intervention is None else {"intervention": intervention}
             answer = client.post(f"{address}/api/{path}", json={"prompt": PROMPT, **more})
             assert answer.status_code == 422, path
-            assert "is defined on streams" in answer.json()["error"]
+            assert "needs streams" in answer.json()["error"]
             assert "\n" not in answer.json()["error"]
 
 
@@ -215,5 +215,5 @@ def test_an_architecture_of_ones_own_has_a_report(tmp_path):
 
 def test_an_intervention_in_python_is_refused_in_one_line(model):
     session = Session(model, TOKENIZER)
-    with pytest.raises(UserError, match="is defined on streams"):
+    with pytest.raises(UserError, match="needs streams"):
         list(session.sweep(session.encode(PROMPT), "mean"))

@@ -177,7 +177,7 @@ def test_a_bad_request_is_one_line_of_json(address, path, body, status, line):
 
 def test_broken_json_unknown_pages_and_wrong_verbs_are_json_too(address):
     broken = client.post(f"{address}/api/trace", content=b"{", headers={"content-type": "application/json"})
-    assert (broken.status_code, broken.json()) == (400, {"error": "the request is no valid JSON"})
+    assert (broken.status_code, broken.json()) == (400, {"error": "the request is not valid JSON"})
     for path in (
         "/api/nothing",
         "/api/jobs/none",

@@ -109,7 +109,7 @@ def test_a_bad_line_is_named_with_its_number_and_the_reason(content, says, tmp_p
         (f"{LINES[1]},{SOLVED},99999999999", "line 2: the rating '99999999999' is not a whole number"),
         (f"{'.' * 16},{SOLVED},3", "line 2: it has more than one solution"),
         (f"{'.' * 81},{FULL},", "line 2: it has more than one solution"),  # rating it would never end
-        (f"{'.' * 131_073},,", "line 2: it is no row of a table (field larger than field limit"),
+        (f"{'.' * 131_073},,", "line 2: it is not a row of a table (field larger than field limit"),
     ],
 )
 def test_a_bad_row_of_a_table_likewise(row, says, tmp_path, capsys):
@@ -124,12 +124,12 @@ def test_a_bad_row_of_a_table_likewise(row, says, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("question", "answer", "says"),
     [
-        ("S # ##  G", "S # ##  G", "its answer is no shortest way, which has 3 o"),
-        ("S # ##  G", "So#o##ooG", "its answer is no shortest way, which has 3 o"),
+        ("S # ##  G", "S # ##  G", "its answer is not a shortest path, which has 3 o"),
+        ("S # ##  G", "So#o##ooG", "its answer is not a shortest path, which has 3 o"),
         ("S # ##  G", "S #oo#ooG", "its answer changes more than open cells into o"),
         ("S # ##  G", "o #o##ooG", "its answer changes more than open cells into o"),
         ("S       G", "", "it has 6 shortest ways, and no answer says which"),
-        ("S       G", "Soo    oG", "its answer is no shortest way, which has 3 o"),
+        ("S       G", "Soo    oG", "its answer is not a shortest path, which has 3 o"),
         ("S#######G", "", "no way leads from S to G"),
         ("S  G", "", "it has 4 characters; a maze has a square number of them, 9 to 4096"),
     ],

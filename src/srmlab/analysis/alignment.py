@@ -191,7 +191,7 @@ class AlignmentSums(Accumulator):
 def alignment(model: LanguageModel, batches: Batches) -> Alignment:
     """Connection alignment and update–state alignment in one pass."""
     if not has_exchanges(model):
-        raise UserError(f"alignment is defined on streams that exchange; {type(model).__name__} has none")
+        raise UserError(f"alignment needs streams that exchange messages; {type(model).__name__} has none")
     return capture(model, batches, AlignmentSums(model))[0]
 
 

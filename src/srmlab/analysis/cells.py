@@ -118,7 +118,7 @@ def reads_puzzles(model: LanguageModel) -> bool:
 
 def puzzles_of(model: LanguageModel, analysis: str) -> LanguageModel:
     if not reads_puzzles(model):
-        raise UserError(f"{analysis} is defined on a puzzle model; this one reads text")
+        raise UserError(f"{analysis} needs a puzzle model; this one reads text")
     return model
 
 

@@ -265,9 +265,7 @@ class Contributions:
 
     def __init__(self, model: LanguageModel) -> None:
         if not has_contributions(model):
-            raise UserError(
-                f"drift is defined on calls that move every token; {type(model).__name__} has none"
-            )
+            raise UserError(f"drift needs calls that move every token; {type(model).__name__} has none")
         self.calls = {call.site: call for call in model.calls}
         self.groups = model.call_groups
         # a call moves all streams at once, or one of them

@@ -90,7 +90,7 @@ def path_grid(
     """The effect of every path (layer, source stream → target stream), at all positions together."""
     if not model.exchanges:
         raise UserError(
-            f"paths between streams are defined on a model whose streams exchange messages; "
+            f"paths between streams need a model whose streams exchange messages; "
             f"{model.config.architecture} has none"
         )
     pairs = Pairs.of(model, clean, corrupt, into, metric)

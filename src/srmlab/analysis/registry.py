@@ -103,12 +103,12 @@ def register(analysis: Analysis) -> None:
 def pattern_sites(model: LanguageModel, analysis: str) -> list[str]:
     """Where the patterns are by which streams read one another, if the model has them."""
     if not has_patterns(model):
-        raise UserError(f"{analysis} is defined on a connection with a pattern, such as attention")
+        raise UserError(f"{analysis} needs a connection with a pattern, such as attention")
     return [exchange.pattern for exchange in model.exchanges if exchange.pattern]
 
 
 def streams_of(model: LanguageModel, analysis: str) -> LanguageModel:
     """The model, if it has streams that add up to its output."""
     if not has_streams(model):
-        raise UserError(f"{analysis} is defined on streams; {type(model).__name__} has none")
+        raise UserError(f"{analysis} needs streams; {type(model).__name__} has none")
     return model

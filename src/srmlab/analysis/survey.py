@@ -44,7 +44,7 @@ def chosen(model: LanguageModel, only: Iterable[str] | None) -> tuple[str, ...]:
         if name not in known:
             lacks = ANALYSES[name].defined_on.__name__.replace("_", " ")
             raise UserError(
-                f"{name} is defined on a model that {lacks}; {type(model).__name__} has {', '.join(known)}"
+                f"{name} needs a model that {lacks}; {type(model).__name__} has {', '.join(known)}"
             )
     needs_means = any(ANALYSES[name].needs == "means" for name in wanted)
     return tuple(name for name in known if name in wanted or (name == "states" and needs_means))

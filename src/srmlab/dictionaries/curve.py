@@ -98,7 +98,7 @@ def curve(
     if not found or len(found) % seeds or len({str(one.evidence) for one in every}) > 1:
         raise UserError("a curve needs every entry measured on one text, with as many seeds each")
     if any(len(null) not in (0, len(found)) for null in (shuffled, untrained)):
-        raise UserError("a null of a curve needs as many entries and seeds as what stands beside it")
+        raise UserError("a null of a curve needs as many entries and seeds as the curve it is compared with")
     entries = [found[i : i + seeds] for i in range(0, len(found), seeds)]
 
     def table(name: str, of: Sequence[AnyQuality] = found) -> Array:

@@ -50,9 +50,7 @@ class EdgeLogit:
         self, model: LanguageModel, dictionary: Dictionary, head: int, target: int, source: int
     ) -> None:
         if model.queries_and_keys is None:
-            raise UserError(
-                "pairs of features are defined on a connection with queries and keys, such as attention"
-            )
+            raise UserError("pairs of features need a connection with queries and keys, such as attention")
         queries, keys = (matrix.detach().float() for matrix in model.queries_and_keys)  # [H, S, D, K]
         self.dictionary, self.target, self.source = dictionary, target, source
         self.query, self.keys = queries[head, target], keys[head]

@@ -241,16 +241,15 @@ def switches(
 
 
 def check_readable(model: LanguageModel, dictionary: Dictionary) -> None:
-    """Refuse a dictionary of another model, or that does not know the states which the pattern is made
-    from."""
+    """Refuse a dictionary of another model, or one without the states that the pattern is computed from."""
     check(model, dictionary)
     if not has_patterns(model) or model.queries_and_keys is None:
-        raise UserError("switches are defined on a connection with queries and keys, such as attention")
+        raise UserError("switches need a connection with queries and keys, such as attention")
     read = {exchange.state for exchange in model.exchanges if isinstance(exchange.state, str)}
     if missing := sorted(read - {model.input_site} - set(dictionary.config.points)):
         raise UserError(
-            f"the dictionary does not know {missing[0]}, which the pattern is made from: learn one of all "
-            "depths with `srmlab dictionary RUN --layers every`"
+            f"the dictionary has no features of {missing[0]}, which the pattern is computed from: train one "
+            "for all depths with `srmlab dictionary RUN --layers every`"
         )
 
 

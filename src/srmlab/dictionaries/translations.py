@@ -121,7 +121,7 @@ def translations(
     """The ranks of a model's translations and, with a dictionary, which features become which; for the `top`
     clearest, whether they do on this text."""
     if model.translations is None:
-        raise UserError("translations are defined on a connection that has them, such as attention")
+        raise UserError("translations need a connection with values and outputs, such as attention")
     maps = model.translations.detach().float().cpu()  # [H, target, source, D, D]
     given = list(placed(batches, model.device))
     values = torch.linalg.svdvals(maps)

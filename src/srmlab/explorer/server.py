@@ -47,7 +47,7 @@ BINARY: dict[int | str, dict[str, Any]] = {200: {"content": {BYTES: {}}}}
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": schema.Error, "description": about}
     for status, about in {
-        400: "a request that is no JSON",
+        400: "a request that is not JSON",
         403: "from another site",
         404: "no such thing",
         405: "not that verb",
@@ -233,7 +233,7 @@ def _add_errors(app: FastAPI) -> None:
     async def bad_request(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         if first["type"] == "json_invalid":
-            return line(400, "the request is no valid JSON")
+            return line(400, "the request is not valid JSON")
         where = ".".join(
             str(part) for part in first["loc"][1:] if isinstance(part, int) or part.isidentifier()
         )

@@ -267,9 +267,9 @@ class Session:
         return attention_weights(self.subject(checkpoint).model, tokens, call, hooks)
 
     def induction(self, checkpoint: str = "") -> Induction:
-        """The induction score of every head, measured once, with sequences drawn by the evaluation text."""
+        """The induction score of every head, measured once, on sequences seeded by the evaluation text."""
         if not self.evaluation:
-            raise UserError("there is no evaluation text to draw sequences by")
+            raise UserError("there is no evaluation text, which seeds the random sequences of induction")
         if checkpoint not in self._induction:
             self._induction[checkpoint] = induction(self.subject(checkpoint).model, self.evaluation)
         return self._induction[checkpoint]

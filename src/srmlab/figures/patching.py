@@ -85,7 +85,7 @@ def patch_attribution(result: PatchGrid) -> Figure:
         axes.scatter(exact[known], approximate[known], s=5, color=BLUE, alpha=0.6, linewidths=0)
         axes.set_title(f"r = {result.text('correlation')}")
     else:
-        axes.text(0.5, 0.5, "no attribution was asked for", ha="center", color=BLACK)
+        axes.text(0.5, 0.5, "attribution was not requested", ha="center", color=BLACK)
     axes.set(xlabel="exact: share of the difference", ylabel="by the gradient")
     axes.grid()
     return figure

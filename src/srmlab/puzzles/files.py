@@ -106,7 +106,7 @@ def table_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
             first = rows.line_num + 1
     except csv.Error as error:
         raise DataError(
-            f"{path} line {first}: it is no row of a table ({error}); correct or remove the line"
+            f"{path} line {first}: it is not a row of a table ({error}); correct or remove the line"
         ) from None
 
 
@@ -199,7 +199,7 @@ def maze_example(kind: Kind, board: list[int], answer: list[int] | None, _: bool
         raise BadLine("its answer changes more than open cells into o")
     marked = [WALL if own == new == OPEN else own for own, new in pairs]  # no way but over the o
     if answer.count(WAY) != len(way) - 2 or not shortest_ways(marked, kind.rows)[0]:
-        raise BadLine(f"its answer is no shortest way, which has {len(way) - 2} o")
+        raise BadLine(f"its answer is not a shortest path, which has {len(way) - 2} o")
     return answer, len(way) - 1
 
 

@@ -252,6 +252,6 @@ def check_sides(sides: dict[str, Boards], config: PuzzleConfig) -> None:
             raise DataError(f"{config.source}: nothing is left for {side}: {fix}")
         if not len(boards) and (side == "train" or config.held_out > 0):
             raise DataError(
-                f"no puzzle fell to {side} ({sum(map(len, sides.values()))} in all, val_fraction "
+                f"no puzzle was assigned to {side} ({sum(map(len, sides.values()))} in all, val_fraction "
                 f"{config.held_out}): change --val-fraction (0 for no test), or give more puzzles"
             )
