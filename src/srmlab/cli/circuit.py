@@ -46,8 +46,7 @@ class Command(RunsModel):
     against: str | None = None
     """Another token: explain the difference between the two logits."""
     feature: str | None = None
-    """LAYER.STEP.STREAM.FEATURE, active at the last token, to explain instead of a logit; STEP:2, the second
-    call."""
+    """Explain a feature, not a logit: LAYER.STEP.STREAM.FEATURE, such as 6.B.3.48 (B:2, its second call)."""
     nodes: int = 384
     """Number of features to expand, the most influential first."""
     node_share: float = 0.8

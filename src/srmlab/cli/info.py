@@ -47,7 +47,7 @@ class Command(Answers):
     ] = None
     """A preset (`srmlab presets --sweep` lists them), or a run, a checkpoint or an export."""
     pretrained: bool = False
-    """Use the srm-nano that ships with the package; `--pretrained sudoku` is a model of sudokus."""
+    """Use the srm-nano that ships with the package, or with `--pretrained sudoku` the sudoku model."""
     set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FIELD=VALUE")] = ()
     """Change fields of the config."""
 

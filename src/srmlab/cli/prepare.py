@@ -63,7 +63,7 @@ class Command(Answers):
     count: int | None = None
     """Puzzles: how many to generate; by default 2000."""
     seed: int | None = None
-    """Puzzles: random seed."""
+    """Puzzles: random seed; by default 0."""
     empty: str | None = None
     """Puzzles: LOW-HIGH, the number of empty cells in a sudoku."""
     rating: str | None = None

@@ -63,7 +63,7 @@ class OfModel:
     ] = None
     """A run (its last good checkpoint), a checkpoint or an export."""
     pretrained: bool = False
-    """Use the srm-nano that ships with the package; `--pretrained sudoku` is a model of sudokus."""
+    """Use the srm-nano that ships with the package, or with `--pretrained sudoku` the sudoku model."""
 
     def subject(self) -> Path:
         """Where the model is; a shipped one may be given by its name, as to `srmlab.load`."""

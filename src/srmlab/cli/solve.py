@@ -22,7 +22,7 @@ class Command(RunsModel):
     """Measure accuracy on a task or on puzzles: a problem counts if the whole answer is right.
 
     The problems are held out: they come from the validation split. Recurrent models are also run at depths
-    other than in training, with the same weights. Brackets are 95 % Wilson intervals.
+    other than in training, with the same weights. Brackets are 95 % intervals.
 
     A puzzle model is run on the test puzzles of its data, or on your own file, and scored after every
     segment; --show prints boards with what each segment changed.

@@ -55,8 +55,7 @@ class Command(Answers):
     data: Path | None = None
     """Output folder of `srmlab prepare`; by default the State of the Union speeches (not at paper scale)."""
     results: Path | None = None
-    """Write the table and the figure to RESULTS/NAME-SCALE instead of next to the runs. What the tables in
-    RESULTS already hold is not run again, whichever machine it was run on."""
+    """Write table and figure to RESULTS/NAME-SCALE; runs that RESULTS already holds are not repeated."""
     workers: int | None = None
     """Parallel runs on this machine; by default one per GPU or core."""
     on: Literal["machine", "slurm", "submitit-local"] = "machine"

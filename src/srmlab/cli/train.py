@@ -33,7 +33,7 @@ class Command:
 
     Every field of the model config (--model.FIELD) and of the training config is an option; `srmlab train
     PRESET --help` shows them with the preset's values. A TOML file can set them too: the command line
-    overrides the file, and the file overrides the preset. The vocabulary is by default that of the text.
+    overrides the file, and the file overrides the preset. By default the vocabulary is the text's.
 
     With --init-from it starts from the weights of another run, with a fresh optimizer and schedule. The
     model is that run's: no preset is needed.
@@ -59,7 +59,7 @@ class Command:
     preset: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="PRESET")]
     """A model by name; `srmlab presets` lists them. Not needed with --init-from."""
     data: Path
-    """Output folder of `srmlab prepare`, or what that takes: a text file, sotu, sudoku:4x4 …"""
+    """Output folder of `srmlab prepare`, or a source for it: a text file, sotu, sudoku:4x4 …"""
     out: Path
     """The run's folder; must not exist yet."""
     init_from: Path | None = None
