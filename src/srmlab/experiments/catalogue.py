@@ -249,7 +249,7 @@ def judge_hrm_x(result: SweepResult) -> Findings:
     return [
         result.claim("HRM is better if H sees x", below, "hrm, x in both", "hrm"),
         result.claim("TRM is better if H sees x", below, "trm, x in both", "trm"),
-        result.claim("H is of use at all", below, "hrm, x in both", "hrm without H"),
+        result.claim("HRM is better with H than without", below, "hrm, x in both", "hrm without H"),
         result.claim("SRM is better than HRM whose H sees x", below, "srm-med", "hrm, x in both"),
         result.compare("srm-med", "hrm"),
     ]
@@ -364,7 +364,7 @@ EXPERIMENTS = {
         ),
         Experiment(
             name="connection",
-            question="What of the learned connection is needed, at equal parameters: gate, translation?",
+            question="Do more streams help, and what of their learned connection is needed?",
             claim="Addition under-uses the streams: a learned translation is what HRM lacks.",
             cells=connection,
             verdict=judge_connection,

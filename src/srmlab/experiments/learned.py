@@ -96,7 +96,7 @@ STATISTICS = {
         0.05,
     ),
     "cosine between streams": Statistic(
-        "streams become alike (of hyper-connections, not in the paper)",
+        "streams become alike (reported of hyper-connections, not in the paper)",
         "stream_similarity",
         lambda found: float(found.last),
         0.02,

@@ -327,7 +327,7 @@ class SweepResult:
             f"{self.finished} of {self.planned} runs, each on {self.tokens} of {self.data['source']} "
             f"({self.data['vocab_size']} token ids). {unit}; ± is the standard deviation over seeds; tokens, "
             "FLOP and time are those of one whole run. Differences are paired by seed, "
-            f"with a 95 % interval{margin}.",
+            f"with a 95 % interval where no other is given{margin}.",
             "",
             *([f"For comparison, on the same data: {counted}.", ""] if counted else []),
             f"Made by {self.command}.{machines}",

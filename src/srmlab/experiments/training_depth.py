@@ -52,7 +52,7 @@ def judge(result: SweepResult) -> Findings:
     cheaper = [*(f"n = {n}" for n in DEPTHS[:-1]), *SCHEDULES]
     longer = [f"n = {n}, FLOP of {RECIPE}" for n in LONGER]
     return [
-        result.claim(f"{name} has the recipe's loss", not_above, name, RECIPE, of=len(names))
+        result.claim(f"{name} reaches the recipe's loss", not_above, name, RECIPE, of=len(names))
         for names in (cheaper, longer)
         for name in names
     ]
