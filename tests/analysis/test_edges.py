@@ -163,6 +163,15 @@ def test_a_model_without_a_pattern_has_no_edges(text):
         edges(build(connection="mixing"), text)
 
 
+def test_the_weights_of_a_puzzle_model_are_means_over_cells(text):
+    model = build(causal=False, context=14, puzzle_positions=2)
+    found = edges(model, [(board, board) for board in text], exact=1, draws=1)
+    np.testing.assert_allclose(found.weight.sum(-1), 1, atol=1e-5)
+    _, cache = model.run_with_cache(text[0], "layers.2.connection.pattern")
+    expected = cache["layers.2.connection.pattern"][:, 2:].mean((0, 1))
+    np.testing.assert_allclose(found.weight[2], expected, atol=1e-6)
+
+
 def test_the_command_measures_edges_and_a_twin_when_asked(tmp_path):
     run = trained_run(tmp_path)
     command = Command(path=run, only=("edges",), tokens=64, exact=4, null=1, formats=("png",))

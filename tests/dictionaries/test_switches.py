@@ -202,6 +202,32 @@ def test_too_little_text_is_refused(small, every):
         switches(small, every, [text(0)[:3]])
 
 
+def test_the_switches_of_a_puzzle_model_are_those_of_its_cells():
+    model = srmlab.build(SMALL.replace(causal=False, context=18, puzzle_positions=2))
+    boards = [(text(i), text(i + 1)) for i in range(2)]
+    dictionary = srmlab.dictionaries.learn(model, text, steps=2, features=16, k=2, layers="every")
+    found = switches(model, dictionary, boards, twins=0)
+    _, cache = model.run_with_cache(
+        torch.cat([tokens for tokens, _ in boards]), "layers.2.connection.pattern"
+    )
+    cells = cache["layers.2.connection.pattern"][:, 2:].flatten(0, 1)
+    assert found.weight[2] == pytest.approx(cells.mean(0).numpy(), abs=1e-6)
+    assert found.open == pytest.approx(
+        [
+            float(((w := weights_of(model, boards, edge)) > w[: len(w) // 2].mean()).float().mean())
+            for edge in found.edges
+        ]
+    )
+
+
+def weights_of(model, boards, edge) -> torch.Tensor:
+    """[N] An edge's weight at every cell."""
+    layer, *place = edge
+    site = f"layers.{layer}.connection.pattern"
+    cached = [model.run_with_cache(tokens, site)[1][site][:, 2:].flatten(0, 1) for tokens, _ in boards]
+    return torch.cat(cached)[(slice(None), *place)]
+
+
 def test_the_command_finds_the_runs_dictionary_or_says_how_to_learn_one(tmp_path):
     run = trained_run(tmp_path)
     command = Command(path=run, only=("switches",), tokens=128, null=1, formats=("png",))

@@ -66,6 +66,20 @@ def test_lifts_are_counted_over_layers(small, every):
             assert np.isnan(found[k])
 
 
+def test_lifts_of_a_puzzle_model_are_counted_over_cells():
+    model = srmlab.build(SMALL.replace(causal=False, context=18, puzzle_positions=2))
+    dictionary = srmlab.dictionaries.learn(model, text, steps=2, features=8, k=2, layers=[0, 1])
+    tokens, pairs = text(5), [(0, 1, 2, i, j) for i in range(8) for j in range(8)]
+    found, _ = measured_lifts(model, dictionary, list(placed_of(tokens)), pairs, seed=0)
+    _, cache = model.run_with_cache(tokens, "layers.*.out")
+    was, now = (dictionary.encode(cache[f"layers.{l}.out"][:, 2:]).flatten(0, 1) > 0 for l in (0, 1))
+    both = (was[:, 2, :, None] & now[:, 1, None]).float().mean(0)
+    expected = both / (was[:, 2].float().mean(0)[:, None] * now[:, 1].float().mean(0))
+    known = np.isfinite(found)
+    assert known.any()
+    assert found[known] == pytest.approx(expected.flatten().numpy()[known], rel=1e-5)
+
+
 def placed_of(tokens):
     from srmlab.analysis.capture import placed
 

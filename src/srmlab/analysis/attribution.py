@@ -29,6 +29,8 @@ from srmlab.analysis.registry import Analysis, has_streams, register, streams_of
 from srmlab.analysis.result import Array, Measured, Result, derived, require
 from srmlab.analysis.states import points_of, stream_major
 from srmlab.models import LanguageModel
+from srmlab.models.decoding import check_targets
+from srmlab.models.loss import IGNORE
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -115,17 +117,21 @@ def attribution(model: LanguageModel, batches: Batches) -> Attribution:
 def attribute(
     model: LanguageModel, tokens: Tensor, targets: Tensor, documents: Tensor | None = None
 ) -> Tensor:
-    """[B, T, S] What each stream adds to the logit of `targets` [B, T] after each of `tokens` [B, T]."""
+    """[B, T, S] What each stream adds to the logit of `targets` [B, T] after each of `tokens` [B, T]; NaN
+    where there is no target (−100).
+    """
     model = streams_of(model, "attribution")
     model.check_tokens(tokens, documents=documents, targets=targets)
+    check_targets(targets, model.config.vocab_size)
     point = points_of(model)[-1]
     with model.evaluating(), torch.inference_mode():
         readout = Readout(model)
         kept: list[Tensor] = []
         with model.hooks([(point, lambda value, _: kept.append(value))]):
             model.output_embedding(tokens, documents=documents)
-        parts = readout.parts(stream_major(kept[0]))
-        return torch.linalg.vecdot(parts, readout.unembedding[targets]).permute(1, 2, 0)
+        parts = readout.parts(stream_major(kept[0][:, model.config.puzzle_positions :]))  # of cells alone
+        found = torch.linalg.vecdot(parts, readout.unembedding[targets.clamp(min=0)]).permute(1, 2, 0)
+        return found.masked_fill((targets == IGNORE)[..., None], torch.nan)
 
 
 register(Analysis(Attribution, lambda request: AttributionSums(request.model), has_streams, needs="outputs"))

@@ -218,10 +218,11 @@ class Circuits:
     def weights(self) -> Tensor:
         """[N, L, H, target, source] The sum over tokens of every edge's weight."""
         sites, rows = pattern_sites(self.model, "edges"), []
+        before = self.model.config.puzzle_positions  # positions that are not cells
         for batch in self.batches:
             with torch.inference_mode():
                 _, cache = self.model.run_with_cache(batch.tokens, sites, documents=batch.documents)
-            rows.append(torch.stack([cache[site].float().sum(1).cpu() for site in sites], 1))
+            rows.append(torch.stack([cache[site][:, before:].float().sum(1).cpu() for site in sites], 1))
         return torch.cat(rows)
 
     def losses(self, batch: Placed, gates: Tensor) -> Tensor:
