@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+import srmlab
 import srmlab.analysis
 from srmlab.errors import UserError
+from subjects import SMALL
 
 
 @pytest.fixture
@@ -100,6 +102,26 @@ def test_a_patch_at_tokens_changes_no_earlier_prediction(model, batches):
     found = srmlab.analysis.effect(model, tokens, hooks)
     assert not found.kl[:, :5].any()
     assert (found.kl[:, 5] > 0).all()
+
+
+def test_a_token_of_a_puzzle_model_is_a_cell():
+    model = srmlab.build(SMALL.replace(causal=False, context=18, puzzle_positions=2))
+    board, other = torch.randint(0, 97, (2, 1, 16), generator=torch.Generator().manual_seed(0))
+    point, site = "layers.1.out", "layers.1.connection.pattern"
+    _, whole = model.run_with_cache(board, [point, site])
+    _, theirs = model.run_with_cache(other, point)
+    patch = srmlab.analysis.patch_streams(model, other, [3], 1, tokens=[5, -1], from_tokens=[0, 4])
+    cut = srmlab.analysis.cut_edges(model, [(1, 0, 2, 1, 5), (1, 0, 2, 1, -16)], renormalise=False)
+    with model.hooks(patch):
+        _, patched = model.run_with_cache(board, point)
+    with model.hooks(cut):
+        _, without = model.run_with_cache(board, site)
+    expected = whole[point].clone()
+    expected[:, [7, 17], 3] = theirs[point][:, [2, 6], 3]
+    torch.testing.assert_close(patched[point], expected, atol=1e-5, rtol=0)
+    assert (without[site][0, :, 0, 2, 1] == 0).nonzero().flatten().tolist() == [2, 7]
+    with pytest.raises(UserError, match="it has 16"):
+        srmlab.analysis.patch_streams(model, other, [3], 1, tokens=[16])
 
 
 def test_an_effect_names_the_tokens_whose_probability_changed_most(model, tokens):

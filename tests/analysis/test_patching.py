@@ -220,3 +220,26 @@ def test_wrong_calls_are_refused_in_one_line(wrong, message):
     with pytest.raises(UserError, match=message) as refusal:
         wrong(small(ONE_OF_EACH["srm"]))
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", ["srm", "hrm", "transformer"])
+def test_the_positions_of_a_puzzle_model_are_its_cells(name):
+    T = CLEAN.shape[1]
+    config = SMALL[name].replace(causal=False, context=2 + T, puzzle_positions=2)
+    model, stream = small(config), len(small(config).streams) - 1
+    found = srmlab.patch_grid(model, CLEAN, CORRUPT, METRIC)
+    together = srmlab.patch_grid(model, CLEAN, CORRUPT, METRIC, over=("layer", "stream"))
+    before, last = mean(model, CORRUPT), len(model.points) - 1
+    for position, places, grid in ((0, [2], found), (T - 1, [T + 1], found), (0, range(T + 2), together)):
+        patched = [
+            oracle.cell(model, CORRUPT[p], CLEAN[p], of_pair(p), last, [stream], list(places))
+            for p in range(2)
+        ]
+        at = last, stream, position
+        assert grid.change[at] == pytest.approx(np.mean(patched) - before, abs=1e-10)
+        assert np.isfinite(grid.approximate[at])
+    if model.exchanges:
+        paths = path_grid(model, CLEAN, CORRUPT, METRIC)
+        _, cache = model.run_with_cache(CLEAN, "layers.1.out")
+        assert cache["layers.1.out"].shape[1] == T + 2
+        assert np.abs(paths.change[2]).max() > 1e-9

@@ -86,13 +86,15 @@ def cut_edges(model: LanguageModel, edges: Iterable[Edge], renormalise: bool = T
     for layer, head, target, source, *token in edges:
         place = (*(token or [None]), head, target, source)
         by_layer.setdefault(layer, []).append(tuple(slice(None) if at is None else at for at in place))
+    before = model.config.puzzle_positions  # positions that are not cells
 
     def cutter(places: list[tuple]) -> Callable[[Tensor, HookPoint], Tensor]:
         def cut(pattern: Tensor, hook: HookPoint) -> Tensor:
             pattern = pattern.clone()
+            tokens = pattern[:, before:]
             for place in places:
-                _check_edge(place, pattern, hook)
-                pattern[(slice(None), *place)] = 0
+                _check_edge(place, tokens, hook)
+                (pattern if isinstance(place[0], slice) else tokens)[(slice(None), *place)] = 0
             if renormalise:
                 pattern = pattern / pattern.sum(-1, keepdim=True).clamp(min=1e-12)
             return pattern
@@ -135,13 +137,16 @@ def patch_streams(
     with model.evaluating(), torch.inference_mode():
         _, cache = model.run_with_cache(source.to(model.device), origin.sites)
     given = model.state_at(origin, cache).clone()
+    before = model.config.puzzle_positions  # positions that are not cells
     if origins is not None:
+        given = given[:, before:]
         given = given[:, _checked_tokens(origins, given.shape[1], "the source")]
 
     def patch(state: Tensor, shown: Sequence[int], hook: HookPoint) -> Tensor:
-        places = slice(None) if at is None else _checked_tokens(at, state.shape[1], "the prompt")
         state = state.clone()
-        patched = state[:, places]
+        cells = state if at is None else state[:, before:]
+        places = slice(None) if at is None else _checked_tokens(at, cells.shape[1], "the prompt")
+        patched = cells[:, places]
         if patched.shape[:2] != given.shape[:2]:
             raise UserError(
                 f"the patch at {hook.name} is of {tuple(given.shape[:2])} tokens, "
@@ -152,7 +157,7 @@ def patch_streams(
         for place, stream in enumerate(shown):
             if stream in chosen:
                 patched[:, :, place] = given[:, :, stream].to(state.dtype)
-        state[:, places] = patched
+        cells[:, places] = patched
         return state
 
     return at_point(to, patch)
@@ -298,9 +303,7 @@ class Intervention:
         self, model: LanguageModel, means: StateMeans, dictionary: Dictionary | None = None
     ) -> list[Hook]:
         """The intervention as (site, function) pairs for `model.hooks`."""
-        before = model.config.puzzle_positions  # positions that are not cells
-        places = [None if c.token is None else c.token + before for c in self.cuts]
-        edges = [(c.layer, c.head, c.target, c.source, at) for c, at in zip(self.cuts, places, strict=True)]
+        edges = [(c.layer, c.head, c.target, c.source, c.token) for c in self.cuts]
         hooks = cut_edges(model, edges, renormalise=False)
         final = model.config.depth - 1
         for a in self.ablations:

@@ -151,6 +151,7 @@ class Grid:
 
     def __init__(self, pairs: Pairs, over: Iterable[Axis], labels: Sequence[str] | None) -> None:
         self.model, self.pairs = pairs.model, pairs
+        self.before = pairs.model.config.puzzle_positions  # positions that are not cells
         self.over = (over,) if isinstance(over, str) else tuple(over)
         known = get_args(Axis)
         if not self.over or len(set(self.over)) < len(self.over) or not set(self.over) <= set(known):
@@ -186,12 +187,13 @@ class Grid:
     def hooks(self, p: int, given: Tensor, cells: Sequence[tuple[int, ...]]) -> list[Hook]:
         """Hooks at a point for some cells, each of which reads all pairs; none if no cell is there."""
         _, S, T = self.full
-        where = torch.zeros(len(cells), T, S, dtype=torch.bool)
+        where = torch.zeros(len(cells), self.before + T, S, dtype=torch.bool)
         for c, cell in enumerate(cells):
             axes = zip(get_args(Axis), cell, strict=True)
             layer, stream, position = (at if axis in self.over else slice(None) for axis, at in axes)
             if layer in (p, slice(None)):
-                where[c, position, stream] = True
+                place = position if isinstance(position, slice) else self.before + position
+                where[c, place, stream] = True
         if not bool(where.any()):
             return []
         every = where.to(given.device).repeat_interleave(self.pairs.count, 0)
@@ -205,12 +207,13 @@ class Grid:
                 for theirs, (own, gradient) in zip(given, gradients(self.pairs), strict=True)
             ],
             dim=1,
-        ).mT  # [P, L, S, T]
-        change = change * self.pairs.real[:, None, None]
+        ).mT  # [P, L, S, before + T]
+        real = torch.nn.functional.pad(self.pairs.real, (self.before, 0), value=True)
+        change = change * real[:, None, None]
         if "stream" not in self.over:
             change = change.sum(2, keepdim=True)
-        if "position" not in self.over:
-            change = change.sum(3, keepdim=True)
+        together = "position" not in self.over
+        change = change.sum(3, keepdim=True) if together else change[..., self.before :]
         return self.without_padding(change.cpu(), self.pairs.real)
 
 

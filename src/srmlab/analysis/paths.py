@@ -142,7 +142,8 @@ def _messages(pairs: Pairs, layer: int, before: Tensor) -> list[Tensor]:
 
 
 def _streams(chosen, count: int, pairs: Pairs, device: torch.device) -> Tensor:
-    """[cell · pair, T, S] One stream of every cell, at all positions."""
+    """[cell · pair, positions, S] One stream of every cell, at all of them."""
     one = torch.arange(count, device=device) == torch.tensor(list(chosen), device=device)[:, None]
     one = one.repeat_interleave(pairs.count, 0)
-    return one[:, None].expand(-1, pairs.changed.shape[1], -1)
+    positions = pairs.model.config.puzzle_positions + pairs.changed.shape[1]
+    return one[:, None].expand(-1, positions, -1)
