@@ -59,6 +59,32 @@ def test_a_target_with_every_edge_cut_takes_in_nothing(model, tokens):
     assert kept["value"][:, :, 1].any()
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_target_with_every_edge_cut_takes_in_nothing_in_half_precision(model, tokens, dtype):
+    site, half = "layers.1.connection.out", model.to(dtype)
+    with half.hooks(srmlab.analysis.cut_edges(half, [(1, None, 2, None)])):
+        _, cache = half.run_with_cache(tokens, site)
+    assert (cache[site][:, :, 2] == 0).all()
+    assert cache[site].isfinite().all()
+
+
+def test_renormalising_keeps_what_weights_add_up_to_and_leaves_other_targets_alone():
+    model = srmlab.build(srmlab.preset("hyper-nano").replace(vocab_size=97, context=16, blocks=2))
+    site, mix = "blocks.1.connections.0.pattern", torch.rand(4, 4, generator=torch.Generator().manual_seed(0))
+    model.stack[1].links[0].mix.data = mix  # [source, target]
+    cut, tokens = [(1, 0, 2, 3)], torch.arange(5)[None]
+    with model.hooks(srmlab.analysis.cut_edges(model, cut)):
+        _, cache = model.run_with_cache(tokens, site)
+    expected = mix.T.clone()
+    expected[2, 3] = 0
+    expected[2] *= mix[:, 2].sum() / expected[2].sum()
+    torch.testing.assert_close(cache[site][0, 0, 0], expected)
+    mix[0, 0] = -0.1
+    with pytest.raises(UserError, match="renormalise=False"):
+        srmlab.analysis.effect(model, tokens, srmlab.analysis.cut_edges(model, cut))
+    srmlab.analysis.effect(model, tokens, srmlab.analysis.cut_edges(model, cut, renormalise=False))
+
+
 def test_patching_a_prompt_from_itself_changes_nothing(model, tokens):
     hooks = srmlab.analysis.patch_streams(model, tokens, streams=[0, 1, 2, 3], layer=2)
     found = srmlab.analysis.effect(model, tokens, hooks)

@@ -81,7 +81,7 @@ def replace_streams(
 
 def cut_edges(model: LanguageModel, edges: Iterable[Edge], renormalise: bool = True) -> list[Hook]:
     """Hooks that set edges of the connection's pattern to zero; renormalised, a target's other edges grow to
-    add up to 1."""
+    add up to what all of them did."""
     by_layer: dict[int, list[tuple]] = {}
     for layer, head, target, source, *token in edges:
         place = (*(token or [None]), head, target, source)
@@ -90,14 +90,17 @@ def cut_edges(model: LanguageModel, edges: Iterable[Edge], renormalise: bool = T
 
     def cutter(places: list[tuple]) -> Callable[[Tensor, HookPoint], Tensor]:
         def cut(pattern: Tensor, hook: HookPoint) -> Tensor:
-            pattern = pattern.clone()
+            whole, pattern = pattern.sum(-1, keepdim=True), pattern.clone()
             tokens = pattern[:, before:]
             for place in places:
                 _check_edge(place, tokens, hook)
                 (pattern if isinstance(place[0], slice) else tokens)[(slice(None), *place)] = 0
-            if renormalise:
-                pattern = pattern / pattern.sum(-1, keepdim=True).clamp(min=1e-12)
-            return pattern
+            if not renormalise:
+                return pattern
+            if bool((pattern < 0).any()):
+                raise UserError(f"cut_edges at {hook.name}: weights below 0; pass renormalise=False")
+            left = pattern.sum(-1, keepdim=True)
+            return pattern * (whole / left.masked_fill(left == 0, 1))
 
         return cut
 
