@@ -172,6 +172,19 @@ def test_a_path_is_one_message_changed_and_all_others_held(name):
     assert (np.abs(found.change[0]).max() < 1e-12) == constant
 
 
+def test_paths_from_streams_that_are_still_one_are_not_known(tmp_path):
+    model = small(SMALL["hyper"])
+    found = path_grid(model, CLEAN, CORRUPT, METRIC)
+    assert np.isnan(found.share[0]).all()
+    assert np.isfinite(found.share[1:]).all()
+    before = mean(model, CORRUPT)
+    for target, source in ((0, 1), (1, 1)):
+        patched = [oracle.path(model, CORRUPT[p], CLEAN[p], of_pair(p), 1, target, source) for p in range(2)]
+        assert found.change[1, target, source] == pytest.approx(np.mean(patched) - before, abs=1e-10)
+    assert found.summary()
+    found.figure().savefig(tmp_path / "paths.png")
+
+
 def test_without_a_connection_no_path_has_an_effect():
     found = path_grid(small(SMALL["srm"].replace(connection="none")), CLEAN, CORRUPT, METRIC)
     assert np.abs(found.change).max() < 1e-12

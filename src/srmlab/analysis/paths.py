@@ -20,7 +20,8 @@ The effect is measured as in `patching`: 1 if the metric's whole difference is r
     >>> bool((abs(found.share[0]) < 1e-3).all())                 # the first layer reads z_0, not the prompt
     True
 
-It is defined for models whose streams exchange messages at a site of their own (`model.exchanges`).
+It is defined for models whose streams exchange messages at a site of their own (`model.exchanges`). Before
+the first layer of hyper-connections all streams are one, the embedding: its paths are NaN.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class PathGrid(Patched, Result):
     into: Side  # which of the two prompts is changed
     before: Annotated[Array, Measured("", "metric of the prompt that is changed")]
     goal: Annotated[Array, Measured("", "metric of the other prompt")]
-    change: Annotated[Array, Measured(PATHS, "metric, patched − before")]
+    change: Annotated[Array, Measured(PATHS, "metric, patched − before; NaN: all streams are one")]
     mismatched: Annotated[Array, Measured(PATHS, "metric, by another such prompt's state; NaN: one pair")]
 
     @derived(PATHS, "share of the difference")
@@ -114,6 +115,10 @@ def _measured(pairs: Pairs, before: list[Tensor], done: Done) -> Tensor:
     model, S = pairs.model, len(pairs.model.streams)
     found = torch.empty(len(model.exchanges), S, S, pairs.count, dtype=torch.float64)
     for layer, exchange in enumerate(model.exchanges):
+        if before[layer].shape[2] < S:
+            found[layer] = torch.nan
+            done(S * S)
+            continue
         messages = _messages(pairs, layer, before[layer])
         site = Point(exchange.message)
         for paths in pairs.batched(list(product(range(S), range(S)))):
