@@ -50,6 +50,16 @@ def test_interventions_and_dynamics_work_in(dtype, batches):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_edge_attribution_works_in(dtype, batches):
+    tokens = batches[0][0]
+    expected = srmlab.analysis.edge_attribution(build(), tokens, 7, target=3)
+    found = srmlab.analysis.edge_attribution(build().to(dtype), tokens, 7, target=3)
+    for name in ("edges", "nodes", "direct"):
+        ours, theirs = (getattr(one, name).float() for one in (found, expected))
+        torch.testing.assert_close(ours, theirs, rtol=0.1, atol=0.02)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", BASELINES)
 def test_the_baselines_analyses_work_in(dtype, name, batches):
     model = srmlab.build(srmlab.preset(f"{name}-nano", vocab_size=SMALL.vocab_size, **BASELINES[name])).to(

@@ -95,7 +95,7 @@ def edge_attribution(
         edges = torch.stack([(weights[site] * slope)[0] for site, slope in pairs])  # [L, T, H, S, S]
         moved = [states[p][0, here] - means.at(p, model.device) for p in points]  # [S, D] each
         at = torch.stack([slope[0, here] for slope in slopes[len(sites) :]])  # [P, S, D]
-        nodes = torch.linalg.vecdot(torch.stack(moved), at)
+        nodes = (torch.stack(moved) * at).sum(-1)  # of a model in half precision, too
         read = Readout(model)
         direction = read.unembedding[target] - read.unembedding.mean(0)
         direct = read.parts(states[points[-1]][0, here][:, None, None])[:, 0, 0] @ direction
