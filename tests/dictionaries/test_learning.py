@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from counting import text
@@ -53,6 +55,16 @@ def test_a_sites_value_is_encoded_and_decoded_as_it_comes(small, dictionary):
         torch.testing.assert_close(dictionary(states), rebuilt)
         one = dictionary.encode(states[0, 0])  # one token: [S, D]
         torch.testing.assert_close(one, codes[0, 0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+def test_states_and_dictionaries_of_any_precision_go_together(dictionary, dtype):
+    states = torch.randn(3, 5, 4, 16, generator=torch.Generator().manual_seed(0))
+    same = dictionary.encode(states.to(dtype).float())
+    assert torch.equal(dictionary.encode(states.to(dtype)), same)
+    assert torch.equal(dictionary.decode(same.double()), dictionary.decode(same))
+    other = copy.deepcopy(dictionary).to(dtype)
+    assert other(states).dtype == dtype
 
 
 def test_another_layout_is_refused_with_the_shape_that_is_wanted(dictionary):

@@ -80,6 +80,12 @@ def test_a_call_alone_writes_its_skip_too_and_is_refused_where_earlier_calls_wri
     torch.testing.assert_close(plain(states), plain.decode(plain.encode(states)))
 
 
+def test_a_call_of_a_model_in_half_precision_writes_its_skip_too(small):
+    (first, *_) = srmlab.dictionaries.learn(small, text, of="mlp", steps=2, features=24, k=3, skip=True)
+    given = torch.randn(2, 3, 4, 16, generator=torch.Generator().manual_seed(0)).bfloat16()
+    assert torch.equal(first(given), first(given.float()))
+
+
 def test_all_calls_of_a_step_function_share_one_and_sites_come_from_the_model(small, transcoders):
     names = [member.config.name for member in transcoders]
     assert names == list(small.call_groups)

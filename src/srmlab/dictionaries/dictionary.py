@@ -138,7 +138,7 @@ class Dictionary(nn.Module):
             raise UserError(
                 f"a tensor of shape {tuple(values.shape)}: need […, {S}, {width}], the streams last but one"
             )
-        values = values.movedim(-2, 0)
+        values = values.to(self.directions.dtype).movedim(-2, 0)
         found = compute(values.reshape(S, -1, width))
         return found.reshape(*values.shape[:-1], found.shape[-1]).movedim(0, -2)
 

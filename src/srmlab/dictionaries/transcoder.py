@@ -76,7 +76,9 @@ class Transcoder(Dictionary):
             told = codes[i]
             assert told is not None
             total = total + torch.einsum("...sf,sfd->...sd", told, directions[distance])
-        return total if self.skip is None else total + torch.einsum("...sd,sde->...se", given, self.skip)
+        if self.skip is None:
+            return total
+        return total + torch.einsum("...sd,sde->...se", given.to(self.skip.dtype), self.skip)
 
     def decode(self, codes: Tensor) -> Tensor:
         """Codes […, S, F] of a call → what it writes, if nothing else adds to that."""
