@@ -156,6 +156,19 @@ def test_calls_of_a_step_in_one_layer_have_names_of_their_own(small):
         place_of("1.A.9.7", model)
 
 
+def test_an_empty_prompt_and_another_precision_are_refused_in_one_line(small, transcoders):
+    with pytest.raises(UserError, match="at least one token"):
+        attribute(small, transcoders, [], Target(token=5))
+    with pytest.raises(UserError, match=r"use model.to\(torch.float32\)"):
+        attribute(copy.deepcopy(small).bfloat16(), transcoders, PROMPT, Target(token=5))
+
+
+def test_a_puzzle_model_with_positions_before_its_board_is_refused(small):
+    model = srmlab.build(small.config.replace(causal=False, puzzle_positions=2))
+    with pytest.raises(UserError, match="puzzle_positions"):
+        attribute(model, learned(model), PROMPT, Target(token=5))
+
+
 def test_transcoders_of_other_parts_are_refused(small):
     with pytest.raises(UserError, match="transcoders of its MLPs"):
         attribute(small, learned(small, of="attention"), PROMPT, Target(token=5))

@@ -105,6 +105,17 @@ def test_predictions_hold_and_the_graphs_features_matter_more_than_others(small,
     assert f"predicted {found.whole_predicted:+.3f}" in found.summary()
 
 
+def test_a_prompt_without_active_features_is_checked_too(small):
+    silent = srmlab.dictionaries.learn(small, text, of="mlp", steps=1, features=8, k=1, activation="jumprelu")
+    for member in silent:
+        member.threshold.data.fill_(1e9)
+    found = attribute(small, silent, PROMPT, Target(token=5))
+    checked = check_circuit(small, silent, found, prune(found))
+    assert len(found.active) == len(checked.each) == 0
+    assert checked.whole == pytest.approx(0, abs=1e-4)
+    assert checked.summary()
+
+
 def test_the_slope_tells_how_far_sizes_are_right_and_signs_are_counted():
     none = np.zeros(1)
     found = CircuitCheck(

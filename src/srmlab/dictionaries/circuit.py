@@ -156,6 +156,10 @@ def attribute(
     check(model, transcoders.members[0])
     if not model.held_sites or transcoders.of != "mlp":
         raise UserError("an attribution graph needs an SRM and transcoders of its MLPs (--of mlp)")
+    if model.config.puzzle_positions:
+        raise UserError("an attribution graph is of tokens: a puzzle model with puzzle_positions has none")
+    if (own := model.unembedding.dtype) != (theirs := transcoders.members[0].directions.dtype):
+        raise UserError(f"the model is in {own}, its transcoders in {theirs}: use model.to({theirs})")
     if nodes < 1:
         raise UserError(f"nodes = {nodes}: give 1 or more")
     linear = Linear(model, transcoders, tokens)
@@ -199,7 +203,7 @@ class Linear:
 
     def __init__(self, model: LanguageModel, transcoders: Transcoders, tokens: Sequence[int]) -> None:
         self.model, self.transcoders = model.with_held_norms(), transcoders
-        self.tokens = torch.tensor([list(tokens)], device=model.device)
+        self.tokens = torch.tensor([list(tokens)], dtype=torch.long, device=model.device)
         model.check_tokens(self.tokens)
         self.streams = len(model.streams)
         calls = mlp_calls(model)

@@ -186,7 +186,7 @@ def check_circuit(
 
     def changes(cuts: Sequence[Sequence[int] | np.ndarray]) -> np.ndarray:
         parts = [cut(linear, model, graph, cuts[i : i + ROWS]) for i in range(0, len(cuts), ROWS)]
-        return np.concatenate(parts)
+        return np.concatenate([np.zeros(0), *parts])
 
     singly = changes([[n] for n in (*features, *some, *near[near >= 0])])
     alone, at_random, at_near = np.split(singly, np.cumsum((len(features), len(some))))
