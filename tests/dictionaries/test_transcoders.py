@@ -17,6 +17,7 @@ from srmlab.dictionaries.transcoder import Calls
 from srmlab.dictionaries.transcoder_quality import transcoder_qualities
 from srmlab.dictionaries.transcoding import places, splice
 from srmlab.errors import UserError
+from srmlab.interop import saelens
 
 QUICK = {"steps": 25, "features": 48, "k": 4}
 
@@ -84,6 +85,20 @@ def test_a_call_of_a_model_in_half_precision_writes_its_skip_too(small):
     (first, *_) = srmlab.dictionaries.learn(small, text, of="mlp", steps=2, features=24, k=3, skip=True)
     given = torch.randn(2, 3, 4, 16, generator=torch.Generator().manual_seed(0)).bfloat16()
     assert torch.equal(first(given), first(given.float()))
+
+
+def test_a_transcoder_is_not_taken_for_a_dictionary_of_states(small, transcoders, unseen, tmp_path):
+    for one in (transcoders["A"], transcoders):
+        for wrong in (
+            lambda one=one: srmlab.dictionaries.quality(small, one, unseen),
+            lambda one=one: srmlab.dictionaries.translations(small, unseen, one),
+            lambda one=one: srmlab.dictionaries.save(one, tmp_path / "saved"),
+            lambda one=one: saelens.save(one, tmp_path / "saved"),
+            lambda one=one: srmlab.dictionaries.hold_features(one, [(0, 1, 0.0)]),
+        ):
+            with pytest.raises(UserError, match="a dictionary of states"):
+                wrong()
+    assert not (tmp_path / "saved").exists()
 
 
 def test_all_calls_of_a_step_function_share_one_and_sites_come_from_the_model(small, transcoders):

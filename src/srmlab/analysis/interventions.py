@@ -208,6 +208,10 @@ def hold_features(dictionary: Dictionary, held: Iterable[Held]) -> list[Hook]:
     activation, at every point the dictionary was learned from; what the dictionary does not explain stays as
     it is. Held at 0 a feature is silent; where it is not in use, nothing changes.
     """
+    if dictionary.translates:
+        raise UserError(
+            "hold_features is for a dictionary of states: a transcoder does not write what it reads"
+        )
     held = list(held)
     config = dictionary.config
     for stream, feature, value in held:

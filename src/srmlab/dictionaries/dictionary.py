@@ -241,8 +241,19 @@ def check(model: LanguageModel, dictionary: Dictionary) -> LanguageModel:
 # --- files --------------------------------------------------------------------------------------------------
 
 
+def of_states(dictionary: Dictionary) -> Dictionary:
+    """The dictionary, if it is one of states: a transcoder is one in all but what it makes of them."""
+    if dictionary.translates:
+        raise UserError(
+            "this is a transcoder, not a dictionary of states: use transcoder_quality, save_transcoders or "
+            "srmlab.interop.saelens.save_transcoders"
+        )
+    return dictionary
+
+
 def save(dictionary: Dictionary, folder: str | Path) -> Path:
     """Write dictionary.safetensors and dictionary.json into a folder."""
+    of_states(dictionary)
     document = dataclasses.asdict(dictionary.config)
     if document["activation"] == "topk":
         del document["activation"]  # as it was before there were others

@@ -34,7 +34,7 @@ from srmlab.analysis.readout import Readout, sequence_losses
 from srmlab.analysis.replacement import replacer, replacing
 from srmlab.analysis.result import Array, Derived, Measured, Result, derived, require, require_named
 from srmlab.analysis.states import StateMeans, StateSums, points_of, stream_major
-from srmlab.dictionaries.dictionary import Dictionary, DictionaryConfig, check
+from srmlab.dictionaries.dictionary import Dictionary, DictionaryConfig, check, of_states
 from srmlab.models import LanguageModel
 
 
@@ -283,7 +283,7 @@ def qualities(
     progress: Callable[[int], None] | None = None,
 ) -> list[Quality]:
     """The quality of several dictionaries of the same states, which are read together."""
-    model, points = check(model, dictionaries[0]), dictionaries[0].config.points
+    model, points = check(model, of_states(dictionaries[0])), dictionaries[0].config.points
     assert all(check(model, one) and one.config.points == points for one in dictionaries)
     (means,) = capture(model, read_twice(batches), StateSums(model, points), bootstrap=False)
     sums = [QualitySums(model, one.to(model.device), means) for one in dictionaries]

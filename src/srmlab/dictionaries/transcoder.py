@@ -182,6 +182,8 @@ class Calls:
 class Transcoders:
     """One for each step function (or for each call of each), of one part of what a step adds."""
 
+    translates: ClassVar[bool] = True
+
     members: tuple[Transcoder, ...]
     of: str = "mlp"
 

@@ -33,7 +33,7 @@ from torch import Tensor
 
 from srmlab.analysis.capture import Batches, Placed, evidence_of, placed
 from srmlab.analysis.result import Array, Axes, Result, derived
-from srmlab.dictionaries.dictionary import Dictionary, check
+from srmlab.dictionaries.dictionary import Dictionary, check, of_states
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
 
@@ -130,7 +130,7 @@ def translations(
     found: list[tuple[float, Becomes]] = []
     lifts = (np.zeros(0), np.zeros(0))
     if dictionary is not None:
-        check(model, dictionary)
+        check(model, of_states(dictionary))
         matched, found = matches(maps, dictionary, top, seed)
         fields |= matched
         pairs = [becomes for _, becomes in found]

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from srmlab.dictionaries.dictionary import Dictionary, DictionaryConfig, usual_k
+from srmlab.dictionaries.dictionary import Dictionary, DictionaryConfig, of_states, usual_k
 from srmlab.dictionaries.transcoder import Transcoder, Transcoders
 from srmlab.errors import UserError
 from srmlab.files import write_file
@@ -29,6 +29,7 @@ KINDS = ("topk", "jumprelu")
 
 def save(dictionary: Dictionary, folder: str | Path) -> list[Path]:
     """Write a folder for every stream into `folder`; their paths."""
+    of_states(dictionary)
     written = []
     for stream in range(dictionary.config.streams):
         weights = {
