@@ -139,3 +139,15 @@ def test_what_cannot_be_read_is_refused_in_one_line(dictionary, tmp_path, change
         saelens.load([tmp_path / "nowhere"])
     with pytest.raises(UserError, match="give one of SAELens'"):
         saelens.load([])
+
+
+def test_streams_of_another_sparsity_or_order_are_refused(small, tmp_path):
+    two, three = (
+        saelens.save(srmlab.dictionaries.learn(small, text, steps=1, features=8, k=k), tmp_path / str(k))
+        for k in (2, 3)
+    )
+    with pytest.raises(UserError, match="unlike sizes or kinds"):
+        saelens.load([two[0], three[1]])
+    with pytest.raises(UserError, match="streams 0, 2, 1"):
+        saelens.load([two[0], two[2], two[1]])
+    assert saelens.load(two[2:]).config.streams == 2

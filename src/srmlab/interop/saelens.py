@@ -88,11 +88,16 @@ def load(folders: Iterable[str | Path]) -> Dictionary:
     if not read:
         raise UserError("no folders to load: give one of SAELens' for every stream")
     first, weights = read[0]
+    alike = ("architecture", "d_in", "d_sae", *(["k"] if first["architecture"] == "topk" else []))
     for config, _ in read[1:]:
-        if any(config[name] != first[name] for name in ("architecture", "d_in", "d_sae")):
+        if any(config[name] != first[name] for name in alike):
             raise UserError(
                 "these folders are of unlike sizes or kinds: a dictionary has one for all streams"
             )
+    numbers = [(config.get("metadata") or {}).get("stream") for config, _ in read]
+    known = [number for number in numbers if number is not None]
+    if known != sorted(known):  # as of folders sorted by name: S0, S1, S10, S2 …
+        raise UserError(f"folders of streams {', '.join(map(str, known))}: give them in the streams' order")
     metadata = first.get("metadata") or {}
     activation = "topk" if first["architecture"] == "topk" else metadata.get("activation", "jumprelu")
     config = DictionaryConfig(
