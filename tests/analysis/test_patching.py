@@ -190,6 +190,15 @@ def test_without_a_connection_no_path_has_an_effect():
     assert np.abs(found.change).max() < 1e-12
 
 
+def test_prompts_that_do_not_differ_have_no_shares():
+    model = small(ONE_OF_EACH["srm"])
+    for found in (srmlab.patch_grid(model, CLEAN, CLEAN, METRIC), path_grid(model, CLEAN, CLEAN, METRIC)):
+        assert np.isnan(found.share).all()
+        assert np.isnan(found.null).all()
+        assert found.summary()
+        assert found.figure().axes
+
+
 def test_the_metrics_are_what_they_are_called():
     logits = torch.randn(2, 3, 13, dtype=torch.float64)
     last = logits[:, -1].log_softmax(-1)

@@ -70,12 +70,12 @@ class PatchGrid(Patched, Result):
     @derived(GRID, "share of the difference")
     def share(self) -> Array:
         """The change over the difference of the two prompts: 1 is all of it."""
-        return self.change / (self.goal - self.before)
+        return self.of_difference(self.change)
 
     @derived(GRID, "share of the difference")
     def null(self) -> Array:
         """The same with the state of another prompt of the kind that is changed."""
-        return self.mismatched / (self.goal - self.before)
+        return self.of_difference(self.mismatched)
 
     @derived("", "Pearson's r over cells")
     def correlation(self) -> float:

@@ -59,12 +59,12 @@ class PathGrid(Patched, Result):
     @derived(PATHS, "share of the difference")
     def share(self) -> Array:
         """The change over the difference of the two prompts: 1 is all of it."""
-        return self.change / (self.goal - self.before)
+        return self.of_difference(self.change)
 
     @derived(PATHS, "share of the difference")
     def null(self) -> Array:
         """The same with the state of another prompt of the kind that is changed."""
-        return self.mismatched / (self.goal - self.before)
+        return self.of_difference(self.mismatched)
 
     def path(self, at: tuple[int, int, int]) -> str:
         layer, target, source = at

@@ -44,6 +44,13 @@ class Patched:
     share: ClassVar[Derived[Array]]
     null: ClassVar[Derived[Array]]
     text: Callable[..., str]  # of a result
+    before: Array
+    goal: Array
+
+    def of_difference(self, change: Array) -> Array:
+        """A change of the metric as a share of what the two prompts differ by; NaN if they do not."""
+        whole = np.broadcast_to(self.goal - self.before, change.shape)
+        return np.divide(change, whole, out=np.full(change.shape, np.nan), where=whole != 0)
 
     @property
     def other(self) -> Side:

@@ -26,7 +26,7 @@ def patch_maps(result: PatchGrid) -> Figure:
     height = (0.11 * streams + 0.55) * rows + 0.6 if several else 0.16 * shown[0].shape[0] + 1.2
     figure = style.new_figure(style.PAGE if several else style.COLUMN, height)
     grid = style.panels(figure, len(shown), columns, sharex=True, sharey=True)
-    top = float(np.nanmax(np.abs(maps))) or 1.0
+    top = float(np.nan_to_num(np.abs(maps)).max()) or 1.0
     for axes, panel in zip(grid.ravel(), shown, strict=False):
         axes.imshow(panel, cmap=SIGNED_MAP, vmin=-top, vmax=top, aspect="auto")
         axes.set_facecolor("#dddddd")  # where there is nothing but padding
@@ -98,7 +98,7 @@ def path_maps(result: PathGrid) -> Figure:
     panel = min(0.95, (style.PAGE - 1.15) / layers)
     figure = style.new_figure(panel * layers + 1.15, panel + 0.7, "compressed")
     grid = figure.subplots(1, layers, squeeze=False)[0]
-    top = float(np.nanmax(np.abs(result.share))) or 1.0
+    top = float(np.nan_to_num(np.abs(result.share)).max()) or 1.0
     for layer, axes in enumerate(grid):
         axes.imshow(result.share[layer], cmap=SIGNED_MAP, vmin=-top, vmax=top)
         style.bare(axes)
