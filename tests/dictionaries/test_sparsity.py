@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -138,6 +139,8 @@ def test_a_curve_has_every_entry_with_its_seeds(small, unseen, tmp_path):
     assert isinstance(again, Curve)
     assert again.summary() == curve.summary()
     assert len(curve.figure().axes) == 2
+    untrained = dataclasses.replace(curve, recovered=np.full_like(curve.recovered, np.nan))
+    assert "no loss to recover" in repr(untrained)
     with pytest.raises(UserError, match="as many seeds each"):
         srmlab.dictionaries.curve(found[:3], seeds=2)
     with pytest.raises(UserError, match="as many entries and seeds"):

@@ -59,9 +59,12 @@ class Curve(Result):
         return values.std(1, ddof=1) / count**0.5 if count > 1 else np.full(len(values), np.nan)
 
     def headline(self) -> str:
+        several = f"{len(self.ks)} sparsities of {self.of}"
+        if np.isnan(self.mean_recovered).all():
+            return f"{several}: no loss to recover"
         best = int(np.nanargmax(self.mean_recovered))
         return (
-            f"{len(self.ks)} sparsities of {self.of}: up to {self.mean_recovered[best]:.1%} of the loss "
+            f"{several}: up to {self.mean_recovered[best]:.1%} of the loss "
             f"recovered, with {self.active[best].mean():.1f} active ({self.activations[best]})"
         )
 
