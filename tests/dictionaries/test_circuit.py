@@ -156,6 +156,12 @@ def test_calls_of_a_step_in_one_layer_have_names_of_their_own(small):
         place_of("1.A.9.7", model)
 
 
+def test_a_graph_is_the_same_where_gradients_are_turned_off(small, transcoders, graph):
+    with torch.no_grad():
+        found = attribute(small, transcoders, PROMPT, Target(token=5))
+    np.testing.assert_array_equal(found.edges, graph.edges)
+
+
 def test_an_empty_prompt_and_another_precision_are_refused_in_one_line(small, transcoders):
     with pytest.raises(UserError, match="at least one token"):
         attribute(small, transcoders, [], Target(token=5))

@@ -131,6 +131,15 @@ def test_dictionaries_that_learn_from_the_same_passes_learn_as_each_would_alone(
             assert torch.equal(value, other.state_dict()[name])
 
 
+def test_learning_is_the_same_where_gradients_are_turned_off(small):
+    def learned() -> Dictionary:
+        return srmlab.dictionaries.learn(small, text, steps=2, features=16, k=2, activation="jumprelu")
+
+    with torch.no_grad():
+        found = learned()
+    assert found.mark == learned().mark
+
+
 def test_learning_leaves_the_model_as_it_was(small):
     before = {name: value.clone() for name, value in small.state_dict().items()}
     small.train()

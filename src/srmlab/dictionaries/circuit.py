@@ -314,6 +314,7 @@ class Linear:
             self.embedding = self.model.output_embedding(self.tokens.expand(rows, -1))
         self.rows = rows
 
+    @torch.enable_grad()  # also where a notebook has turned gradients off
     def edges(self, targets: Sequence[Target]) -> tuple[np.ndarray, np.ndarray]:
         """The edges [N, nodes] into some targets, and what of them is constant [N]."""
         if self.rows < len(targets):

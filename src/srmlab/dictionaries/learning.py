@@ -148,6 +148,7 @@ class Learner:
         self.silent = torch.zeros_like(dictionary.bias)  # [S, F] states since it last fired
         self.done = 0
 
+    @torch.enable_grad()  # also where a notebook has turned gradients off
     def step(self, states: Tensor, targets: Tensor) -> float:
         """One step on states [S, N, D], and what is to be made of them; the share of variance left."""
         dictionary = self.dictionary
