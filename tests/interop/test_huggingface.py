@@ -432,6 +432,14 @@ def test_a_cache_of_the_users_own_serves_two_calls(ours, theirs, tokens):
     assert torch.equal(second, srmlab.generate(ours, tokens, 10, temperature=0))
 
 
+def test_text_goes_on_from_the_cache_that_generate_returns():
+    theirs = SRMForCausalLM.wrap(srmlab.build(SRM_SMALL).eval())
+    tokens, how = torch.randint(0, VOCAB, (2, 5)), {"max_new_tokens": 4, "do_sample": False}
+    first = theirs.generate(tokens, return_dict_in_generate=True, **how)
+    second = theirs.generate(first.sequences, past_key_values=first.past_key_values, **how)
+    assert torch.equal(second, theirs.generate(tokens, max_new_tokens=8, do_sample=False))
+
+
 @every_model
 @torch.no_grad()
 def test_rows_of_a_cache_are_chosen_and_repeated(theirs, tokens):

@@ -431,7 +431,8 @@ class SRMForCausalLM(SRMModel, GenerationMixin):
         if (given := model_kwargs.get("past_key_values")) is not None:
             given._is_user_defined = True  # so that it outlives the call
         elif generation_config.use_cache is not False:
-            model_kwargs["past_key_values"] = SRMCache(self.model, length)
+            kept = generation_config.return_dict_in_generate  # returned, so that text may go on from it
+            model_kwargs["past_key_values"] = SRMCache(self.model, None if kept else length)
         return True
 
 
