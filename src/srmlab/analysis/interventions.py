@@ -127,7 +127,8 @@ def patch_streams(
 ) -> list[Hook]:
     """Hooks that patch in, after `layer`, the streams of a run on `source` [B, T] after `from_layer` (the
     same by default). At all tokens, of prompts of one length; or at `tokens`, from those of the source at
-    `from_tokens` (the same by default), of prompts of any length."""
+    `from_tokens` (the same by default), of prompts of any length. They are counted in each pass: generate
+    with `use_cache=False`, else every new token is the first of its pass."""
     chosen = _checked_streams(model, streams)
     points_at(model, [layer, layer if from_layer is None else from_layer])
     to, origin = model.points[layer], model.points[layer if from_layer is None else from_layer]
