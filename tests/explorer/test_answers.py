@@ -77,6 +77,32 @@ def test_generation_asks_for_all_tokens_at_once_and_traces_once(watched):
     assert page.evaluate("() => explorer.trace.T") == len(PROMPT) + 8
 
 
+def test_a_prompt_that_is_traced_meanwhile_is_not_replaced_by_what_is_generated(watched):
+    page = watched.page
+    held = []
+    page.route("**/api/generate", lambda route: held.append(route))
+    page.locator("#generate").click()
+    page.locator("#prompt").fill("Another text")
+    page.locator("#prompt").press("Enter")
+    page.wait_for_function("() => explorer.trace.manifest.prompt === 'Another text'")
+    settle(page)
+    assert page.locator("#prompt").input_value() == "Another text"
+    assert page.locator("#status").inner_text().startswith("traced in")
+    assert page.locator("#generate").inner_text() == "Generate"
+
+
+def test_what_is_typed_while_text_is_generated_stays_in_the_line(watched):
+    page = watched.page
+    held = []
+    page.route("**/api/generate", lambda route: held.append(route))
+    page.locator("#generate").click()
+    page.locator("#prompt").fill("My next prompt")
+    held[0].continue_()
+    assert generated(page).startswith(PROMPT)
+    assert page.locator("#prompt").input_value() == "My next prompt"
+    assert "edited" in page.locator("#prompt").get_attribute("class")
+
+
 def test_another_seed_writes_another_text_in_its_place_and_the_same_one_the_same(watched):
     page = watched.page
     page.locator("#generate").click()

@@ -12,6 +12,7 @@ export function generation(app, info, prompt, say) {
     if (app.isAsking("generate")) return app.client.cancel("generate");
     $("generate").textContent = "Stop";
     say("generating …");
+    const line = prompt.line.value;
     const began = performance.now();
     const made = await app.ask("generate", "/api/generate", {
       ...from,
@@ -23,13 +24,13 @@ export function generation(app, info, prompt, say) {
       ...($("intervened").checked && app.isIntervening() ? { intervention: app.intervention() } : {}),
     });
     $("generate").textContent = "Generate";
-    if (made === undefined) say("stopped");
+    if (made === undefined && !app.isAsking("trace")) say("stopped");
     if (!made) return;
     if (!made.added) return say(`the prompt has reached the limit of ${info.max_tokens} tokens`, true);
     const changes = { prompt: made.text, token: made.tokens.length - 1, rangeEnd: null, brush: [] };
     if (!(await app.load({ tokens: made.tokens, ...prompt.weights() }, changes))) return;
     last = { from, made: String(made.tokens) };
-    prompt.write(made.text);
+    prompt.write(prompt.line.value === line ? made.text : prompt.line.value); // not over what was typed since
     const levels =
       made.mean_levels === null
         ? ""

@@ -38,6 +38,7 @@ export class Prompt {
 
   async run(request, changes) {
     const { app, say } = this;
+    app.client.cancel("generate"); // or its text would take the place of this one
     say("tracing …");
     const began = performance.now();
     app.grid.classList.add("stale"); // what the views show is not what was asked for
