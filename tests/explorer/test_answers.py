@@ -140,6 +140,26 @@ def test_browser_back_undoes_a_prompt_and_an_intervention(watched):
     settle(page)
 
 
+def test_going_back_twice_at_once_keeps_the_way_forward(watched):
+    page = watched.page
+    for code in (0, 3, 6):
+        put(page, ablated=[code])
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    for backs in (1, 2):  # the second before the first is answered
+        page.evaluate("() => history.back()")
+        while sum(url.endswith("/api/trace") for url in asked) < backs:
+            page.wait_for_timeout(5)
+        page.evaluate("() => explorer.store.touch('hover')")  # the pointer moves over the page
+        page.wait_for_timeout(20)
+    page.wait_for_function("() => explorer.store.get('ablated')[0] === 0")
+    settle(page)
+    for code in (3, 6):
+        page.go_forward()
+        page.wait_for_function("(code) => explorer.store.get('ablated')[0] === code", arg=code, timeout=5000)
+        settle(page)
+
+
 # Layout
 
 

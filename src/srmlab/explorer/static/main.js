@@ -138,7 +138,9 @@ function follow(app, prompt) {
     const hash = toHash(now);
     // a new prompt or intervention is a step that the browser's back undoes
     const isStep = !prompt.opening && UNDONE.some((key) => changed.has(key));
-    history[isStep ? "pushState" : "replaceState"](null, "", hash ? `#${hash}` : location.pathname);
+    // until a link's trace is there, the address is of what comes, and the page of what was
+    if (!prompt.opening?.isAwaited)
+      history[isStep ? "pushState" : "replaceState"](null, "", hash ? `#${hash}` : location.pathname);
     const range = now.rangeEnd === null ? "" : ` to ${app.trace.label(now.rangeEnd)}`;
     $("selection").textContent =
       `${app.trace.manifest.puzzle ? "" : "token "}${app.trace.label(now.token)}${range} · ` +

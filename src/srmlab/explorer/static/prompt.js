@@ -9,7 +9,7 @@ export class Prompt {
   // say(text, isBad, ...offers) writes the line of status.
   constructor(app, info, say) {
     Object.assign(this, { app, info, say });
-    this.opening = false; // while a link is opened nothing can be undone
+    this.opening = null; // the link that is being opened: meanwhile nothing can be undone
     this.line = $("prompt");
     this.line.addEventListener("input", () => this.mark());
     this.line.addEventListener("keydown", (event) => {
@@ -72,11 +72,12 @@ export class Prompt {
     const next = { ...START, ...fromHash(hash) };
     next.prompt ||= this.info.prompts[0];
     this.line.value = next.prompt;
-    this.opening = true;
+    const link = (this.opening = { isAwaited: true });
     const { ids, prompt, checkpoint } = next;
     await this.run({ ...(ids.length ? { tokens: ids } : { prompt }), checkpoint }, next);
+    link.isAwaited = false;
     requestAnimationFrame(() => {
-      this.opening = false; // after the store has said what changed
+      if (this.opening === link) this.opening = null; // after the store has said what changed
     });
   }
 
