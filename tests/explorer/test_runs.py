@@ -71,6 +71,20 @@ def test_two_runs_of_unlike_shapes_are_compared_by_token_and_by_share_of_depth(t
         assert "B has no routing" in page.evaluate("() => explorer.panel('compare').svg()")
 
 
+def test_the_menu_of_runs_takes_the_prompt_along_but_no_ids_or_checkpoint_of_this_run(tmp_path, watch):
+    for name in ("one", "other"):
+        srmlab.save(tiny_model(), tmp_path / name, byte_tokenizer())
+    with listening(Runs({name: tmp_path / name for name in ("one", "other")})) as address:
+        page = watch(f"{address}/one/#prompt=AB").page
+        put(page, ids=[65, 200, 66], checkpoint="step-1", stream=2)
+        page.locator("#runs").select_option("other")
+        page.wait_for_url("**/other/**")
+        page.wait_for_function("() => document.documentElement.dataset.ready === 'yes'")
+        assert state(page)["checkpoint"] == ""
+        assert page.evaluate("() => explorer.tokens()") == [65, 66]
+        assert state(page)["stream"] == 2
+
+
 def test_weights_that_are_no_longer_there_are_a_line(tmp_path):
     with TestClient(Runs({"gone": tmp_path / "gone"}), base_url="http://localhost") as other:
         reply = other.get("/gone/")

@@ -96,7 +96,8 @@ function showModel(info) {
   $("runs").append(...info.runs.map((name) => h("option", { value: name }, name)));
   $("runs").value = info.name;
   $("runs").addEventListener("change", () => {
-    location.href = `../${encodeURIComponent($("runs").value)}/${location.hash}`; // with prompt and selection
+    const { ids, checkpoint, ...kept } = fromHash(location.hash); // the prompt, but no ids of this tokenizer
+    location.href = `../${encodeURIComponent($("runs").value)}/#${toHash(kept)}`;
   });
 }
 
