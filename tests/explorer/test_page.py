@@ -7,7 +7,7 @@ from urllib.parse import parse_qs, quote
 
 import pytest
 from explorer_pages import VIEWS, put, settle, state
-from explorer_subjects import serving, write_lexicon
+from explorer_subjects import PROMPT, serving, write_lexicon
 
 from srmlab.data import byte_tokenizer
 from srmlab.dictionaries import Lexicon
@@ -116,6 +116,17 @@ def test_a_broken_address_is_harmless(watch, nano_address):
     ).page
     found = state(page)
     assert [found[name] for name in ("token", "stream", "layer", "ablated", "cuts")] == [2, 0, 2, [], []]
+
+
+@pytest.mark.parametrize("link", ["ids=[99999]", "checkpoint=step-9"])
+def test_a_link_that_the_model_cannot_read_gives_an_example_and_says_why(watch, nano_address, link):
+    watched = watch(f"{nano_address}/#{link}")
+    assert state(watched.page)["prompt"] == PROMPT
+    assert watched.page.locator(".panel").count() > 10
+    said = watched.page.locator("#status")
+    assert "shown instead: an example" in said.inner_text()
+    assert "bad" in said.get_attribute("class")
+    watched.errors.clear()  # the browser's own words about the refusal
 
 
 def test_a_new_prompt_is_traced_and_generation_lets_the_trace_grow(watch, nano_address):

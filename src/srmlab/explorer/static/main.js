@@ -194,6 +194,10 @@ async function start() {
   follow(app, prompt);
   const isFirst = isFirstVisit();
   await prompt.open(location.hash);
+  if (!app.trace && location.hash && !$("cut")) {
+    problems.push(`${$("status").textContent} (shown instead: an example)`); // a link of another model, perhaps
+    await prompt.open("");
+  }
   if (problems.length) say(problems.join("; "), true);
   document.documentElement.dataset.ready = "yes";
   if (isFirst) startTour(info);
