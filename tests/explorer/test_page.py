@@ -118,6 +118,16 @@ def test_a_broken_address_is_harmless(watch, nano_address):
     assert [found[name] for name in ("token", "stream", "layer", "ablated", "cuts")] == [2, 0, 2, [], []]
 
 
+def test_no_index_of_an_address_is_negative_or_a_fraction(watch, nano_address):
+    given = "token=1.5&layer=2.5&stream=0.5&tokenHead=-1&part=-1&step=-1&first=1.5"
+    cuts = "[[-1,0,0,0,null],[0.5,0,0,0,null],[1,0,0,0,-3],[1,0,2,3,null]]"
+    page = watch(f"{nano_address}/#{given}&cuts={cuts}", viewport={"width": 1280, "height": 4000}).page
+    found = state(page)
+    assert [found[name] for name in ("token", "layer", "stream", "tokenHead", "first")] == [12, 2, 0, 0, -1]
+    assert found["cuts"] == [[1, 0, 2, 3, None]]
+    assert "bits" in page.locator(".bar .effect").inner_text()
+
+
 @pytest.mark.parametrize("link", ["ids=[99999]", "checkpoint=step-9"])
 def test_a_link_that_the_model_cannot_read_gives_an_example_and_says_why(watch, nano_address, link):
     watched = watch(f"{nano_address}/#{link}")

@@ -149,6 +149,8 @@ export class App {
       layer: inside(state.layer, L),
       head: inside(state.head, H),
       step: inside(state.step, trace.steps),
+      part: Math.max(0, state.part),
+      tokenHead: Math.max(0, state.tokenHead),
       ablated: trace.has("ablation_kl") ? state.ablated.filter((code) => code >= 0 && code < 3 * S) : [],
       brush: state.brush.length === 2 && from >= 0 && from < to && to < S ? [from, to] : [],
       holds: state.holds
@@ -164,11 +166,8 @@ export class App {
       cuts: state.cuts.filter(
         (cut) =>
           cut.length === 5 &&
-          cut[0] < L &&
-          cut[1] < H &&
-          cut[2] < S &&
-          cut[3] < S &&
-          (cut[4] === null || cut[4] < T),
+          [L, H, S, S].every((size, i) => isIndex(cut[i], size)) &&
+          (cut[4] === null || isIndex(cut[4], T)),
       ),
     });
     this.store.touch("base");

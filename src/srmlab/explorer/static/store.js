@@ -48,6 +48,7 @@ export const START = {
   big: "", // the panel that fills the page
 };
 const PASSING = new Set(["hover"]); // neither in the URL nor in a saved state
+const REAL = new Set(["threshold", "hold"]); // the other numbers are indices and counts
 
 export class Store {
   constructor(state) {
@@ -130,5 +131,6 @@ function fits(key, value) {
       )
     );
   if (key === "rangeEnd") return value === null || Number.isInteger(value);
-  return typeof value === typeof start && (typeof value !== "number" || Number.isFinite(value));
+  if (typeof start !== "number") return typeof value === typeof start;
+  return REAL.has(key) ? Number.isFinite(value) : Number.isInteger(value);
 }
