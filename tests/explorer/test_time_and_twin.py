@@ -66,6 +66,15 @@ def test_a_click_on_the_training_curve_goes_to_the_checkpoint(watch, session):
         assert state(page)["checkpoint"] == ""
 
 
+def test_of_a_checkpoint_the_head_names_it_and_the_end_gives_no_wrong_reason(watch, nano):
+    with serving(replace(nano, checkpoints={"step-1": lambda: nano.model})) as address:
+        page = watch(f"{address}/#checkpoint=step-1").page
+        settle(page)
+        assert page.locator("#time").is_hidden()  # one checkpoint is no axis
+        assert page.locator("#selection").inner_text().startswith("step 1 · token ")
+        assert "Features: the dictionary is of other weights" in page.locator(".absent").inner_text()
+
+
 def test_training_says_when_no_answer_comes(watch, session):
     found = srmlab.analysis.dynamics([(1, FIRST), (2, session.model)], [torch.arange(24).view(2, 12)])
     with serving(replace(session, saved={"dynamics": {"over_training": over_training(found)}})) as address:

@@ -102,7 +102,7 @@ export class App {
       ({ view }) => view.place === "wide" && !["puzzle", "tokens"].includes(view.name),
     );
     wide.forEach(({ element }, i) => element.classList.toggle("half", i < wide.length - (wide.length % 2)));
-    const why = this.client ? absences(this.mounted, this.trace) : "";
+    const why = this.client ? absences(this.mounted, this.trace, this.info) : "";
     if (why) this.grid.append(h("p", { class: "absent" }, why));
   }
 
@@ -457,11 +457,13 @@ const REASONS = {
 };
 
 // One line on the views that this model does not have.
-function absences(mounted, trace) {
+function absences(mounted, trace, info) {
   const missing = new Map();
   for (const { view, title } of mounted) {
     const lacks = view.needs.find((name) => !trace.has(name));
-    const reason = lacks && (REASONS[lacks] ?? `its trace has no ${lacks}`);
+    const isOther = lacks === "features" && info.dictionary; // there is one, and a checkpoint is shown
+    const reason =
+      lacks && (isOther ? "the dictionary is of other weights" : (REASONS[lacks] ?? `its trace has no ${lacks}`));
     if (reason) missing.set(reason, [...(missing.get(reason) ?? []), title]);
   }
   const lines = [...missing].map(([reason, titles]) => `${titles.join(", ")}: ${reason}`);

@@ -143,8 +143,9 @@ function follow(app, prompt) {
     if (!prompt.opening?.isAwaited)
       history[isStep ? "pushState" : "replaceState"](null, "", hash ? `#${hash}` : location.pathname);
     const range = now.rangeEnd === null ? "" : ` to ${app.trace.label(now.rangeEnd)}`;
+    const weights = now.checkpoint && $("time").hidden ? `${now.checkpoint.replace("-", " ")} · ` : "";
     $("selection").textContent =
-      `${app.trace.manifest.puzzle ? "" : "token "}${app.trace.label(now.token)}${range} · ` +
+      `${weights}${app.trace.manifest.puzzle ? "" : "token "}${app.trace.label(now.token)}${range} · ` +
       `${app.trace.streamName(now.stream)} · L${now.layer}${app.trace.H ? ` · H${now.head}` : ""}`;
   });
   addEventListener("hashchange", () => prompt.open(location.hash));
