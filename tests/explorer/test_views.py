@@ -85,6 +85,12 @@ def test_the_picture_changes_with_what_it_depends_on(page, view, change):
     assert picture(page, view) != before
 
 
+def test_the_range_beside_tokens_is_called_that_of_the_colours(page):
+    picture(page, "tokens")
+    note = page.locator("#panel-tokens .note").inner_text()
+    assert re.search(r"tokens · colours [\d.]+ – [\d.]+ bits$", note)  # their strongest is not the largest
+
+
 def test_the_lens_curves_mark_the_chosen_layer(page):
     put(page, lens="curves")
     before = picture(page, "lens")

@@ -112,7 +112,7 @@ export const tokens = {
         strip.setAttribute("aria-activedescendant", `token-${state.token}`);
         const range = `${fine(colors.low)} – ${fine(colors.high)}`;
         const count = ctx.isBoard ? "" : `${trace.T} tokens · `;
-        panel.note.textContent = `${count}${trace.pair ? "Δ " : ""}${range} bits`; // of what the buttons say
+        panel.note.textContent = `${count}colours ${trace.pair ? "Δ " : ""}${range} bits`; // of what the buttons say
       },
       height: (width) => placesOf(ctx.trace, width).at(-1).y + 34,
       render(pen, width, height, theme) {
