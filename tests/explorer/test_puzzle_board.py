@@ -320,6 +320,17 @@ def test_help_and_every_explanation_speak_of_cells(board_page):
     assert not [one for one in (*panels, words) if one and re.search(r"token|\btext\b", one, re.IGNORECASE)]
 
 
+def test_the_wall_is_over_the_board_and_attention_that_does_not_change_is_called_so(board_page):
+    picture(board_page, "wall")
+    assert board_page.locator("#panel-wall .choice").nth(1).inner_text().split() == ["board", "selection"]
+    last = board_page.evaluate("() => explorer.base.L") - 1
+    put(board_page, ablated=[0], first=last, last=last, version="difference")  # after the last attention
+    picture(board_page, "attention")
+    note = board_page.locator("#panel-attention .note").inner_text()
+    assert note.endswith("does not change")
+    put(board_page, ablated=[], version="baseline")
+
+
 def test_the_tour_speaks_of_cells_and_begins_at_the_board(board_page):
     board_page.locator("#help").click()
     board_page.locator("#tour").click()

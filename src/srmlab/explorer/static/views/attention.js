@@ -121,7 +121,8 @@ export const attention = {
       const size = row.map(Math.abs);
       const most = argmax(size);
       const verb = ctx.version() === "difference" ? "changes most at" : "attends most to";
-      const found = `${nameOf(chosen)} at ${word(token)} ${verb} ${word(most)}: ${fine(row[most])}`;
+      const where = row[most] ? `${verb} ${word(most)}: ${fine(row[most])}` : "does not change";
+      const found = `${nameOf(chosen)} at ${word(token)} ${where}`;
       panel.note.textContent = found + scoreOf(chosen);
     }
 

@@ -42,7 +42,7 @@ export const wall = {
       mean: "mean weight",
     });
     const scope = choice(store, "scope", "Over", {
-      prompt: "prompt",
+      prompt: ctx.said("prompt"),
       selection: ["selection", ctx.said("only the selected token or range")],
     });
     const slider = h("input", {
