@@ -145,6 +145,19 @@ def test_brushing_bars_sets_the_joint_effect_against_the_sum(page):
     assert state(page)["ablated"] == []
 
 
+def test_the_effect_of_a_group_is_not_shown_beside_the_bars_of_an_intervention(page):
+    put(page, brush=[0, 1], ablated=[0, 9], first=0, last=7)
+    panel = "explorer.panel('ranked')"
+    picture(page, "ranked")
+    measured = page.evaluate(f"() => {panel}.csv()")
+    assert "together" in measured
+    put(page, version="intervened")
+    assert "together" not in page.evaluate(f"() => {panel}.svg() + {panel}.csv() + {panel}.drawn.python()")
+    assert "a group is measured in the baseline" in page.evaluate(f"() => {panel}.svg()")
+    put(page, version="baseline")
+    assert page.evaluate(f"() => {panel}.csv()") == measured
+
+
 def test_a_sweep_runs_as_a_job_and_fills_the_map(page):
     page.locator("#panel-ranked").scroll_into_view_if_needed()
     page.locator("#panel-ranked button", has_text="by layer").click()

@@ -63,6 +63,9 @@ export const ranked = {
         .filter((_, i) => isBrushed(i))
         .map((entry) => entry.stream);
 
+    // A group's effect is known without the intervention only; with it the bars have another order, too.
+    const isMeasured = () => store.get("brush").length > 0 && ctx.client !== null && ctx.trace === ctx.base;
+
     async function measure() {
       const { trace } = ctx;
       const streams = group();
@@ -131,8 +134,10 @@ export const ranked = {
         : settled
           ? `${group().length} together ${fine(effect.joint, 3)} bits, sum of each ${fine(effect.summed, 3)}: ` +
             (effect.joint > effect.summed ? "super-additive" : "sub-additive")
-          : `${half} of ${S} streams ${half === 1 ? "makes" : "make"} up half of the sum` +
-            (ctx.client ? "; drag over bars to select a group" : `; range ${factor(list[0].kl, list[S - 1].kl)}×`);
+          : brush().length && ctx.trace !== ctx.base
+            ? "a group is measured in the baseline"
+            : `${half} of ${S} streams ${half === 1 ? "makes" : "make"} up half of the sum` +
+              (ctx.client ? "; drag over bars to select a group" : `; range ${factor(list[0].kl, list[S - 1].kl)}×`);
       const { unit } = ctx.trace;
       const style = { color: settled ? theme.ink : theme.dim, size: 10 };
       const fits = settled || pen.measure(line, style) < width - left;
@@ -187,9 +192,9 @@ export const ranked = {
         kind.show(store.get("rank"));
         run.hidden = store.get("rank") !== "layers";
         run.textContent = ctx.job ? "stop" : "sweep";
-        if (!keys.has("base") && !keys.has("brush")) return;
+        if (!["base", "trace", "brush"].some((key) => keys.has(key))) return;
         effect = null;
-        if (store.get("brush").length && ctx.client) measure();
+        if (isMeasured()) measure();
       },
       height: () => 232,
       render: (pen, width, height, theme) => (byLayer() ? swept : bars)(pen, width, height, theme),
@@ -272,7 +277,7 @@ export const ranked = {
           'kl = trace["ablation_kl"].astype(float).mean(0)      # bits, [stream]',
           "kl.argsort()[::-1]",
         ];
-        if (!group().length) return ranks.join("\n");
+        if (!isMeasured()) return ranks.join("\n");
         return [
           ...ranks,
           "",
