@@ -75,6 +75,15 @@ def test_of_a_checkpoint_the_head_names_it_and_the_end_gives_no_wrong_reason(wat
         assert "Features: the dictionary is of other weights" in page.locator(".absent").inner_text()
 
 
+def test_another_prompt_is_compared_by_the_weights_of_the_checkpoint(watch, session):
+    with serving(session) as address:
+        page = watch(f"{address}/#checkpoint=step-1&against=prompt:Another+text&measure=surprisal").page
+        picture(page, "compare")
+        shown = page.evaluate("() => Array.from(explorer.other.data('surprisal')).slice(1)")
+        assert np.allclose(shown, capture(FIRST, byte_tokenizer(), "Another text")["surprisal"][1:])
+        assert "B  Another text" in page.evaluate("() => explorer.panel('compare').svg()")
+
+
 def test_training_says_when_no_answer_comes(watch, session):
     found = srmlab.analysis.dynamics([(1, FIRST), (2, session.model)], [torch.arange(24).view(2, 12)])
     with serving(replace(session, saved={"dynamics": {"over_training": over_training(found)}})) as address:

@@ -363,7 +363,7 @@ export class App {
       this.settle("other", changed);
     } else if (this.client && (kind === "checkpoint" || (["prompt", "run"].includes(kind) && rest))) {
       const requests = {
-        prompt: { prompt: rest },
+        prompt: { prompt: rest, checkpoint: this.base.manifest.note.checkpoint },
         run: { prompt: this.base.manifest.prompt }, // by its own tokenizer
         checkpoint: this.question({ checkpoint: rest }),
       };

@@ -197,8 +197,9 @@ export const compare = {
     function titleOf({ manifest }) {
       const { checkpoint, intervention } = manifest.note ?? {};
       if (store.get("against").startsWith("run:")) return manifest.model.name;
+      const isShared = [ctx.base, ctx.other].every((one) => one.manifest.note?.checkpoint === checkpoint);
       const named = checkpoint === "untrained" ? "untrained twin" : checkpoint && `checkpoint ${checkpoint}`;
-      const what = [named, intervention && describe(intervention)].filter(Boolean).join("; ");
+      const what = [!isShared && named, intervention && describe(intervention)].filter(Boolean).join("; ");
       return what || manifest.prompt;
     }
 
