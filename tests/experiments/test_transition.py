@@ -8,6 +8,7 @@ from measured_runs import measured
 import srmlab
 from srmlab.analysis import survey
 from srmlab.experiments import CellResult, SweepResult, experiment
+from srmlab.experiments.evidence import Claim
 from srmlab.experiments.results import Run
 from srmlab.experiments.transition import (
     GRADIENT_DEPTHS,
@@ -39,13 +40,14 @@ def with_a_fall(layer: int) -> list[float]:
     return [value - (0.5 if at >= layer else 0.0) for at, value in enumerate(RISING)]
 
 
-def result(**layers: int | None) -> SweepResult:
-    """Three seeds for each l; the curves have their events at these layers, or none."""
+def result(**layers: int | list[int] | None) -> SweepResult:
+    """Three seeds for each l; the curves have their events at these layers (a list: by seed), or none."""
     cells = []
     for l in GRADIENT_DEPTHS:
-        layer = layers[f"l{l}"]
+        given = layers[f"l{l}"]
         runs = []
         for seed in range(3):
+            layer = given[seed] if isinstance(given, list) else given
             trained = (
                 (STILL, RISING) if layer is None else (with_a_spike(layer, 5 + seed), with_a_fall(layer))
             )
@@ -82,6 +84,26 @@ def test_a_phase_of_the_computation_stays():
     found = verdicts(result(l2=4, l4=4, l8=4))
     assert found["drift has a spike, l = 8"] == "holds"
     assert found["drift has a spike, and it moves with l"] == "does not hold"
+
+
+def moved(found: SweepResult) -> Claim:
+    text = "drift has a spike, and it moves with l"
+    return next(claim for claim in judge(found) if isinstance(claim, Claim) and claim.text == text)
+
+
+def test_seeds_are_counted_that_agree_on_a_layer():
+    """An interval over equal whole numbers has no width, and would claim a certainty that nobody has."""
+    agree = moved(result(l2=6, l4=4, l8=None))
+    assert agree.because.endswith("by seed: 6 and 4, 6 and 4, 6 and 4; later in 3 of 3")
+    some = moved(result(l2=[6, 6, 4], l4=4, l8=None))
+    assert (some.verdict, some.because[-6:]) == ("undecided", "2 of 3")
+    assert moved(result(l2=[4, 4, 3], l4=4, l8=4)).verdict == "does not hold"
+
+
+def test_whether_it_moves_waits_for_cells_that_have_not_been_run():
+    found = result(l2=6, l4=4, l8=None)
+    found.cells[:] = found.cells[1:]
+    assert (moved(found).verdict, moved(found).missing) == ("undecided", "l = 2")
 
 
 def test_what_is_not_there_does_not_move():
