@@ -8,7 +8,7 @@ import pytest
 
 import srmlab
 from srmlab.cli import main
-from srmlab.data import byte_tokenizer
+from srmlab.data import PrepareConfig, byte_tokenizer, prepare
 from srmlab.errors import UserError
 from srmlab.storage import saved_tokenizer
 from srmlab.training import TrainConfig, train
@@ -82,6 +82,15 @@ def test_windows_that_the_model_cannot_read_are_refused(run, context):
 def test_data_of_another_vocabulary_is_refused(run):
     with pytest.raises(UserError, match=r"vocab_size = 512: .* has 257 ids; prepare the data with"):
         open_text(SHIPPED, data=run.parent / "data")
+
+
+def test_data_of_another_tokenizer_is_refused_though_it_has_as_many_ids(tmp_path):
+    """A loss on ids that stand for other bytes looks like a number, and is none."""
+    (tmp_path / "other.txt").write_text(" ".join(str(number**3) for number in range(3000)))
+    data = tmp_path / "other"
+    prepare(PrepareConfig(str(tmp_path / "other.txt"), data, "bpe:512", section_chars=300, val_fraction=0.5))
+    with pytest.raises(UserError, match=r"another tokenizer than .*srm-nano: prepare it with --tokenizer"):
+        open_text(SHIPPED, data=data)
 
 
 def test_the_shipped_model_comes_with_its_text():

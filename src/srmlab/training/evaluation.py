@@ -11,17 +11,19 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from srmlab.data import Batch, EvaluationBatches, Tokenizer
+from srmlab.data import Batch, EvaluationBatches, TokenData, Tokenizer
 from srmlab.errors import UserError
 from srmlab.models import Exit, HookPoint, LanguageModel
 from srmlab.models import loss as cross_entropies
 from srmlab.models.loss import IGNORE
+from srmlab.storage import saved_tokenizer
 from srmlab.training.distributed import World
 
 
@@ -137,6 +139,17 @@ def check_vocabulary(model_vocab: int, data_vocab: int, data: object, *, trained
         raise UserError(
             f"vocab_size = {model_vocab}: {data} has {data_vocab} ids; "
             f"{change}prepare the data with the model's tokenizer"
+        )
+
+
+def check_tokenizer(path: Path, data: TokenData) -> None:
+    """As many ids are not enough: they must stand for the same bytes as in the model's training."""
+    saved = saved_tokenizer(path)
+    if saved is not None and saved.fingerprint != data.tokenizer.fingerprint:
+        folder = path / "tokenizer" if (path / "tokenizer").is_dir() else path
+        raise UserError(
+            f"{data.path} was prepared with another tokenizer than {path}: "
+            f"prepare it with --tokenizer {folder}"
         )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from srmlab.data import TokenData, load_tokenizer
+from srmlab.data import TokenData
 from srmlab.errors import UserError
 from srmlab.files import SUMS, sha256
 from srmlab.models import ModelConfig, config_from_dict, outline
@@ -20,7 +20,7 @@ from srmlab.storage.run_directory import RunDirectory
 from srmlab.storage.save_and_load import is_huggingface
 from srmlab.storage.weights import CheckpointError, model_tensors, read_json, verify_files, weights_folder
 from srmlab.training.distributed import World
-from srmlab.training.evaluation import check_vocabulary
+from srmlab.training.evaluation import check_tokenizer, check_vocabulary
 from srmlab.training.run import InitialWeights, RunConfig
 
 
@@ -52,7 +52,7 @@ def find_weights(path: str | Path, model: ModelConfig, data: TokenData | Puzzles
     refuse_misfit(path, source, model)
     if isinstance(data, TokenData):  # what puzzles need of a model, check_plan knows
         check_vocabulary(source.vocab_size, data.vocab_size, data.path, trained=True)
-        refuse_other_tokens(folder, data)
+        check_tokenizer(folder, data)
     return InitialWeights(folder.absolute(), sha256(folder / SUMS))
 
 
@@ -72,16 +72,6 @@ def refuse_misfit(path: Path, source: ModelConfig, model: ModelConfig) -> None:
 def shapes(config: ModelConfig) -> dict[str, list[int]]:
     tensors = model_tensors(outline(config))
     return {name: list(tensor.shape) for name, tensor in tensors.items()}
-
-
-def refuse_other_tokens(folder: Path, data: TokenData) -> None:
-    """As many ids are not enough: they must stand for the same bytes."""
-    saved = folder / "tokenizer"
-    if saved.is_dir() and load_tokenizer(saved).fingerprint != data.tokenizer.fingerprint:
-        raise UserError(
-            f"{data.path} was prepared with another tokenizer than {folder}: "
-            f"prepare it with --tokenizer {saved}"
-        )
 
 
 def refuse_changed(weights: InitialWeights) -> None:

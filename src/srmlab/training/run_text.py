@@ -33,7 +33,7 @@ from srmlab.puzzles import is_puzzles
 from srmlab.storage import load, saved_tokenizer
 from srmlab.storage.run_directory import homes
 from srmlab.training.distributed import device_of
-from srmlab.training.evaluation import check_vocabulary
+from srmlab.training.evaluation import check_tokenizer, check_vocabulary
 from srmlab.training.memory import keep_buffers
 from srmlab.training.run import RunConfig, run_config
 
@@ -128,6 +128,7 @@ def open_text(
         raise UserError(f"{folder} holds puzzles, but {path} reads text: give another --data DIR")
     opened = open_tokens(folder, verify=verify)
     check_vocabulary(model.config.vocab_size, opened.vocab_size, opened.path, trained=True)
+    check_tokenizer(path, opened)
     answers = answers_only or bool(trained and trained.answers_only)
     return RunText(
         path=path,
