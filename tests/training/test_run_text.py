@@ -71,6 +71,13 @@ def test_a_file_is_one_document_and_known_by_what_it_says(masked, tmp_path):
         text.training_batches(2, seed=0)
 
 
+def test_a_file_of_windows_is_read_as_it_is_prepared(run, tmp_path):
+    file = tmp_path / "windows.txt"
+    file.write_bytes(b"\xef\xbb\xbfalpha\r\nbeta\r\n")
+    tokens = open_text(run, text=file).tokens
+    assert bytes(tokens.read(0, len(tokens)).tolist()) == b"alpha\r\nbeta\r\n"
+
+
 @pytest.mark.parametrize("context", [0, OF_BYTES.context + 1])
 def test_windows_that_the_model_cannot_read_are_refused(run, context):
     with pytest.raises(

@@ -151,9 +151,11 @@ def check_reads_text(path: Path, model: LanguageModel) -> None:
 
 
 def read_text(file: Path, tokenizer: Tokenizer) -> Tokens:
-    """The tokens of a text file, as one document."""
+    """The tokens of a text file, as one document, with its own line ends: those that `srmlab prepare`
+    makes of it.
+    """
     try:
-        content = file.read_text(encoding="utf-8")
+        content = file.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {file} as UTF-8 text ({reason(error)}): give a text file") from None
     ids = np.asarray(tokenizer.encode(content), dtype=np.uint32)
