@@ -16,6 +16,7 @@ from pyarrow import parquet
 
 from srmlab.data import DataError, Document, open_source, source_fingerprint
 from srmlab.data.corpora import SOTU_FINGERPRINT, Speeches, sections
+from srmlab.errors import Notice
 
 
 def texts(spec, **options):
@@ -106,8 +107,16 @@ def test_a_named_file_is_read_as_text_whatever_its_ending(tmp_path):
 
 
 def test_line_ends_are_kept_and_a_byte_order_mark_is_not(tmp_path):
-    (tmp_path / "windows.txt").write_bytes(b"\xef\xbb\xbfa\r\nb\rc\xff")
-    assert texts(str(tmp_path / "windows.txt")) == ["a\r\nb\rc\ufffd"]
+    (tmp_path / "windows.txt").write_bytes(b"\xef\xbb\xbfa\r\nb\rc")
+    assert texts(str(tmp_path / "windows.txt")) == ["a\r\nb\rc"]
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-16-le"])
+def test_text_that_is_not_utf8_is_read_with_a_notice(tmp_path, encoding):
+    (tmp_path / "other.txt").write_bytes("caf\u00e9\r\n".encode(encoding))
+    with pytest.warns(Notice, match=r"other.txt has U\+FFFD or NUL characters, .* convert it first: iconv"):
+        (text,) = texts(str(tmp_path / "other.txt"))
+    assert encoding != "latin-1" or text == "caf\ufffd\r\n"
 
 
 @settings(max_examples=200, deadline=None)

@@ -27,6 +27,7 @@ import json
 import os
 import sysconfig
 import tokenize
+import warnings
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -36,7 +37,7 @@ from typing import Any, Protocol, TextIO
 
 from srmlab.data.errors import DataError
 from srmlab.data.tokenizers import package_data, valid_unicode
-from srmlab.errors import reason
+from srmlab.errors import Notice, reason
 
 SECTION_CHARS = 16384  # about 4,000 GPT-2 tokens; of a text of less than 4 MB, fewer
 SECTIONS = 256  # of a small text: with a twentieth of them for validation, there is some
@@ -227,7 +228,12 @@ class TextFiles:
     def documents(self) -> Iterator[Document]:
         for path in self.paths:
             try:
-                yield from self._read(path)
+                for document in self._read(path):
+                    if "\ufffd" in document.text or "\0" in document.text:
+                        doubt = f"{path} has U+FFFD or NUL characters, as text has that is not UTF-8"
+                        fix = "if it is not, convert it first: iconv -f ENCODING -t UTF-8"
+                        warnings.warn(f"{doubt}: {fix}", Notice, stacklevel=1)  # from here: once for a file
+                    yield document
             except DataError:
                 raise
             except (OSError, EOFError, zlib.error) as error:
