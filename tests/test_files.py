@@ -50,6 +50,24 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path):
         check_sums(tmp_path / "folder")
 
 
+def test_what_a_killed_process_left_is_not_sealed_into_the_next_folder(tmp_path):
+    killed = tmp_path / ".writing-folder"
+    killed.mkdir()
+    (killed / "tokenizer").write_text("of another model")
+    with sealed_folder(tmp_path / "folder") as folder:
+        (folder / "a").write_text("a")
+    assert sorted(path.name for path in (tmp_path / "folder").iterdir()) == ["SHA256SUMS", "a"]
+
+
+def test_a_folder_that_others_have_begun_keeps_what_they_wrote(tmp_path):
+    begun = tmp_path / ".writing-folder"
+    begun.mkdir()
+    (begun / "shard").write_text("1")
+    with sealed_folder(tmp_path / "folder", begun=True) as folder:
+        (folder / "a").write_text("a")
+    assert sorted(path.name for path in (tmp_path / "folder").iterdir()) == ["SHA256SUMS", "a", "shard"]
+
+
 def test_some_files_of_a_folder_can_be_sealed_while_others_come_and_go(tmp_path):
     (tmp_path / "fixed").write_text("1")
     seal_files(tmp_path, [tmp_path / "fixed"], "some.sha256")

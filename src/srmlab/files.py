@@ -43,12 +43,14 @@ def write_file(path: Path, content: str | bytes) -> None:
 
 
 @contextlib.contextmanager
-def sealed_folder(target: Path) -> Iterator[Path]:
+def sealed_folder(target: Path, *, begun: bool = False) -> Iterator[Path]:
     """A folder to write into, which becomes `target` if the block ends well and is removed if it does not.
 
-    What is in it already (shards that other processes wrote) stays.
+    What a killed process left there is removed first, unless it was `begun` by others (who write shards).
     """
     temporary = target.with_name(f".writing-{target.name}")
+    if not begun:
+        shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True, exist_ok=True)
     try:
         yield temporary

@@ -100,7 +100,7 @@ def save_checkpoint(
             _save_shards(temporary / SHARDS, model_part | optimizer_part)
         with world.only_main() as mine:
             if mine:
-                with sealed_folder(folder) as temporary:
+                with sealed_folder(folder, begun=True) as temporary:
                     if not sharded:
                         save_file(contiguous(model_part), temporary / MODEL)
                         save_file(contiguous(optimizer_part), temporary / OPTIMIZER)
