@@ -197,9 +197,10 @@ def test_dynamics_of_one_checkpoint_are_refused():
 def test_a_run_is_analysed_as_it_was_trained(masked, tmp_path):
     """Its losses are those of `srmlab evaluate`; a checkpoint's too, and an export's, if it is told."""
     expected = Evaluate(path=masked, tokens=512).result()["loss"]["mean"]
-    options = {"only": ("depth", "dynamics"), "tokens": 512, "formats": ()}
+    options = {"only": ("depth", "dynamics"), "tokens": 512, "formats": (), "windows": "spread"}
     answer = Command(path=masked, out=tmp_path / "run", **options).analyze(show=False)
-    assert answer["text"].endswith(", 16 windows of 32, attention within documents, answers only")
+    how = "attention within documents, answers only, spread over the text"
+    assert answer["text"].endswith(f", 16 windows of 32, {how}")
     found = srmlab.analysis.load(tmp_path / "run" / "analysis" / "depth")
     assert found.loss[found.trained - 1] == pytest.approx(expected, rel=1e-5)
     dynamics = srmlab.analysis.load(tmp_path / "run" / "analysis" / "dynamics")
@@ -209,7 +210,7 @@ def test_a_run_is_analysed_as_it_was_trained(masked, tmp_path):
     for path, told in ((masked / "checkpoints" / "step-6", False), (export, True), (export, False)):
         command = Command(
             path=path, data=masked.parent / "data", out=tmp_path / "other", only=("depth",), tokens=512,
-            formats=(), document_mask=told, answers_only=told,
+            formats=(), document_mask=told, answers_only=told, windows="spread",
         )  # fmt: skip
         command.analyze(show=False)  # what was measured in another way is measured again
         found = srmlab.analysis.load(tmp_path / "other" / "analysis" / "depth")

@@ -6,8 +6,9 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 
-from srmlab.data import DataError, Tokens, reference_losses
+from srmlab.data import DataError, EvaluationBatches, Tokens, reference_losses
 from srmlab.data import references as module
 
 
@@ -50,6 +51,19 @@ def test_the_losses_are_those_of_the_formulas(monkeypatch, chunk):
 def test_of_a_part_of_the_validation_text_it_is_that_parts_loss():
     train, val = stream(markov(3000, 0)), markov(500, 1)
     assert reference_losses(train, stream(val), val_tokens=200) == reference_losses(train, stream(val[:200]))
+
+
+def test_of_windows_it_is_the_loss_on_their_targets():
+    train, val = stream(markov(3000, 0)), stream(markov(500, 1))
+    windows = EvaluationBatches(val, context=20, batch_size=3, limit_tokens=100, spread=True)
+    found = reference_losses(train, val, windows=windows)
+    counts = Counter(train.read(0, 3000).tolist())
+    targets = torch.cat([batch.targets.flatten() for batch in windows]).tolist()
+    unigram = -np.mean([math.log((counts[b] + 1) / (3000 + 50)) for b in targets])
+    assert found.val_tokens == len(targets) == 100
+    assert found.unigram == pytest.approx(unigram, abs=1e-12)
+    whole = EvaluationBatches(val, context=499, batch_size=1)
+    assert reference_losses(train, val, windows=whole) == reference_losses(train, val)
 
 
 def test_more_knowledge_is_less_loss_and_the_best_weight_is_taken(monkeypatch):

@@ -25,7 +25,7 @@ class Command(ExitsEarly, OfText):
     text: Path | None = None
     """Read this text file, as one document, instead of the validation tokens."""
     tokens: int | None = None
-    """Stop after this many tokens; by default all of the validation text."""
+    """Read this many tokens, in windows spread evenly over the text; by default all of it."""
     batch_size: int = 8
     """Windows per batch."""
     context: int | None = None
@@ -35,7 +35,7 @@ class Command(ExitsEarly, OfText):
         from srmlab.data import reference_losses
         from srmlab.training.evaluation import evaluate
 
-        text = self.open_text(text=self.text, context=self.context)
+        text = self.open_text(text=self.text, context=self.context, spread=True)
         batches = text.batches(self.batch_size, self.tokens)
         with self.display() as display:
             task = display.task("evaluating", len(batches), "batches")
@@ -48,7 +48,8 @@ class Command(ExitsEarly, OfText):
             )
         answers = text.marks is not None
         read = text.data if not answers else None  # what references are counted on
-        counts = reference_losses(read.train, read.val, val_tokens=self.tokens) if read else None
+        part = None if self.tokens is None else batches
+        counts = reference_losses(read.train, read.val, windows=part) if read else None
         return (
             {"model": str(text.path), "data": str(text.data.path if text.data else text.source)}
             | result.to_dict()

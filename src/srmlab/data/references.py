@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from srmlab.data.batches import EvaluationBatches
 from srmlab.data.errors import DataError
 from srmlab.data.shards import Tokens
 
@@ -43,9 +44,10 @@ def reference_losses(
     vocab_size: int | None = None,
     limit_tokens: int = 100_000_000,
     val_tokens: int | None = None,
+    windows: EvaluationBatches | None = None,
 ) -> ReferenceLosses:
-    """Unigram and bigram losses on (the first `val_tokens` of) `val`, counted on (the first `limit_tokens`
-    of) `train`."""
+    """Unigram and bigram losses on `val` (its first `val_tokens`, or these `windows` of it), counted on (the
+    first `limit_tokens` of) `train`."""
     vocab = vocab_size or train.vocab_size
     for name, tokens in (("training", train), ("validation", val)):
         if len(tokens) < 2:
@@ -53,9 +55,8 @@ def reference_losses(
                 f"{len(tokens)} {name} tokens contain no bigram: prepare more text, or a larger val_fraction"
             )
 
-    val_first, val_second = (
-        np.concatenate(part) for part in zip(*_pairs(val, val_tokens or limit_tokens), strict=True)
-    )
+    read = _pairs(val, val_tokens or limit_tokens) if windows is None else _pairs_in(windows)
+    val_first, val_second = (np.concatenate(part) for part in zip(*read, strict=True))
     wanted, where = np.unique(val_first * vocab + val_second, return_inverse=True)
     token_counts = np.zeros(vocab, np.int64)
     first_counts = np.zeros(vocab, np.int64)
@@ -91,3 +92,11 @@ def _pairs(tokens: Tokens, limit: int) -> Iterator[tuple[np.ndarray, np.ndarray]
     for start in range(0, stop - 1, CHUNK):
         chunk = tokens.read(start, min(start + CHUNK + 1, stop))
         yield chunk[:-1], chunk[1:]
+
+
+def _pairs_in(windows: EvaluationBatches) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The inputs and targets of every window."""
+    for place in windows.places.tolist():
+        start = place * windows.context
+        window = windows.tokens.read(start, start + windows.context + 1)
+        yield window[:-1], window[1:]
