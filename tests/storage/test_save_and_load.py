@@ -37,6 +37,17 @@ def test_a_saved_model_comes_back_the_same(name, tmp_path):
     assert torch.equal(loaded(tokens), model(tokens))
 
 
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_model_in_float64_is_not_rounded(name, tmp_path):
+    model = srmlab.build(CONFIGS[name]).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1 + 1e-12)
+    srmlab.save(model, tmp_path / "export")
+    tokens = torch.arange(8)[None]
+    assert torch.equal(srmlab.load(tmp_path / "export")(tokens), model(tokens))
+
+
 def test_the_tokenizer_comes_along(tmp_path):
     srmlab.save(srmlab.build(SMALL), tmp_path / "with", tokenizer=byte_tokenizer())
     srmlab.save(srmlab.build(SMALL), tmp_path / "without")

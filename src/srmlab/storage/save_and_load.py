@@ -28,6 +28,7 @@ from srmlab.storage.weights import (
     load_tensors,
     model_tensors,
     read_json,
+    saved_in_double,
     verify_files,
     weights_folder,
     write_json,
@@ -51,7 +52,8 @@ def save(model: LanguageModel, path: str | Path, tokenizer: Tokenizer | None = N
 
 def load(path: str | Path, *, device: torch.device | str | None = None, verify: bool = True) -> LanguageModel:
     """The model in a run (its last good checkpoint), a checkpoint or an export, or one that comes with
-    the package, `load("srm-nano")`; in `eval()` mode. It knows the tokenizer beside it: `model.tokenizer`.
+    the package, `load("srm-nano")`; in `eval()` mode, and in float64 if it was saved so. It knows the
+    tokenizer beside it: `model.tokenizer`.
 
     `verify=False` trusts the files and skips their checksums (about a second for every gigabyte).
     """
@@ -66,6 +68,7 @@ def load(path: str | Path, *, device: torch.device | str | None = None, verify: 
         if verify and folder == Path(path):  # a run's checkpoint has been checked when it was chosen
             verify_files(folder)
         model = build(config_from_dict(read_json(folder / "config.json")["model"]))
+        model = model.double() if saved_in_double(folder) else model
         load_tensors(folder, model_tensors(model))
     model.find_tokenizer = partial(saved_tokenizer, path)
     return model.to(device).eval()

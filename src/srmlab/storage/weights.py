@@ -147,6 +147,17 @@ def is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
     return hasattr(tensor, "full_tensor")
 
 
+def saved_in_double(path: Path) -> bool:
+    """Whether some of the weights are float64, which a model in float32 would round."""
+    if not (path / MODEL).is_file():  # shards, which training writes, in float32
+        return False
+    try:
+        with safe_open(path / MODEL, framework="pt") as stored:
+            return any(stored.get_slice(name).get_dtype() == "F64" for name in stored.keys())  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path / MODEL} cannot be read ({reason(error)})") from None
+
+
 def load_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     """Fill `tensors` in place, each from what is stored under its name."""
     sharded = (path / SHARDS).is_dir()
