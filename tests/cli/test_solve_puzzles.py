@@ -259,6 +259,7 @@ def test_puzzles_that_are_left_out_are_told(home, capsys):
 
 def test_the_interval_of_cells_is_students_and_one_board_has_none(home, capsys):
     assert shown(mean_share(np.array([0.5]))) == "50.0 % [–]"
+    assert shown(mean_share(np.ones(100))) == "100.0 % [–]"  # not [100.0, 100.0]: the next may fail
     few = mean_share(np.array([0.4, 0.5, 0.6]))
     assert few["high"] == pytest.approx(0.5 + 4.3027 * 0.1 / 3**0.5, abs=1e-4)
     answer = json.loads(run(home / "run", "--problems", 1, "--json", capsys=capsys))

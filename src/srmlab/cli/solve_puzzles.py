@@ -182,9 +182,11 @@ def share(right: np.ndarray) -> dict[str, Any]:
 
 
 def mean_share(shares: np.ndarray) -> dict[str, float | None]:
-    """Of cells: those of one board are not independent, so the interval is that of a mean over boards."""
+    """Of cells: those of one board are not independent, so the interval is that of a mean over boards. Boards
+    that agree, as one board does, do not say how far others would vary.
+    """
     found = interval(shares)
-    if len(shares) == 1:
+    if np.ptp(shares) == 0:
         return {"share": found.mean, "low": None, "high": None}
     return {"share": found.mean, "low": max(0.0, found.low), "high": min(1.0, found.high)}
 
