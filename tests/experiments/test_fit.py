@@ -143,6 +143,17 @@ def test_puzzles_have_no_law_in_tokens(run, tmp_path, capsys):
     assert "give runs on text" in capsys.readouterr().err
 
 
+def test_a_run_of_too_few_steps_is_told_how_many_it_takes(run, tmp_path):
+    short = copied(run, tmp_path / "short")
+    rows = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    for steps in (0, 1, 10):
+        (short / "metrics.jsonl").write_text("".join(rows[:steps]))
+        with pytest.raises(UserError, match=f"short has {steps} steps, too few to fit: train for 16 or more"):
+            read_curve(short)
+    (short / "metrics.jsonl").write_text("".join(rows[:16]))
+    assert fit_curve(read_curve(short).tokens, read_curve(short).loss).residual >= 0
+
+
 def test_the_command_reads_runs_draws_and_refuses(run, tmp_path, capsys):
     curve = read_curve(run)
     capsys.readouterr()

@@ -168,9 +168,9 @@ def read_curve(run: str | Path) -> Curve:
     found = Losses.read(folder / "metrics.jsonl")
     losses, steps = np.array(found.training, dtype=float), np.array(found.steps, dtype=float)
     after = steps > SKIPPED * steps.max() if len(steps) else np.array([], dtype=bool)
-    if after.sum() < FEWEST:
-        raise UserError(f"{folder} has {int(after.sum())} steps to fit: train for {2 * FEWEST} or more")
-    places, means = smoothed(steps[after], losses[after])
+    places, means = smoothed(steps[after], losses[after]) if after.any() else (steps[after], losses[after])
+    if len(places) < FEWEST:
+        raise UserError(f"{folder} has {len(steps)} steps, too few to fit: train for {2 * FEWEST} or more")
     tokens = places * config.training.tokens_per_step(config.model.context)
     depth = TrainingDepth(config.training, config.model)
     return Curve(folder.name, tokens, means, depth.mean_flops(), bends(config.training, depth))
