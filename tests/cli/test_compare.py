@@ -12,6 +12,7 @@ import pytest
 
 import srmlab
 from srmlab.cli import main
+from srmlab.cli.compare import shown_names
 from srmlab.experiments import Cell, SweepResult
 from srmlab.experiments.rates import Search
 from srmlab.experiments.results import Run
@@ -117,6 +118,14 @@ def test_two_sweeps_that_call_different_runs_the_same_keep_all_of_them(runs, tmp
     assert call(a, b, "--null", "0") == 0
     shown = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:3]]
     assert shown == ["a-mini/model", "b-mini/model"]
+
+
+def test_a_cell_with_a_slash_in_its_name_is_shown_by_all_of_it(tmp_path):
+    for run in ("a/run", "b/run"):
+        (tmp_path / run).mkdir(parents=True)
+    names = [str(tmp_path / "a/run"), str(tmp_path / "b/run"), "n = 8", "grow:2/1"]
+    assert list(shown_names(names).values()) == ["a/run", "b/run", "n = 8", "grow:2/1"]
+    assert list(shown_names(["n = 8", "grow:2/1"]).values()) == ["n = 8", "grow:2/1"]  # not "1"
 
 
 def test_a_run_that_two_sweeps_share_is_compared_once(runs, tmp_path, capsys):

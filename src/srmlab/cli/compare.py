@@ -74,8 +74,8 @@ class Command(Answers):
         return {"read": read, "inside": looked, "models": [asdict(row) for row in self.rows]}
 
     def lines(self, result: dict[str, Any]) -> Iterator[str]:
-        names = short_names([row.name for row in self.rows])
-        rows = [replace(row, name=name) for row, name in zip(self.rows, names, strict=True)]
+        names = shown_names([row.name for row in self.rows])
+        rows = [replace(row, name=names[row.name]) for row in self.rows]
         yield table(rows)
         yield ""
         yield f"{result['read']}"
@@ -121,6 +121,12 @@ def named_runs(asked: Sequence[str]) -> dict[str, str]:
         str(Path(given, name)) if clash and name != given else name: path
         for (name, path), given in found.items()
     }
+
+
+def shown_names(names: Sequence[str]) -> dict[str, str]:
+    """As much of the paths as tells them apart; the cells of a sweep as they are called, such as grow:2/1."""
+    paths = [name for name in names if Path(name).exists() or ("/" in name and Path(name).parent.is_dir())]
+    return {name: name for name in names} | dict(zip(paths, short_names(paths), strict=True))
 
 
 def runs_of(given: str) -> dict[str, str]:
