@@ -21,13 +21,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from srmlab.analysis.drift import FLOOR
-from srmlab.experiments.evidence import Claim, above, every, paired
+from srmlab.experiments.evidence import LEVEL, Claim, above, every, paired
 from srmlab.experiments.experiment import Cell, Experiment, Scale
 from srmlab.experiments.learned import subject
 from srmlab.experiments.results import CellResult, SweepResult
 
 STREAMS = 8
 GRADIENT_DEPTHS = (2, 4, 8)
+TOGETHER = 1 - (1 - LEVEL) / len(GRADIENT_DEPTHS)  # of the claims about one curve
 Steps = dict[int, float]  # by the layer they lead to; positive is against the trend
 
 
@@ -93,9 +94,13 @@ def there(result: SweepResult, curve: str, name: str) -> Claim:
     return every(
         text,
         [
-            Claim("", above(found, event.margin), f"largest step, {event.unit}, less {null}: {found}")
+            Claim(
+                "",
+                above(found, event.margin),
+                f"largest step, {event.unit}, less {null}: {found} ({TOGETHER:.1%} interval)",
+            )
             for null, values in of_null
-            for found in [paired(trained, values)]
+            for found in [paired(trained, values, TOGETHER)]
         ],
     )
 
