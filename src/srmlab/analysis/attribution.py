@@ -129,7 +129,7 @@ def attribute(
         kept: list[Tensor] = []
         with model.hooks([(point, lambda value, _: kept.append(value))]):
             model.output_embedding(tokens, documents=documents)
-        parts = readout.parts(stream_major(kept[0][:, model.config.puzzle_positions :]))  # of cells alone
+        parts = readout.parts(stream_major(model.at_tokens(kept[0])))
         found = torch.linalg.vecdot(parts, readout.unembedding[targets.clamp(min=0)]).permute(1, 2, 0)
         return found.masked_fill((targets == IGNORE)[..., None], torch.nan)
 

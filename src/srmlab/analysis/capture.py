@@ -339,16 +339,16 @@ def _pass(model: LanguageModel, batch: Placed, all_sums: Sequence[Accumulator]) 
     for accumulator in all_sums:
         accumulator.begin(batch)
         if accumulator.sites:
-            hooks.append((accumulator.sites, _listener(accumulator, model.config.puzzle_positions)))
+            hooks.append((accumulator.sites, _listener(accumulator, model)))
     with model.hooks(hooks):
         embedding, _ = observe(model, batch)
     for accumulator in all_sums:
         accumulator.end(batch, embedding)
 
 
-def _listener(accumulator: Accumulator, before: int):
+def _listener(accumulator: Accumulator, model: LanguageModel):
     def listen(value: Tensor, hook) -> None:
-        accumulator.see(hook.name, value[:, before:])  # positions before a board are not cells
+        accumulator.see(hook.name, model.at_tokens(value))
 
     return listen
 

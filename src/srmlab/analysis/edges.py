@@ -218,11 +218,11 @@ class Circuits:
     def weights(self) -> Tensor:
         """[N, L, H, target, source] The sum over tokens of every edge's weight."""
         sites, rows = pattern_sites(self.model, "edges"), []
-        before = self.model.config.puzzle_positions  # positions that are not cells
         for batch in self.batches:
             with torch.inference_mode():
                 _, cache = self.model.run_with_cache(batch.tokens, sites, documents=batch.documents)
-            rows.append(torch.stack([cache[site][:, before:].float().sum(1).cpu() for site in sites], 1))
+            patterns = [self.model.at_tokens(cache[site]) for site in sites]
+            rows.append(torch.stack([pattern.float().sum(1).cpu() for pattern in patterns], 1))
         return torch.cat(rows)
 
     def losses(self, batch: Placed, gates: Tensor) -> Tensor:

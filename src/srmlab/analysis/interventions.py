@@ -86,12 +86,11 @@ def cut_edges(model: LanguageModel, edges: Iterable[Edge], renormalise: bool = T
     for layer, head, target, source, *token in edges:
         place = (*(token or [None]), head, target, source)
         by_layer.setdefault(layer, []).append(tuple(slice(None) if at is None else at for at in place))
-    before = model.config.puzzle_positions  # positions that are not cells
 
     def cutter(places: list[tuple]) -> Callable[[Tensor, HookPoint], Tensor]:
         def cut(pattern: Tensor, hook: HookPoint) -> Tensor:
             whole, pattern = pattern.sum(-1, keepdim=True), pattern.clone()
-            tokens = pattern[:, before:]
+            tokens = model.at_tokens(pattern)
             for place in places:
                 _check_edge(place, tokens, hook)
                 (pattern if isinstance(place[0], slice) else tokens)[(slice(None), *place)] = 0
@@ -141,14 +140,13 @@ def patch_streams(
     with model.evaluating(), torch.inference_mode():
         _, cache = model.run_with_cache(source.to(model.device), origin.sites)
     given = model.state_at(origin, cache).clone()
-    before = model.config.puzzle_positions  # positions that are not cells
     if origins is not None:
-        given = given[:, before:]
+        given = model.at_tokens(given)
         given = given[:, _checked_tokens(origins, given.shape[1], "the source")]
 
     def patch(state: Tensor, shown: Sequence[int], hook: HookPoint) -> Tensor:
         state = state.clone()
-        cells = state if at is None else state[:, before:]
+        cells = state if at is None else model.at_tokens(state)
         places = slice(None) if at is None else _checked_tokens(at, cells.shape[1], "the prompt")
         patched = cells[:, places]
         if patched.shape[:2] != given.shape[:2]:

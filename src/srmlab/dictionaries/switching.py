@@ -61,11 +61,10 @@ class Text:
 def spread(model: LanguageModel, text: Text) -> tuple[Tensor, Tensor]:
     """[L, H, target, source] The mean and the standard deviation over tokens of every edge's weight."""
     sites = [exchange.pattern for exchange in model.exchanges if exchange.pattern]
-    before = model.config.puzzle_positions  # positions that are not cells
     total = squares = torch.zeros(())
     for batch in text.batches:
         _, cache = model.run_with_cache(batch.tokens, sites, documents=batch.documents)
-        weights = [cache[site][:, before:].double().cpu().flatten(0, 1) for site in sites]
+        weights = [model.at_tokens(cache[site]).double().cpu().flatten(0, 1) for site in sites]
         weights = torch.stack(weights)  # [L, n, H, S, S]
         total, squares = total + weights.sum(1), squares + weights.square().sum(1)
     mean = total / len(text.tokens)
@@ -136,13 +135,12 @@ def read(model: LanguageModel, text: Text, layer: int) -> tuple[Tensor, Tensor]:
     exchange = model.exchanges[layer]
     assert isinstance(exchange.state, str), "a switch depends on the token"
     assert exchange.pattern is not None
-    before = model.config.puzzle_positions  # positions that are not cells
     states, patterns = [], []
     for batch in text.batches:
         sites = [exchange.state, exchange.pattern]
         _, cache = model.run_with_cache(batch.tokens, sites, documents=batch.documents)
-        states.append(cache[exchange.state][:, before:].float().cpu().flatten(0, 1))
-        patterns.append(cache[exchange.pattern][:, before:].float().cpu().flatten(0, 1))
+        states.append(model.at_tokens(cache[exchange.state]).float().cpu().flatten(0, 1))
+        patterns.append(model.at_tokens(cache[exchange.pattern]).float().cpu().flatten(0, 1))
     return torch.cat(states), torch.cat(patterns)
 
 

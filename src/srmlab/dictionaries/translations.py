@@ -205,8 +205,8 @@ def measured_lifts(
         sites = sorted({site for pair in layers for site in pair if isinstance(site, str)})
         with torch.inference_mode(), model.evaluating():
             _, cache = model.run_with_cache(batch.tokens, sites, documents=batch.documents)
-            cells = {site: cache[site][:, model.config.puzzle_positions :] for site in sites}
-            fired = {site: (dictionary.encode(cells[site]) > 0).flatten(0, 1).cpu() for site in sites}
+            states = {site: model.at_tokens(cache[site]) for site in sites}
+            fired = {site: (dictionary.encode(states[site]) > 0).flatten(0, 1).cpu() for site in sites}
         for read, written in layers:
             assert isinstance(read, str)
             was = fired[read][:, source, before]

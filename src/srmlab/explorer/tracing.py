@@ -111,8 +111,7 @@ def capture(
     tokens = torch.tensor(ids, device=model.device)
     with model.evaluating(), model.hooks(hooks):
         logits, cache = model.run_with_cache(tokens[None], names_filter=_wanted(model))
-    before = model.config.puzzle_positions  # of a puzzle; they are no cells
-    cache = {site: value[:, before:] for site, value in cache.items()}
+    cache = {site: model.at_tokens(value) for site, value in cache.items()}
     states = States.of(model, cache)
     after = logits[0, -1].argmax(-1, keepdim=True) if answer is None else tokens.new_tensor([answer])
     target = torch.cat((tokens[1:], after))

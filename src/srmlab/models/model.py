@@ -132,7 +132,13 @@ class LanguageModel(Described[Config], Generic[Config]):
         assert self.puzzle is not None
         here.places = self.puzzle.places
         hidden = self.hidden(tokens, here)
-        return hidden[:, self.config.puzzle_positions :], here("q", self.puzzle(hidden))
+        return self.at_tokens(hidden), here("q", self.puzzle(hidden))
+
+    def at_tokens(self, value: Tensor) -> Tensor:
+        """A view of a site's value [B, position, …] at its tokens: before a board there are positions that
+        are not cells.
+        """
+        return value[:, self.config.puzzle_positions :]
 
     def segment(
         self,
