@@ -228,6 +228,12 @@ class LanguageModel(Described[Config], Generic[Config]):
             raise
         if targets is None:
             return tap("logits", hidden @ self.unembedding.T)
+        return self.loss(hidden, targets, tap)
+
+    def loss(self, hidden: Tensor, targets: Tensor, tap: Tap) -> Tensor:
+        """The mean cross-entropy of `targets` [B, T] by output embeddings [B, T, E]; all logits are there at
+        once only if somebody looks at them.
+        """
         logits = tap("logits", hidden @ self.unembedding.T) if tap.wants("logits") else None
         try:
             if logits is not None:

@@ -101,10 +101,7 @@ def open_text(
     keep_buffers()
     path = Path(path)
     model = load(path, device=device_of(device))
-    check_reads_text(path, model)
-    most = model.config.context
-    if context is not None and not 1 <= context <= most:
-        raise UserError(f"--context {context}: {path} has a context of {most}, give 1 to {most}")
+    check_reads_text(path, model, context)
     run = run_config(path)
     trained = run.training if run else None
     context = context or (trained.context if trained else None) or model.config.context
@@ -145,9 +142,13 @@ def open_text(
     )
 
 
-def check_reads_text(path: Path, model: LanguageModel) -> None:
+def check_reads_text(path: Path, model: LanguageModel, context: int | None = None) -> None:
+    """That the model reads text, and windows of this length if one is given."""
     if not model.config.causal:
         raise UserError(f"{path} is a puzzle model and reads no text: use `srmlab solve` or `srmlab explore`")
+    most = model.config.context
+    if context is not None and not 1 <= context <= most:
+        raise UserError(f"--context {context}: {path} has a context of {most}, give 1 to {most}")
 
 
 def read_text(file: Path, tokenizer: Tokenizer) -> Tokens:
