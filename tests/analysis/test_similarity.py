@@ -102,7 +102,7 @@ def test_what_is_not_defined_is_refused():
     gpt2 = srmlab.build(srmlab.preset("gpt2-nano"))
     with pytest.raises(UserError, match="compares streams"):
         stream_similarity(gpt2, [torch.arange(8)[None]])
-    with pytest.raises(UserError, match="defined on"):
+    with pytest.raises(UserError, match="needs streams"):
         effective_sources(gpt2, [torch.arange(8)[None]])
 
 

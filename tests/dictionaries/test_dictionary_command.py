@@ -69,9 +69,10 @@ def test_a_dictionary_follows_how_its_run_was_trained(capsys, tmp_path):
         steps=6, batch_size=4, warmup=2, eval_tokens=128, device="cpu", document_mask=True, answers_only=True
     )
     train(settings, OF_BYTES.replace(context=32), tmp_path / "data", tmp_path / "run", show=False)
-    code, out, _ = run(capsys, tmp_path / "run", *SHORT, "--layers", "every", "--json")
+    whole = ("--eval-tokens", "100000")
+    code, out, _ = run(capsys, tmp_path / "run", *SHORT, *whole, "--layers", "every", "--json")
     assert code == 0
-    expected = Evaluate(path=tmp_path / "run", tokens=512).result()["loss"]["mean"]
+    expected = Evaluate(path=tmp_path / "run").result()["loss"]["mean"]
     assert json.loads(out)["loss"] == pytest.approx(expected, rel=1e-5)
 
 

@@ -96,7 +96,7 @@ def test_a_result_is_saved_summed_up_and_drawn(small, every, tmp_path):
 
 
 def test_a_connection_without_translations_is_refused():
-    with pytest.raises(UserError, match="a connection that has them"):
+    with pytest.raises(UserError, match="need a connection with values and outputs"):
         translations(srmlab.build(SMALL.replace(connection="mixing")), [text(0)])
 
 
