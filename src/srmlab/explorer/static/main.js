@@ -148,7 +148,8 @@ function follow(app, prompt) {
       `${weights}${app.trace.manifest.puzzle ? "" : "token "}${app.trace.label(now.token)}${range} · ` +
       `${app.trace.streamName(now.stream)} · L${now.layer}${app.trace.H ? ` · H${now.head}` : ""}`;
   });
-  addEventListener("hashchange", () => prompt.open(location.hash));
+  // by the event's own address: the answer to the link before may just have been written to the page's
+  addEventListener("hashchange", (event) => prompt.open(new URL(event.newURL).hash));
 }
 
 // The buttons at the end of the head, and the keys.
