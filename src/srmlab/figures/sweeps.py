@@ -1,5 +1,5 @@
-"""Figures of experiments, in the forms the paper has: curves for its models, bars for its stream sizes, a
-line over an axis, or the cells ranked.
+"""Figures of experiments: curves as in the paper's training graph, a line over an axis, or the cells ranked;
+every seed is a dot.
 """
 
 from __future__ import annotations
@@ -25,14 +25,11 @@ def sweep_figure(result: SweepResult, axis: str = "") -> Figure:
     if own := OWN_FORMS.get(result.experiment):
         return own(result)
     figure, axes = style.one_panel(style.COLUMN, 2.6 if axis else 0.7 + 0.26 * len(result.cells))
-    if result.experiment == "stream-size":
-        grouped_bars(axes, result)
-    elif axis:
+    if axis:
         lines(axes, result)
+        axes.set(xlabel=axis, ylabel="validation loss (nats)")
     else:
         ranked(axes, result)
-    if axis:
-        axes.set(xlabel=axis, ylabel="validation loss (nats)")
     return figure
 
 
@@ -52,30 +49,8 @@ def lines(axes: Axes, result: SweepResult) -> None:
     axes.set_xticks(places, [f"{x:g}" for x in places])
     axes.minorticks_off()
     style.grid_behind(axes)
-    if len(series) > 1:
+    if any(series):
         axes.legend(ncols=2)
-
-
-def grouped_bars(axes: Axes, result: SweepResult) -> None:
-    """The paper's form: for every number of streams one bar a set, from a base just below the least."""
-    series = list(dict.fromkeys(cell.series for cell in result.cells))
-    counts = sorted({int(cell.x) for cell in result.cells if cell.x is not None})
-    width = 0.8 / len(series)
-    low = min(cell.mean for cell in result.cells)
-    high = max(cell.mean for cell in result.cells)
-    for number, name in enumerate(series):
-        for cell in result.cells:
-            if cell.series != name or cell.x is None:
-                continue
-            place = counts.index(int(cell.x)) + (number - (len(series) - 1) / 2) * width
-            first = int(cell.x) == next(int(c.x or 0) for c in result.cells if c.series == name)
-            label = name if first else None
-            axes.bar(place, cell.mean, width * 0.9, color=LINES[number], label=label)
-            if not math.isnan(cell.std):
-                axes.errorbar(place, cell.mean, cell.std, color="black", linewidth=0.6)
-    axes.set_ylim(low - 0.15 * (high - low + 0.01), high + 0.05 * (high - low + 0.01))
-    axes.set_xticks(range(len(counts)), [str(count) for count in counts])
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
 
 
 def ranked(axes: Axes, result: SweepResult) -> None:
