@@ -45,7 +45,11 @@ def show(page: Page, state: dict[str, Any]) -> None:
 
 
 def save(png: bytes, name: str) -> None:
-    Image.open(BytesIO(png)).convert("RGB").save(DOCS / f"{name}.png", optimize=True)
+    """With a palette, at half the size or less; the front picture has too many colours for one."""
+    picture = Image.open(BytesIO(png)).convert("RGB")
+    if name != "explorer":
+        picture = picture.quantize(256, dither=Image.Dither.NONE)
+    picture.save(DOCS / f"{name}.png", optimize=True)
 
 
 def shoot(page: Page, url: str) -> None:
