@@ -270,13 +270,15 @@ def test_its_height_is_the_same_at_every_token(page):
 def test_in_a_report_a_trace_without_features_has_no_panel_of_them(watch, nano, tmp_path):
     traces = [nano.trace(nano.encode(PROMPT)), replace(nano, lexicon=None).trace(nano.encode("other"))]
     page = watch(write_report(nano, tmp_path / "report.html", traces=traces).as_uri()).page
-    assert "of 24 active" in page.locator("#panel-features .note").inner_text()
+    active = page.locator("#panel-features .note", has_text="of 24 active")
+    active.wait_for()  # it is written in the frame after the page is there
     page.locator("#tabs button").nth(1).click()
     page.wait_for_function("() => explorer.trace === explorer.traces[1]")
     assert page.locator("#panel-features").count() == 0
     page.locator("#tabs button").nth(0).click()
     page.wait_for_function("() => explorer.trace === explorer.traces[0]")
-    assert "of 24 active" in page.locator("#panel-features .note").inner_text()
+    active.wait_for()
+    assert active.count() == 1
 
 
 def test_without_a_dictionary_there_is_no_panel(watch, address):
