@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from explorer_pages import put, settle
+from explorer_pages import put, settle, state
 from explorer_subjects import PROMPT, serving, tiny_model
+from playwright.sync_api import Route
 
 from srmlab.data import byte_tokenizer
 from srmlab.explorer.session import Session
@@ -77,11 +78,20 @@ def test_generation_asks_for_all_tokens_at_once_and_traces_once(watched):
     assert page.evaluate("() => explorer.trace.T") == len(PROMPT) + 8
 
 
+def asked_to_generate(page) -> Route:
+    """The question that Generate has asked, held back until it is let go."""
+    held: list[Route] = []
+    page.route("**/api/generate", lambda route: held.append(route))
+    with page.expect_request("**/api/generate"):
+        page.locator("#generate").click()
+    while not held:
+        page.wait_for_timeout(5)
+    return held[0]
+
+
 def test_a_prompt_that_is_traced_meanwhile_is_not_replaced_by_what_is_generated(watched):
     page = watched.page
-    held = []
-    page.route("**/api/generate", lambda route: held.append(route))
-    page.locator("#generate").click()
+    asked_to_generate(page)
     page.locator("#prompt").fill("Another text")
     page.locator("#prompt").press("Enter")
     page.wait_for_function("() => explorer.trace.manifest.prompt === 'Another text'")
@@ -93,11 +103,9 @@ def test_a_prompt_that_is_traced_meanwhile_is_not_replaced_by_what_is_generated(
 
 def test_what_is_typed_while_text_is_generated_stays_in_the_line(watched):
     page = watched.page
-    held = []
-    page.route("**/api/generate", lambda route: held.append(route))
-    page.locator("#generate").click()
+    question = asked_to_generate(page)
     page.locator("#prompt").fill("My next prompt")
-    held[0].continue_()
+    question.continue_()
     assert generated(page).startswith(PROMPT)
     assert page.locator("#prompt").input_value() == "My next prompt"
     assert "edited" in page.locator("#prompt").get_attribute("class")
@@ -153,11 +161,12 @@ def test_going_back_twice_at_once_keeps_the_way_forward(watched):
         page.evaluate("() => explorer.store.touch('hover')")  # the pointer moves over the page
         page.wait_for_timeout(20)
     page.wait_for_function("() => explorer.store.get('ablated')[0] === 0")
-    settle(page)
+    found = [state(page)["ablated"]]
     for code in (3, 6):
         page.go_forward()
         page.wait_for_function("(code) => explorer.store.get('ablated')[0] === code", arg=code, timeout=5000)
-        settle(page)
+        found.append(state(page)["ablated"])
+    assert found == [[0], [3], [6]]
 
 
 # Layout
