@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from explorer_pages import put, settle, state
 from explorer_subjects import PROMPT, serving, tiny_model
-from playwright.sync_api import Route
 
 from srmlab.data import byte_tokenizer
 from srmlab.explorer.session import Session
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Route
 
 NOTE = "#panel-board .note"
 
