@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.text import Text
+from PIL import Image
 
 import srmlab
 import srmlab.analysis
@@ -99,6 +100,18 @@ def test_the_same_result_gives_the_same_files(results, tmp_path):
         srmlab.figures.save_all(results["drift"], tmp_path / folder)
     for path in (tmp_path / "a").iterdir():
         assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes(), path.name
+
+
+def test_a_palette_makes_a_png_smaller_and_leaves_it_looking_the_same(results, tmp_path):
+    figure, sizes, pixels = results["drift"].figure(), [], []
+    for palette in (False, True):
+        (path,) = srmlab.figures.save(figure, tmp_path / "drift", ("png",), palette=palette)
+        sizes.append(path.stat().st_size)
+        with Image.open(path) as image:
+            assert round(image.info["dpi"][0]) == 300
+            pixels.append(np.asarray(image.convert("RGB"), dtype=float))
+    assert sizes[1] < 0.5 * sizes[0]
+    assert np.abs(pixels[0] - pixels[1]).mean() < 1
 
 
 def test_the_routing_wall_names_source_and_target(results):

@@ -304,7 +304,7 @@ class Command(Answers):
         folder = self.table_folder(experiment)
         result.save(folder, experiment)
         if result.cells:
-            save(sweep_figure(result, experiment.axis), folder / "figure", ("png", "svg"))
+            save(sweep_figure(result, experiment.axis), folder / "figure", ("png", "svg"), palette=True)
         return self.found(experiment, result, folder)
 
     def found(self, experiment: Experiment, result: SweepResult, folder: Path) -> dict[str, Any]:
