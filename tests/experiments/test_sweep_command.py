@@ -111,6 +111,11 @@ def test_a_sweep_from_its_runs_to_its_table(words, tmp_path, capsys, monkeypatch
     assert shown["cells"] == found["cells"]
     assert shown["verdict"][0].startswith("attention")
 
+    # with --results, what all tables there decide is on one page
+    assert sweep("tiny", *options, "--results", tmp_path / "results") == 0
+    assert "## tiny, mini" in (tmp_path / "results" / "verdicts.md").read_text()
+    assert not (out / "verdicts.md").exists()
+
     # what was written can be shown where the runs are not
     assert sweep("show", "tiny", "--out", tmp_path / "nowhere", "--results", out) == 0
     (tmp_path / "checkout").mkdir()

@@ -9,11 +9,21 @@ import numpy as np
 import pytest
 
 from srmlab.errors import UserError
-from srmlab.experiments import Cell, CellResult, Experiment, SweepResult, collect, experiment
+from srmlab.experiments import (
+    EXPERIMENTS,
+    Cell,
+    CellResult,
+    Claim,
+    Experiment,
+    SweepResult,
+    collect,
+    experiment,
+)
 from srmlab.experiments.evidence import below
 from srmlab.experiments.jobs import make_jobs
 from srmlab.experiments.results import Run
 from srmlab.experiments.runs import Records, read_run, thinned
+from srmlab.experiments.verdicts import verdicts
 from srmlab.models import preset
 from srmlab.training.config import TrainConfig
 
@@ -261,6 +271,27 @@ def test_the_published_tables_say_what_the_rules_allow(folder):
         assert not any(
             f"” {word}: " in line for line in found.verdict(made) for word in ("holds", "does not hold")
         )
+
+
+def test_the_published_page_of_verdicts_is_that_of_the_tables():
+    assert (PUBLISHED / "verdicts.md").read_text() == verdicts(PUBLISHED)
+
+
+def test_the_page_of_verdicts_counts_claims_and_says_which_wait_for_runs(tmp_path, monkeypatch):
+    def judge(found: SweepResult) -> list[str | Claim]:
+        claims = [found.claim(f"a is better than {other}", below, "a", other) for other in ("b", "c")]
+        return [*claims, found.compare("a", "b")]
+
+    cells = [replace(CELL, name=name) for name in "abc"]
+    tiny = replace(EXPERIMENT, cells=lambda _: cells, verdict=judge)
+    monkeypatch.setitem(EXPERIMENTS, "tiny", tiny)
+    assert "In all: none yet." in verdicts(tmp_path)
+    result(cell("a", 1.0, 2.0), cell("b", 2.0, 3.0)).save(tmp_path / "tiny-mini", tiny)
+    page = verdicts(tmp_path)
+    assert "In all: 1 undecided, 1 not run." in page  # the rates were not searched
+    assert "Which? 2 of 3 cells, 2 seeds: [table](tiny-mini/table.md)." in page
+    assert "| a is better than b | **undecided** | rates were not searched" in page
+    assert "| a is better than c | **not run** | c has not been run |" in page
 
 
 def test_a_damaged_result_is_one_line(tmp_path):

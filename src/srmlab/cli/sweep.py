@@ -55,7 +55,8 @@ class Command(Answers):
     data: Path | None = None
     """Output folder of `srmlab prepare`; by default the State of the Union speeches (not at paper scale)."""
     results: Path | None = None
-    """Write table and figure to RESULTS/NAME-SCALE; runs that RESULTS already holds are not repeated."""
+    """Write table and figure to RESULTS/NAME-SCALE, and the verdicts of all tables there to
+    RESULTS/verdicts.md; runs that RESULTS already holds are not repeated."""
     workers: int | None = None
     """Parallel runs on this machine; by default one per GPU or core."""
     on: Literal["machine", "slurm", "submitit-local"] = "machine"
@@ -297,7 +298,8 @@ class Command(Answers):
         return (self.results or self.out) / self.folder_name(experiment)
 
     def write(self, experiment: Experiment, result: SweepResult) -> dict[str, Any]:
-        """The table and the figure of what there is."""
+        """The table and the figure of what there is, and what all tables beside it decide."""
+        from srmlab.experiments.verdicts import write_verdicts
         from srmlab.figures import save
         from srmlab.figures.sweeps import sweep_figure
 
@@ -305,6 +307,8 @@ class Command(Answers):
         result.save(folder, experiment)
         if result.cells:
             save(sweep_figure(result, experiment.axis), folder / "figure", ("png", "svg"), palette=True)
+        if self.results:
+            write_verdicts(self.results)
         return self.found(experiment, result, folder)
 
     def found(self, experiment: Experiment, result: SweepResult, folder: Path) -> dict[str, Any]:
