@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pdoc
 import pdoc.render
+import torch
 
 import srmlab
 import srmlab.interop
@@ -24,6 +25,7 @@ def modules() -> list[str]:
 
 def make_docs(folder: Path) -> None:
     pdoc.render.configure(show_source=False, search=True, footer_text=f"srmlab {srmlab.__version__}")
+    torch.nn.Module.__init__.__doc__ = None  # or every model would be introduced by torch's words
     with warnings.catch_warnings():  # an inherited annotation it cannot evaluate is shown as it is written
         warnings.filterwarnings("ignore", "Error parsing type annotation")
         pdoc.pdoc(*modules(), output_directory=folder)

@@ -1,7 +1,10 @@
 """The names of the public interface are there after `import srmlab` alone."""
 
+import importlib
+import inspect
 import subprocess
 import sys
+import typing
 
 import numpy as np
 import pytest
@@ -23,6 +26,20 @@ def test_all_rooms_are_there_by_themselves_and_listed():
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout.split() == [f"srmlab.{room}" for room in srmlab.ROOMS]
     assert all(f"`{room}`" in (srmlab.__doc__ or "") for room in srmlab.ROOMS)
+
+
+@pytest.mark.parametrize("room", ["", *srmlab.ROOMS])
+def test_every_public_name_says_in_its_own_words_what_it_is(room):
+    module = importlib.import_module(f"srmlab.{room}".rstrip("."))
+    silent = []
+    for name in getattr(module, "__all__", ()):
+        value = getattr(module, name)
+        written = vars(value).get("__doc__") if isinstance(value, type) else inspect.getdoc(value)
+        if not callable(value) or typing.get_origin(value):
+            continue
+        if not written or written.startswith(f"{name}("):  # which dataclasses write by themselves
+            silent.append(name)
+    assert not silent
 
 
 def test_what_comes_in_by_the_front_door_is_checked():

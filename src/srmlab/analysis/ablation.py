@@ -49,6 +49,8 @@ SHARES = (0.5, 0.75, 0.8)  # of the total impact
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Ablation(Result):
+    """How much the prediction changes when streams are replaced; made by `ablation`."""
+
     kind: ClassVar[str] = "ablation"
 
     by: By

@@ -43,6 +43,8 @@ STEPS = "layer step stream"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Alignment(Result):
+    """Cosines of connection, update and state; made by `alignment`."""
+
     kind: ClassVar[str] = "alignment"
 
     token_independent: tuple[int, ...]  # layers whose connection output cannot depend on the token

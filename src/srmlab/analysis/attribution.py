@@ -35,6 +35,8 @@ from srmlab.models.loss import IGNORE
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Attribution(Result):
+    """What each stream adds to the correct token's logit; made by `attribution`."""
+
     kind: ClassVar[str] = "attribution"
 
     logit: Annotated[Array, Measured("", "mean logit of the correct token")]

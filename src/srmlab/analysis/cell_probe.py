@@ -39,6 +39,8 @@ RIDGE = 1e-3  # of the mean square of a feature
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CellProbe(Result):
+    """How well each stream tells a cell's value; made by `cell_probe`."""
+
     kind: ClassVar[str] = "cell_probe"
 
     streams: tuple[str, ...]

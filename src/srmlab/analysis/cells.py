@@ -35,6 +35,8 @@ from srmlab.models import LanguageModel
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Cells(Result):
+    """When the cells of a puzzle become right; made by `cells`."""
+
     kind: ClassVar[str] = "cells"
 
     segment_depth: int  # points (layers or cycles) of a segment

@@ -38,6 +38,8 @@ from srmlab.models import LanguageModel
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Depth(Result):
+    """The loss at other depths than the trained one; made by `depth`."""
+
     kind: ClassVar[str] = "depth"
 
     trained: int  # the depth the model was trained at

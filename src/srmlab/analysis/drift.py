@@ -136,6 +136,8 @@ class Convergence:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Drift(Result):
+    """How much each step group's contribution changes between layers; made by `drift`."""
+
     kind: ClassVar[str] = "drift"
 
     groups: tuple[str, ...]

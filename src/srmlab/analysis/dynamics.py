@@ -55,6 +55,8 @@ SOURCES = {  # field → the analysis, and its number
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dynamics(Result):
+    """The analyses as curves over a run's checkpoints; made by `dynamics`."""
+
     kind: ClassVar[str] = "dynamics"
 
     groups: tuple[str, ...]

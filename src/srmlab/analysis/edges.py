@@ -71,6 +71,8 @@ Say = Callable[[str, int], Done]  # what, and how much of it
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Edges(Result):
+    """Which edges between streams the prediction needs; made by `edges`."""
+
     kind: ClassVar[str] = "edges"
     columns: ClassVar[tuple[str, ...]] = ("weight", "exact", "attribution", "integrated")
 

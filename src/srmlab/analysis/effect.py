@@ -29,6 +29,8 @@ from srmlab.models import HookPoint, LanguageModel
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Effect(Result):
+    """What a change inside the model does at every token; made by `effect`."""
+
     kind: ClassVar[str] = "effect"
     drawn: ClassVar[bool] = False
 

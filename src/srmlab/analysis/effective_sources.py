@@ -29,6 +29,8 @@ from srmlab.models import LanguageModel
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EffectiveSources(Result):
+    """How many streams a stream reads; made by `effective_sources`."""
+
     kind: ClassVar[str] = "effective_sources"
 
     number: Annotated[Array, Measured("layer head target", "streams, mean over tokens")]

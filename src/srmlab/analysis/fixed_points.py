@@ -36,6 +36,8 @@ ENDS = ("stuck", "cycling", "escaping")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FixedPoints(Result):
+    """What becomes of boards and states in further segments; made by `fixed_points`."""
+
     kind: ClassVar[str] = "fixed_points"
 
     trained: int  # segments

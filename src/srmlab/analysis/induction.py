@@ -37,6 +37,8 @@ LONGEST = 32  # tokens of one copy
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Induction(Result):
+    """How much each head reads what came next before; made by `induction`."""
+
     kind: ClassVar[str] = "induction"
 
     calls: tuple[str, ...]  # the sites of the patterns

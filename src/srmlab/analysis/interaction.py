@@ -32,6 +32,8 @@ from srmlab.models import LanguageModel
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Interaction(Result):
+    """What ablating two streams costs beyond each alone; made by `interaction`."""
+
     kind: ClassVar[str] = "interaction"
 
     by: By

@@ -272,6 +272,8 @@ class HeldFeature:
 
 @dataclass(frozen=True)
 class Intervention:
+    """Ablations, cuts and held features together, as the explorer sends and saves them."""
+
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     ablations: tuple[AblatedStream, ...] = ()

@@ -46,6 +46,8 @@ from srmlab.models import LanguageModel
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LogitLens(Result):
+    """What each stream alone predicts after every layer; made by `logit_lens`."""
+
     kind: ClassVar[str] = "logit_lens"
 
     points: tuple[str, ...]  # the sites decoded

@@ -54,6 +54,8 @@ GRID = "layer stream position"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PatchGrid(Patched, Result):
+    """How far each patched place moves the metric; made by `patch_grid`."""
+
     kind: ClassVar[str] = "patch_grid"
     columns: ClassVar[tuple[str, ...]] = ("share", "change", "approximate", "mismatched")
 

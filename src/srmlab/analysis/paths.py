@@ -46,6 +46,8 @@ PATHS = "layer target source"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PathGrid(Patched, Result):
+    """How far each message between streams moves the metric; made by `path_grid`."""
+
     kind: ClassVar[str] = "path_grid"
     columns: ClassVar[tuple[str, ...]] = ("share", "change", "mismatched")
 

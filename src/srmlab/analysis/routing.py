@@ -41,6 +41,8 @@ EDGES = "layer head target source"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Routing(Result):
+    """Which stream reads which; made by `routing`."""
+
     kind: ClassVar[str] = "routing"
 
     threshold: float

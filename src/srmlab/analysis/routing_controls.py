@@ -33,6 +33,8 @@ Hook = Callable[[Tensor, HookPoint], Tensor]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RoutingControls(Result):
+    """What the loss becomes with uniform or shuffled patterns; made by `routing_controls`."""
+
     kind: ClassVar[str] = "routing_controls"
 
     controls: tuple[str, ...]

@@ -112,6 +112,8 @@ def settling(same: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StateMeans(Result):
+    """The mean state of every stream at every point; made by `state_means`."""
+
     kind: ClassVar[str] = "states"
     drawn: ClassVar[bool] = False
 

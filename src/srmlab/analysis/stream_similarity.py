@@ -36,6 +36,8 @@ def pairs(streams: int) -> tuple[Array, Array]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StreamSimilarity(Result):
+    """How alike the streams are; made by `stream_similarity`."""
+
     kind: ClassVar[str] = "stream_similarity"
 
     points: tuple[str, ...]

@@ -30,6 +30,8 @@ from srmlab.models import LanguageModel
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TokenSimilarity(Result):
+    """How alike the states of different tokens are; made by `token_similarity`."""
+
     kind: ClassVar[str] = "token_similarity"
 
     points: tuple[str, ...]

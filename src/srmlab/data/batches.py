@@ -217,6 +217,7 @@ def answers_only(
 
 
 def num_windows(tokens: Tokens, context: int) -> int:
+    """How many windows of a context there are in a text, each token predicted once."""
     return max(0, len(tokens) - 1) // context
 
 

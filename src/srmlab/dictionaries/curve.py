@@ -36,6 +36,8 @@ AnyQuality = Quality | TranscoderQuality
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Curve(Result):
+    """Dictionaries or transcoders at several sparsities, side by side."""
+
     kind: ClassVar[str] = "sparsity"
 
     of: str  # what was learned: "states", or what transcoders write

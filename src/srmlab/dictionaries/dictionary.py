@@ -53,6 +53,8 @@ CONFIG, WEIGHTS = "dictionary.json", "dictionary.safetensors"
 
 @dataclass(frozen=True)
 class DictionaryConfig:
+    """The shape of a dictionary, and what it was learned from."""
+
     streams: int
     dim: int
     features: int  # of each stream
@@ -79,6 +81,8 @@ class DictionaryConfig:
 
 
 class Dictionary(nn.Module):
+    """A sparse autoencoder for every stream: `encode` states, `decode` features."""
+
     translates: ClassVar[bool] = False  # whether it makes something else of a state than the state itself
     threshold: Tensor | None  # [S, F]
 

@@ -44,6 +44,8 @@ Progress = Callable[[int], None] | None  # gets how many batches are read
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Features(Result):
+    """How often each feature fires, where it is strongest, and the tokens it promotes."""
+
     kind: ClassVar[str] = "features"
     drawn: ClassVar[bool] = False
     columns: ClassVar[tuple[str, ...]] = ("fired", "strength")

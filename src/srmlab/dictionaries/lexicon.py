@@ -26,6 +26,8 @@ from srmlab.training.run_text import place_for
 
 @dataclass(frozen=True)
 class Lexicon:
+    """A dictionary with the descriptions of its features."""
+
     dictionary: Dictionary
     features: Features
 

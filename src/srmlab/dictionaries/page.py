@@ -38,6 +38,7 @@ def page_of(found: Features, decode: Decode, title: str, most: int = 64) -> str:
 
 
 def write_page(found: Features, path: str | Path, decode: Decode, title: str, most: int = 64) -> Path:
+    """Write a page for browsing features: one self-contained HTML file."""
     path = Path(path)
     write_file(path, page_of(found, decode, title, most))
     return path

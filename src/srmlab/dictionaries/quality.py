@@ -65,6 +65,8 @@ class AllReplaced:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Quality(AllReplaced, Result):
+    """How much of the states a dictionary explains, and of the loss it recovers."""
+
     kind: ClassVar[str] = "dictionary"
     columns: ClassVar[tuple[str, ...]] = ("stream_explained", "recovered", "alive")
 

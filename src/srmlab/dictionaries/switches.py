@@ -69,6 +69,8 @@ DRAWS = 200  # of windows
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Switches(Result):
+    """The edges that open and close with the token, and what tells when."""
+
     kind: ClassVar[str] = "switches"
     columns: ClassVar[tuple[str, ...]] = ("weight", "deviation")
 

@@ -48,6 +48,8 @@ class TranscoderConfig(DictionaryConfig):
 
 
 class Transcoder(Dictionary):
+    """Sparse features that read what a step function reads and write what it writes."""
+
     config: TranscoderConfig
     translates: ClassVar[bool] = True
 

@@ -39,6 +39,8 @@ from srmlab.models import LanguageModel
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TranscoderQuality(AllReplaced, Result):
+    """How much of what calls write transcoders explain, and of the loss they recover."""
+
     kind: ClassVar[str] = "transcoders"
     columns: ClassVar[tuple[str, ...]] = ("explained", "active")
 

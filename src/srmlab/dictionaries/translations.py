@@ -45,6 +45,8 @@ Describe = Callable[[int, int], str]  # stream, feature → what it is about
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Translations(Result):
+    """How states are transformed between streams, and which feature becomes which."""
+
     kind: ClassVar[str] = "translations"
 
     dim: int  # of a stream: the largest rank

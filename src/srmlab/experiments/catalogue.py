@@ -416,6 +416,7 @@ EXPERIMENTS = {
 
 
 def experiment(name: str) -> Experiment:
+    """An experiment by its name."""
     if name not in EXPERIMENTS:
         raise unknown("experiment", name, EXPERIMENTS, "`srmlab sweep list` lists them")
     return EXPERIMENTS[name]

@@ -43,6 +43,8 @@ class Difference(Interval):
 
 @dataclass(frozen=True)
 class Claim:
+    """A sentence that runs can decide, with its verdict."""
+
     text: str
     verdict: Verdict
     because: str  # the number that decides it

@@ -27,6 +27,8 @@ Scale = Literal["mini", "small", "paper"]
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
+    """One model with one way of training it, to be run with several seeds."""
+
     name: str
     model: ModelConfig
     training: TrainConfig
@@ -79,6 +81,8 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
+    """A question, the cells that answer it, and how their losses are judged."""
+
     name: str
     question: str
     cells: Callable[[Scale], list[Cell]]

@@ -60,6 +60,8 @@ class Run:
 
 @dataclass(frozen=True)
 class CellResult:
+    """A cell with its runs."""
+
     name: str
     series: str
     x: float | None
@@ -130,6 +132,8 @@ class CellResult:
 
 @dataclass(frozen=True)
 class SweepResult:
+    """What came out of an experiment: its cells, their runs, and what follows from them."""
+
     experiment: str
     scale: Scale
     planned: int  # runs

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 
 class ActivationCache(dict[str, Tensor]):
+    """The values of a forward pass by site name, as `run_with_cache` returns them."""
+
     def __init__(self, model: LanguageModel) -> None:
         super().__init__()
         self.model = model

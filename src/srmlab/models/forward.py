@@ -44,6 +44,8 @@ class How(TypedDict, total=False):
 
 
 class Pass:
+    """One forward pass, seen from one place in the model: what `hidden` is given as `here`."""
+
     def __init__(
         self,
         tap: Tap = SILENT,

@@ -102,6 +102,8 @@ class Block(nn.Module):
 
 @register
 class GPT2(ResidualModel[GPT2Config]):
+    """GPT-2 as in Hugging Face, whose weights it loads (`load_huggingface`)."""
+
     presets: ClassVar = {"gpt2": gpt2, "gpt2-nano": gpt2_nano}
     units = (Block,)
 

@@ -296,6 +296,8 @@ def swiglu(x: Tensor) -> Tensor:
 
 @register
 class HRM(LanguageModel[HRMConfig]):
+    """A low-level and a high-level net that take turns; TRM and a single net are settings of it."""
+
     low0: Tensor
     high0: Tensor
 

@@ -131,6 +131,8 @@ def huginn_nano() -> HuginnConfig:
 
 @register
 class Huginn(BlockModel[HuginnConfig]):
+    """A prelude, a core that is repeated from a random state, and a coda."""
+
     start: Tensor
 
     presets: ClassVar = {"huginn": huginn, "huginn-nano": huginn_nano}

@@ -179,6 +179,8 @@ class HyperBlock(Block):
 
 @register
 class Hyper(BlockModel[HyperConfig]):
+    """A transformer of several residual streams, mixed around every attention and MLP; also looped."""
+
     presets: ClassVar = {
         "hyper": hyper,
         "hyper-static": hyper_static,

@@ -52,6 +52,8 @@ class Recording:
 
 
 class LanguageModel(Described[Config], Generic[Config]):
+    """Any model of this package: call it for logits or a loss; hook, cache and generate with it."""
+
     def ready(self) -> None:
         """The last line of every `__init__`: finds the sites, then initialises the weights."""
         self.puzzle = None

@@ -164,6 +164,8 @@ class Routing:
 
 @register
 class MoR(BlockModel[MoRConfig]):
+    """Mixture-of-Recursions: shared blocks, and a router that decides which tokens go on."""
+
     presets: ClassVar = {"mor": mor, "mor-nano": mor_nano, "mor-token-nano": mor_token_nano}
     units = (Block,)
     level_name = "recursions"

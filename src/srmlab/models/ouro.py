@@ -118,6 +118,8 @@ def ouro_nano() -> OuroConfig:
 
 @register
 class Ouro(BlockModel[OuroConfig]):
+    """A looped stack of blocks, with a gate that decides after every loop whether to go on."""
+
     presets: ClassVar = {"ouro": ouro, "ouro-2.6b": ouro_2_6b, "ouro-nano": ouro_nano}
     units = (Block,)
     level_name = "loops"

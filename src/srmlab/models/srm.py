@@ -72,6 +72,8 @@ class OutputFunction(nn.Module):
 
 @register
 class SRM(LanguageModel[SRMConfig]):
+    """The Stream Recursion Model: S streams, refined by one shared layer applied n times."""
+
     z0: Tensor
 
     presets: ClassVar = PRESETS

@@ -75,6 +75,8 @@ def loop_sudoku_nano() -> TransformerConfig:
 
 @register
 class Transformer(ResidualModel[TransformerConfig], BlockModel[TransformerConfig]):
+    """A modern transformer: pre-norm, RMSNorm, rotary positions, no biases; also looped."""
+
     presets: ClassVar = {
         "transformer": transformer,
         "transformer-nano": transformer_nano,

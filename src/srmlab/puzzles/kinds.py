@@ -39,6 +39,8 @@ KINDS = "sudoku:4x4, sudoku:6x6, sudoku:9x9, maze:N or arc"
 
 @dataclass(frozen=True)
 class Kind:
+    """A kind of puzzle: the shape of its board and the meaning of its cells."""
+
     name: str
     rows: int
     columns: int

@@ -43,6 +43,8 @@ Report = Callable[[int], None]
 
 @dataclass(frozen=True)
 class PuzzleConfig:
+    """What `prepare_puzzles` is to make."""
+
     source: str  # sudoku:4x4, sudoku:6x6, sudoku:9x9, maze:N; sudoku:FILE, maze:FILE; arc:…; hrm:FOLDER
     out: Path
     held_out: float = HELD_OUT  # the share kept for the test, where the source has no test of its own

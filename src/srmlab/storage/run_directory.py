@@ -33,6 +33,8 @@ RECORD, SEAL = "run.json", "run.sha256"
 
 
 class RunDirectory:
+    """The folder of a run, and where in it things are."""
+
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.checkpoints = self.path / "checkpoints"

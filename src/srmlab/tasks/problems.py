@@ -35,6 +35,8 @@ from srmlab.puzzles.sudoku import solve
 
 @dataclass(frozen=True)
 class Problem:
+    """A question with one right answer."""
+
     question: str
     answer: str
 
@@ -45,6 +47,8 @@ class Problem:
 
 @dataclass(frozen=True)
 class Task:
+    """A kind of problem, at several difficulties."""
+
     make: Callable[[Random, int], Problem]
     counts: str  # what the difficulty counts
     least: int
@@ -164,6 +168,7 @@ def register(name: str, task: Task) -> None:
 
 
 def find_task(name: str) -> Task:
+    """A task by its name."""
     if name not in TASKS:
         raise unknown("task", name, TASKS)
     return TASKS[name]

@@ -29,6 +29,8 @@ from srmlab.training.distributed import World
 
 @dataclass(frozen=True)
 class Estimate:
+    """A mean over windows and its standard error."""
+
     mean: float
     standard_error: float
 
