@@ -214,6 +214,7 @@ class LanguageModel(Described[Config], Generic[Config]):
         if torch.compiler.is_compiling() and (self.listening or given & {"exit", "depth", "gradient_depth"}):
             return uncompiled(self.forward, tokens, targets, **how)
         self.check_tokens(tokens, how.get("cache"), how.get("documents"), targets, how.get("attention_mask"))
+        targets = None if targets is None else targets.long()  # torch's own cross-entropy takes no int32
         tap = self.tap()
         if progress is not None:
             if targets is None or given & {"cache", "exit", "attention_mask"}:
