@@ -107,7 +107,7 @@ class LanguageModel(Described[Config], Generic[Config]):
         real = None if attention_mask is None else attention_mask.to(tokens.device).bool()
         if cache is not None:
             self.check_reuse(cache.reuse, wanted)
-            cache.begin(len(tokens), wanted is not None)
+            cache.begin(len(tokens), wanted is not None, self.depth if depth is None else depth)
             real = cache.with_padding(tokens, real)
         if real is not None and self.puzzle is not None:
             real = torch.cat((real.new_ones(len(real), self.config.puzzle_positions), real), dim=1)
