@@ -9,7 +9,8 @@ import torch
 from small_models import ONE_OF_EACH, SMALL, SRM_TINY, gradients, small, some_tokens
 
 from srmlab.errors import UserError
-from srmlab.models import PRESETS, Site, UnknownSite, build, gradient_everywhere, preset
+from srmlab.models import PRESETS, Connection, Site, UnknownSite, build, gradient_everywhere, preset
+from srmlab.models.connection import CONNECTIONS, connection
 from srmlab.models.sites import SILENT
 
 NANO = [name for name in PRESETS if name.endswith("nano")]
@@ -90,6 +91,26 @@ def test_the_large_presets_run_through_every_site_without_memory(name):
     with torch.no_grad(), model.hooks([(None, lambda value, hook: called.append(hook.name))]):  # noqa: ARG005
         model(torch.zeros(1, 4, dtype=torch.long, device="meta"))
     assert called == model.site_names
+
+
+def test_a_connection_that_is_written_anew_brings_its_own_sites(monkeypatch):
+    monkeypatch.setitem(CONNECTIONS, "mine", Connection)  # and nothing of that name is left behind
+
+    @connection("mine")
+    class Without(Connection):
+        def forward(self, z, here):
+            return here.streams("out", z)
+
+    build(SRM_TINY.replace(connection="mine"))
+
+    @connection("mine")
+    class With(Connection):
+        def forward(self, z, here):
+            pattern = torch.eye(len(z)).expand(*z.shape[1:3], 1, -1, -1)
+            return here.streams("out", z * here("pattern", pattern).sum())
+
+    _, cache = build(SRM_TINY.replace(connection="mine")).run_with_cache(some_tokens())
+    assert cache["layers.2.connection.pattern"].shape == (2, 7, 1, 3, 3)
 
 
 def test_the_names_are_those_of_the_design():

@@ -355,28 +355,28 @@ class LanguageModel(Described[Config], Generic[Config]):
 # every model of the process. Past torch's own limit of 8 it would run uncompiled.
 RECOMPILE_LIMIT = 64
 
-_RECORDINGS: dict[tuple[type[LanguageModel], ModelConfig], Recording] = {}
+RECORDINGS: dict[tuple[type[LanguageModel], ModelConfig], Recording] = {}
 
 
 def recording(kind: type[LanguageModel], config: ModelConfig) -> Recording:
     """One pass over one token on the meta device, where nothing is computed; kept for every config."""
     key = kind, config
-    if key not in _RECORDINGS:
-        _RECORDINGS[key] = _record(kind, config)
-    return _RECORDINGS[key]
+    if key not in RECORDINGS:
+        RECORDINGS[key] = _record(kind, config)
+    return RECORDINGS[key]
 
 
 def outlined(kind: type[LanguageModel], config: ModelConfig) -> LanguageModel:
     """The model on the meta device, without sites unless they are known already."""
     key = kind, config
-    known = key in _RECORDINGS
-    _RECORDINGS.setdefault(key, Recording((), 0, 0))
+    known = key in RECORDINGS
+    RECORDINGS.setdefault(key, Recording((), 0, 0))
     try:
         with without_data():
             return kind(config).eval()  # pyright: ignore[reportCallIssue]
     finally:
         if not known:
-            del _RECORDINGS[key]
+            del RECORDINGS[key]
 
 
 @torch.no_grad()
