@@ -207,6 +207,8 @@ class LanguageModel(Described[Config], Generic[Config]):
                 )
             if stop_at_layer is not None:
                 return state_before(self, stop_at_layer, partial(self.forward, tokens, **how))
+            if return_type != "logits":
+                self.check_next_tokens()
             logits = self.forward(tokens, **how)
             return as_asked(logits, tokens, how.get("attention_mask"), return_type, loss_per_token)
         if loss_per_token:
@@ -217,6 +219,7 @@ class LanguageModel(Described[Config], Generic[Config]):
         targets = None if targets is None else targets.long()  # torch's own cross-entropy takes no int32
         tap = self.tap()
         if progress is not None:
+            self.check_next_tokens()
             if targets is None or given & {"cache", "exit", "attention_mask"}:
                 raise UserError("progress is for training: give targets, without cache, exit and padding")
             config = self.config_at(how.get("depth"), how.get("gradient_depth"), SILENT)
@@ -253,6 +256,7 @@ class LanguageModel(Described[Config], Generic[Config]):
         exit: float | Exit | None = None,
     ) -> Tensor:
         """The logits [B, V] after the last token only; padding is on the left."""
+        self.check_next_tokens()
         self.check_tokens(tokens, cache, attention_mask=attention_mask)
         tap = self.tap()
         how: dict[str, Any] = {"cache": cache, "attention_mask": attention_mask, "exit": exit}
@@ -267,12 +271,18 @@ class LanguageModel(Described[Config], Generic[Config]):
         that share them: the same result, more slowly. Without exit, for models that can do so, it keeps those
         of the last level only, and every level reads them: another result.
         """
+        self.check_next_tokens()
         context = self.config.context
-        if self.puzzle is not None:
-            raise UserError("a puzzle model reads whole boards and does not generate; use `srmlab solve`")
         if capacity is not None and not 1 <= capacity <= context:
             raise UserError(f"capacity = {capacity}: must be between 1 and the context of {context}")
         return DecodingCache(context if capacity is None else capacity, reuse)
+
+    def check_next_tokens(self) -> None:
+        """Refuse to predict tokens from those before them where attention goes in both directions."""
+        if self.puzzle is not None:
+            raise UserError(
+                "a puzzle model reads whole boards and has no next token; use `srmlab solve` or model.segment"
+            )
 
     def check_reuse(self, reuse: bool, exit: float | Exit | None) -> None:
         """Whether a cache can be read with `reuse`."""
