@@ -214,6 +214,14 @@ def test_logits_are_sums_over_parts_where_the_output_is_linear():
             cache.logit_attrs(cache.decompose_resid(), 0)
 
 
+def test_a_token_may_be_given_to_logit_attrs_as_argmax_gives_it():
+    logits, cache = small(SRM_TINY).run_with_cache(TOKENS)
+    parts, token = cache.decompose_resid(), logits[0, -1].argmax()
+    assert torch.equal(cache.logit_attrs(parts, token), cache.logit_attrs(parts, int(token)))
+    column = logits[0].argmax(-1)  # [T], the same for every row
+    assert torch.equal(cache.logit_attrs(parts, column), cache.logit_attrs(parts, column.expand(3, -1)))
+
+
 def test_a_token_may_be_given_to_logit_attrs_as_text():
     model = srmlab.load("srm-nano")
     _, cache = model.run_with_cache("of the United")
