@@ -192,7 +192,7 @@ class LanguageModel(Described[Config], Generic[Config]):
 
         As in TransformerLens: `return_type` "loss" is that of the tokens themselves, each predicted from
         those before it ([B, T − 1] with `loss_per_token`), "both" is (logits, loss). `stop_at_layer` gives
-        the state [B, T, S, D] that this layer would read; −1 means the last.
+        the state [B, T, S, D] after the layers before it; −1 means the last layer, 0 gives the tokens' input.
         """
         if not isinstance(tokens, Tensor):
             tokens, how["attention_mask"] = self.read_text(tokens, how.get("attention_mask"))

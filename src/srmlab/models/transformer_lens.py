@@ -40,7 +40,9 @@ class Stopped(Exception):
 
 
 def state_before(model: LanguageModel, level: int, run: Callable[[], Any]) -> Tensor:
-    """[B, T, S, D] What a level would read, without running it."""
+    """[B, T, S, D] The state after the levels before this one; for the first, the tokens' input, which is
+    [B, T, 1, D] if all streams share it.
+    """
     if not -model.depth <= level <= model.depth:
         raise UserError(f"stop_at_layer = {level}: there are {model.depth} {model.level_name}")
     before = level % model.depth if level < 0 else level
