@@ -97,6 +97,17 @@ def test_a_cache_refuses_another_number_of_rows(config, first, then):
     assert cache.length == 3
 
 
+@pytest.mark.parametrize("name", ["srm", "huginn"])
+@pytest.mark.parametrize("exit", [None, 0.1])
+def test_a_cache_is_read_at_one_depth(name, exit):
+    model, tokens = small(SMALL[name]), some_tokens()
+    cache = model.new_cache()
+    model(tokens[:, :4], cache=cache, depth=2, exit=exit)
+    model(tokens[:, 4:5], cache=cache, depth=2, exit=exit)
+    with pytest.raises(UserError, match=r"depth has changed from 2 to 3 .*: model.new_cache\(\)"):
+        model(tokens[:, 5:], cache=cache, exit=exit)
+
+
 def test_a_full_cache_refuses_more_and_names_the_fix():
     model = small(SRM_TINY)
     cache = model.new_cache(capacity=4)

@@ -48,6 +48,14 @@ def test_with_loops_its_levels_are_loops_and_without_its_blocks():
         plain.at_depth(4)
 
 
+def test_no_loop_at_all_is_not_a_depth():
+    model = small(HYPER_TINY.replace(loops=2))
+    with pytest.raises(UserError, match="depth = 0: must be at least 1"):
+        model(some_tokens(), depth=0)
+    with pytest.raises(UserError, match="depth = 0: must be at least 1"):
+        model.at_depth(0)
+
+
 def test_sizes_that_cannot_work_are_refused():
     with pytest.raises(UserError, match="loops = -1: must be 0"):
         HYPER_TINY.replace(loops=-1)

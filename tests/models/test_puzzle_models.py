@@ -152,9 +152,18 @@ def test_what_has_no_state_to_carry_is_no_model_of_puzzles(config, message):
         build(config.replace(causal=False), device="meta")
 
 
-def test_a_model_of_puzzles_generates_nothing(model):
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda model: model.new_cache(),
+        lambda model: model.generate(boards(), 2, use_cache=False, overflow="slide"),
+        lambda model: model(boards(), return_type="loss"),
+        lambda model: model(boards(), boards(), progress=0.5),
+    ],
+)
+def test_a_model_of_puzzles_has_no_next_token(model, ask):
     with pytest.raises(UserError, match="use `srmlab solve`"):
-        model.new_cache()
+        ask(model)
 
 
 def test_a_causal_model_has_no_segments():

@@ -6,10 +6,11 @@ import re
 
 import pytest
 import torch
-from small_models import ONE_OF_EACH, SMALL, SRM_TINY, small, some_tokens
+from small_models import ONE_OF_EACH, SMALL, SRM_TINY, gradients, small, some_tokens
 
 from srmlab.errors import UserError
-from srmlab.models import PRESETS, Site, UnknownSite, build, preset
+from srmlab.models import PRESETS, Connection, Site, UnknownSite, build, gradient_everywhere, preset
+from srmlab.models.connection import CONNECTIONS, connection
 from srmlab.models.sites import SILENT
 
 NANO = [name for name in PRESETS if name.endswith("nano")]
@@ -90,6 +91,26 @@ def test_the_large_presets_run_through_every_site_without_memory(name):
     with torch.no_grad(), model.hooks([(None, lambda value, hook: called.append(hook.name))]):  # noqa: ARG005
         model(torch.zeros(1, 4, dtype=torch.long, device="meta"))
     assert called == model.site_names
+
+
+def test_a_connection_that_is_written_anew_brings_its_own_sites(monkeypatch):
+    monkeypatch.setitem(CONNECTIONS, "mine", Connection)  # and nothing of that name is left behind
+
+    @connection("mine")
+    class Without(Connection):
+        def forward(self, z, here):
+            return here.streams("out", z)
+
+    build(SRM_TINY.replace(connection="mine"))
+
+    @connection("mine")
+    class With(Connection):
+        def forward(self, z, here):
+            pattern = torch.eye(len(z)).expand(*z.shape[1:3], 1, -1, -1)
+            return here.streams("out", z * here("pattern", pattern).sum())
+
+    _, cache = build(SRM_TINY.replace(connection="mine")).run_with_cache(some_tokens())
+    assert cache["layers.2.connection.pattern"].shape == (2, 7, 1, 3, 3)
 
 
 def test_the_names_are_those_of_the_design():
@@ -365,6 +386,20 @@ def test_changing_a_value_in_place_takes_effect():
     assert not torch.allclose(one, model(tokens))
 
 
+@pytest.mark.parametrize("name", SMALL)
+def test_values_may_be_changed_in_place_at_every_site_with_and_without_gradient(name):
+    model, tokens = small(SMALL[name]), some_tokens()
+    ways = lambda value, _: value.mul_(0.9), lambda value, _: value * 0.9
+    with gradient_everywhere():
+        losses = [model.run_with_hooks(tokens, [("**", way)], targets=tokens) for way in ways]
+    in_place, replaced = (gradients(model, loss) for loss in losses)
+    torch.testing.assert_close(*losses)
+    torch.testing.assert_close(in_place, replaced)
+    with torch.no_grad():
+        one, two = (model.run_with_hooks(tokens, [("**", way)]) for way in ways)
+    torch.testing.assert_close(one, two)
+
+
 def test_a_hook_may_return_another_precision():
     model, tokens = small(SRM_TINY), some_tokens()
     logits = model.run_with_hooks(tokens, [("layers.1.out", lambda value, hook: value.float())])  # noqa: ARG005
@@ -531,13 +566,14 @@ def test_sites_are_seen_while_decoding_too(name):
         ("srm with pre- and post-steps", "input.streams", "pre.0.in"),
         ("hrm", "cycles.1.high.blocks.0.out", "cycles.1.high.out"),
         ("hrm", "cycles.1.high.blocks.0.out", "output.embedding"),
+        ("ouro", "loops.2.out", "output.embedding"),
     ],
 )
 def test_a_hook_that_changes_in_place_does_not_reach_back_to_an_earlier_sites_value(name, earlier, later):
     model, tokens = small(SMALL[name]), some_tokens()
     plain, expected = model.run_with_cache(tokens, [earlier])
     with torch.no_grad(), model.hooks([(later, lambda value, _: value.mul_(3))]):
-        changed, cache = model.run_with_cache(tokens, [earlier, later])
+        changed, cache = model.run_with_cache(tokens)
     torch.testing.assert_close(cache[earlier], expected[earlier])
     torch.testing.assert_close(cache[later], 3 * expected[earlier])
     assert not torch.equal(changed, plain)

@@ -120,6 +120,24 @@ def test_one_token_has_no_loss():
     assert model(TOKENS[:, :1], return_type="loss", loss_per_token=True).shape == (len(TOKENS), 0)
 
 
+def test_rows_of_one_token_behind_padding_have_no_loss():
+    model, mask = small(SMALL["srm"]), torch.zeros_like(TOKENS)
+    mask[:, -1] = 1
+    with pytest.raises(UserError, match="give two or more"):
+        model(TOKENS, attention_mask=mask, return_type="loss")
+
+
+def test_ids_may_be_int32_whatever_is_asked_for():
+    model, ids = small(SMALL["srm"]), TOKENS.int()
+    assert torch.equal(model(ids, return_type="loss"), model(TOKENS, return_type="loss"))
+    assert torch.equal(model(ids, ids), model(TOKENS, TOKENS))
+    assert torch.equal(
+        model.run_with_cache(ids, targets=ids)[0], model.run_with_cache(TOKENS, targets=TOKENS)[0]
+    )
+    gate = small(SMALL["ouro"].replace(trains="gate"))
+    assert torch.equal(gate(ids, ids, progress=1.0)["loss"], gate(TOKENS, TOKENS, progress=1.0)["loss"])
+
+
 def test_what_would_be_ignored_is_refused():
     model = srmlab.load("srm-nano")
     with pytest.raises(UserError, match='loss_per_token is for return_type="loss" or "both"'):
@@ -194,6 +212,14 @@ def test_logits_are_sums_over_parts_where_the_output_is_linear():
         _, cache = small(SMALL[other]).run_with_cache(TOKENS)
         with pytest.raises(UserError, match="linear in the last state"):
             cache.logit_attrs(cache.decompose_resid(), 0)
+
+
+def test_a_token_may_be_given_to_logit_attrs_as_argmax_gives_it():
+    logits, cache = small(SRM_TINY).run_with_cache(TOKENS)
+    parts, token = cache.decompose_resid(), logits[0, -1].argmax()
+    assert torch.equal(cache.logit_attrs(parts, token), cache.logit_attrs(parts, int(token)))
+    column = logits[0].argmax(-1)  # [T], the same for every row
+    assert torch.equal(cache.logit_attrs(parts, column), cache.logit_attrs(parts, column.expand(3, -1)))
 
 
 def test_a_token_may_be_given_to_logit_attrs_as_text():

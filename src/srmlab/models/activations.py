@@ -122,8 +122,8 @@ class ActivationCache(dict[str, Tensor]):
             raise UserError(f"parts of shape {list(parts.shape)}: give [part, batch, token, stream, dim]")
         if isinstance(tokens, str):
             tokens = model.to_single_token(tokens)
-        ids = torch.full(parts.shape[1:3], tokens) if isinstance(tokens, int) else tokens
-        directions = model.unembedding[ids.to(parts.device)]  # [B, T, E]
+        ids = torch.as_tensor(tokens, device=parts.device).expand(parts.shape[1:3])
+        directions = model.unembedding[ids]  # [B, T, E]
         wanted = torch.einsum("bte,sde->btsd", directions, model.stream_readout)
         return torch.einsum("nbtsd,btsd->nbt", parts, wanted.to(parts))
 

@@ -281,6 +281,7 @@ class DecodingCache:
     def __init__(self, capacity: int, reuse: bool = False) -> None:
         self.capacity, self.reuse = capacity, reuse
         self.rows: int | None = None  # B, from the first pass on
+        self.depth: int | None = None  # and of how many levels that was
         self.slots: list[KeyValues] = []
         self.settled: Copied | Settled | None = None
         self.kept: dict[int, Tensor] = {}  # by level, [B, length]: the tokens that were routed through it
@@ -299,9 +300,18 @@ class DecodingCache:
         settled = 0 if self.settled is None else self.settled.nbytes
         return settled + sum(slot.nbytes for slot in self.slots)
 
-    def begin(self, rows: int, exit: bool) -> None:
-        """Before a pass: a cache is read with early exit from its first token to its last, or never."""
+    def begin(self, rows: int, exit: bool, depth: int) -> None:
+        """Before a pass: a cache is read with early exit from its first token to its last, or never; and at
+        one depth, as another has other calls.
+        """
         self.rows = rows
+        if self.length == 0:
+            self.depth = depth
+        elif depth != self.depth:
+            raise UserError(
+                f"depth has changed from {self.depth} to {depth} since this cache was created; "
+                "create another: model.new_cache()"
+            )
         if self.length == 0 and exit:
             self.settled = self.settled or (Settled if self.reuse else Copied)(self.capacity)
         elif exit != (self.settled is not None):

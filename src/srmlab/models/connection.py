@@ -34,6 +34,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from srmlab.models import kernels
+from srmlab.models.model import RECORDINGS
 from srmlab.models.streams import StreamLinear
 
 if TYPE_CHECKING:
@@ -88,10 +89,11 @@ Kind = TypeVar("Kind", bound=type[Connection])
 
 
 def connection(name: str) -> Callable[[Kind], Kind]:
-    """Register a class as a value of `SRMConfig.connection`."""
+    """Register a class as a value of `SRMConfig.connection`, in place of any other of that name."""
 
     def enter(kind: Kind) -> Kind:
         CONNECTIONS[name] = kind
+        RECORDINGS.clear()  # one written anew, as in a notebook, may have other sites
         return kind
 
     return enter

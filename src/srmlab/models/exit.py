@@ -41,7 +41,8 @@ Settles = Callable[[State, State, bool], Tensor]  # before, after, whether all r
 
 class Exit:
     """The tolerance of early exit, the rule it is for (by default the model's first), and a count of the
-    levels that the passes it was given to computed.
+    levels that the passes it was given to computed. For Ouro's gate it is the cumulative probability to
+    reach: 0 stops after the first loop, more than 1 never.
     """
 
     def __init__(self, tolerance: float, by: str | None = None) -> None:

@@ -98,6 +98,8 @@ class HyperConfig(BlockConfig):
         if not self.loops:
             return super().at_depth(depth, gradient_depth)
         self.check_gradient_depth(gradient_depth, depth)
+        if depth < 1:  # as a config, no loop
+            raise UserError(f"depth = {depth}: must be at least 1")
         return self.replace(loops=depth)
 
 

@@ -109,7 +109,7 @@ class LanguageModel(Described[Config], Generic[Config]):
         real = None if attention_mask is None else attention_mask.to(tokens.device).bool()
         if cache is not None:
             self.check_reuse(cache.reuse, wanted)
-            cache.begin(len(tokens), wanted is not None)
+            cache.begin(len(tokens), wanted is not None, self.depth if depth is None else depth)
             real = cache.with_padding(tokens, real)
         if real is not None and self.puzzle is not None:
             real = torch.cat((real.new_ones(len(real), self.config.puzzle_positions), real), dim=1)
@@ -194,7 +194,7 @@ class LanguageModel(Described[Config], Generic[Config]):
 
         As in TransformerLens: `return_type` "loss" is that of the tokens themselves, each predicted from
         those before it ([B, T − 1] with `loss_per_token`), "both" is (logits, loss). `stop_at_layer` gives
-        the state [B, T, S, D] that this layer would read; −1 means the last.
+        the state [B, T, S, D] after the layers before it; −1 means the last layer, 0 gives the tokens' input.
         """
         if not isinstance(tokens, Tensor):
             tokens, how["attention_mask"] = self.read_text(tokens, how.get("attention_mask"))
@@ -209,6 +209,8 @@ class LanguageModel(Described[Config], Generic[Config]):
                 )
             if stop_at_layer is not None:
                 return state_before(self, stop_at_layer, partial(self.forward, tokens, **how))
+            if return_type != "logits":
+                self.check_next_tokens()
             logits = self.forward(tokens, **how)
             return as_asked(logits, tokens, how.get("attention_mask"), return_type, loss_per_token)
         if loss_per_token:
@@ -216,8 +218,10 @@ class LanguageModel(Described[Config], Generic[Config]):
         if torch.compiler.is_compiling() and (self.listening or given & {"exit", "depth", "gradient_depth"}):
             return uncompiled(self.forward, tokens, targets, **how)
         self.check_tokens(tokens, how.get("cache"), how.get("documents"), targets, how.get("attention_mask"))
+        targets = None if targets is None else targets.long()  # torch's own cross-entropy takes no int32
         tap = self.tap()
         if progress is not None:
+            self.check_next_tokens()
             if targets is None or given & {"cache", "exit", "attention_mask"}:
                 raise UserError("progress is for training: give targets, without cache, exit and padding")
             config = self.config_at(how.get("depth"), how.get("gradient_depth"), SILENT)
@@ -254,6 +258,7 @@ class LanguageModel(Described[Config], Generic[Config]):
         exit: float | Exit | None = None,
     ) -> Tensor:
         """The logits [B, V] after the last token only; padding is on the left."""
+        self.check_next_tokens()
         self.check_tokens(tokens, cache, attention_mask=attention_mask)
         tap = self.tap()
         how: dict[str, Any] = {"cache": cache, "attention_mask": attention_mask, "exit": exit}
@@ -268,12 +273,18 @@ class LanguageModel(Described[Config], Generic[Config]):
         that share them: the same result, more slowly. Without exit, for models that can do so, it keeps those
         of the last level only, and every level reads them: another result.
         """
+        self.check_next_tokens()
         context = self.config.context
-        if self.puzzle is not None:
-            raise UserError("a puzzle model reads whole boards and does not generate; use `srmlab solve`")
         if capacity is not None and not 1 <= capacity <= context:
             raise UserError(f"capacity = {capacity}: must be between 1 and the context of {context}")
         return DecodingCache(context if capacity is None else capacity, reuse)
+
+    def check_next_tokens(self) -> None:
+        """Refuse to predict tokens from those before them where attention goes in both directions."""
+        if self.puzzle is not None:
+            raise UserError(
+                "a puzzle model reads whole boards and has no next token; use `srmlab solve` or model.segment"
+            )
 
     def check_reuse(self, reuse: bool, exit: float | Exit | None) -> None:
         """Whether a cache can be read with `reuse`."""
@@ -356,28 +367,28 @@ class LanguageModel(Described[Config], Generic[Config]):
 # every model of the process. Past torch's own limit of 8 it would run uncompiled.
 RECOMPILE_LIMIT = 64
 
-_RECORDINGS: dict[tuple[type[LanguageModel], ModelConfig], Recording] = {}
+RECORDINGS: dict[tuple[type[LanguageModel], ModelConfig], Recording] = {}
 
 
 def recording(kind: type[LanguageModel], config: ModelConfig) -> Recording:
     """One pass over one token on the meta device, where nothing is computed; kept for every config."""
     key = kind, config
-    if key not in _RECORDINGS:
-        _RECORDINGS[key] = _record(kind, config)
-    return _RECORDINGS[key]
+    if key not in RECORDINGS:
+        RECORDINGS[key] = _record(kind, config)
+    return RECORDINGS[key]
 
 
 def outlined(kind: type[LanguageModel], config: ModelConfig) -> LanguageModel:
     """The model on the meta device, without sites unless they are known already."""
     key = kind, config
-    known = key in _RECORDINGS
-    _RECORDINGS.setdefault(key, Recording((), 0, 0))
+    known = key in RECORDINGS
+    RECORDINGS.setdefault(key, Recording((), 0, 0))
     try:
         with without_data():
             return kind(config).eval()  # pyright: ignore[reportCallIssue]
     finally:
         if not known:
-            del _RECORDINGS[key]
+            del RECORDINGS[key]
 
 
 @torch.no_grad()

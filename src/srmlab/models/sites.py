@@ -155,30 +155,24 @@ class Recorder(Tap):
 class LiveTap(Tap):
     """A tap with hooks at some of its sites."""
 
-    def __init__(
-        self, sites: Mapping[str, Site], prefix: str = "", passed: list[Tensor] | None = None
-    ) -> None:
-        self.sites = sites
-        self.prefix = prefix
-        self.passed = [] if passed is None else passed  # what the last listened site gave back
+    def __init__(self, sites: Mapping[str, Site], prefix: str = "") -> None:
+        self.sites, self.prefix = sites, prefix
 
     def __call__(self, name: str, value: Tensor) -> Tensor:
         site = self.sites[self.prefix + name]
-        return self._show(site, name, self._own(value)) if site.listening else value
+        return self._show(site, name, value.clone()) if site.listening else value
 
     def streams(self, name: str, value: Tensor) -> Tensor:
         site = self.sites[self.prefix + name]
         if not site.listening:
             return value
-        given = self._show(site, name, self._own(value).permute(1, 2, 0, 3))
-        self.passed[:] = [given.permute(2, 0, 1, 3).contiguous()]
-        return self.passed[0]
-
-    def _own(self, value: Tensor) -> Tensor:
-        """The last site's own value may have been kept: a hook that changes it in place must not reach it."""
-        return value.clone() if self.passed and value is self.passed[0] else value
+        given = self._show(site, name, value.clone().permute(1, 2, 0, 3))
+        return given.permute(2, 0, 1, 3).contiguous()
 
     def _show(self, site: Site, name: str, shown: Tensor) -> Tensor:
+        """Call the hooks with a copy of the value: one that changes it in place must not reach what else uses
+        its memory, such as the value of an earlier site, or keys that several calls read.
+        """
         given = site(shown)
         if not isinstance(given, Tensor) or given.shape != shown.shape:
             what = f"shape {tuple(given.shape)}" if isinstance(given, Tensor) else type(given).__name__
@@ -187,14 +181,13 @@ class LiveTap(Tap):
                 f"the site's value has shape {tuple(shown.shape)}"
             )
         # What was shown is used, even unchanged: the gradient of a cached value is then the site's.
-        self.passed[:] = [given.to(shown.dtype)]
-        return self.passed[0]
+        return given.to(shown.dtype)
 
     def wants(self, *names: str) -> bool:
         return any(self.sites[self.prefix + name].listening for name in names)
 
     def at(self, prefix: str) -> Tap:
-        return LiveTap(self.sites, f"{self.prefix}{prefix}.", self.passed)
+        return LiveTap(self.sites, f"{self.prefix}{prefix}.")
 
 
 # torch.compiler.disable would import the compiler at once, which takes as long as all of torch.

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from srmlab.errors import UserError, check_choice
+from srmlab.models.loss import IGNORE
 from srmlab.models.sites import HookPoint
 
 if TYPE_CHECKING:
@@ -39,7 +40,9 @@ class Stopped(Exception):
 
 
 def state_before(model: LanguageModel, level: int, run: Callable[[], Any]) -> Tensor:
-    """[B, T, S, D] What a level would read, without running it."""
+    """[B, T, S, D] The state after the levels before this one; for the first, the tokens' input, which is
+    [B, T, 1, D] if all streams share it.
+    """
     if not -model.depth <= level <= model.depth:
         raise UserError(f"stop_at_layer = {level}: there are {model.depth} {model.level_name}")
     before = level % model.depth if level < 0 else level
@@ -65,11 +68,12 @@ def as_asked(
     check_choice("return_type", return_type, get_args(ReturnType))
     if return_type == "logits":
         return logits
-    targets = tokens[:, 1:]
-    if targets.numel() == 0 and not per_token:
-        raise UserError("the loss of one token: there is none after it to predict; give two or more")
+    targets = tokens[:, 1:].long()
     if mask is not None:  # what padding predicts, and padding itself, do not count
-        targets = targets.masked_fill((mask[:, :-1] * mask[:, 1:]).to(targets.device) == 0, -100)
+        targets = targets.masked_fill((mask[:, :-1] * mask[:, 1:]).to(targets.device) == 0, IGNORE)
+    nothing = targets.numel() == 0 or (mask is not None and not bool((targets != IGNORE).any()))
+    if nothing and not per_token:
+        raise UserError("the loss of one token: there is none after it to predict; give two or more")
     wide = logits[:, :-1].to(torch.promote_types(logits.dtype, torch.float32))
     flat = wide.flatten(0, 1), targets.flatten()
     losses = nn.functional.cross_entropy(*flat, reduction="none" if per_token else "mean")
