@@ -124,6 +124,24 @@ def test_the_summary_tells_of_all_that_is_known(trained, tmp_path):
     assert "per step of a layer" in summary  # the alignment's
 
 
+def test_the_summary_keeps_what_was_measured_on_other_text_and_the_twins(trained, tmp_path):
+    def summary(**options) -> str:
+        Command(path=trained, out=tmp_path, formats=(), **options).analyze(show=False)
+        return (tmp_path / "analysis" / "summary.txt").read_text()
+
+    first = summary(only=("routing",), tokens=64, null=2)
+    assert "next to 2 untrained twins" in first
+    assert summary(only=("alignment",), tokens=128, null=0).startswith(first.rstrip())
+    again = summary(only=("routing",), tokens=128, null=0)
+    assert "untrained twins" not in again  # those are of the other text
+
+
+def test_the_summary_drops_what_was_measured_of_other_weights(trained, tmp_path):
+    for path, name in ((trained, "routing"), (trained / "checkpoints" / "step-3", "alignment")):
+        Command(path=path, tokens=64, out=tmp_path, only=(name,), formats=(), null=0).analyze(show=False)
+    assert "Routing" not in (tmp_path / "analysis" / "summary.txt").read_text()
+
+
 def test_the_shipped_run_is_analysed_beside_itself_and_still_loads(tmp_path):
     run = tmp_path / "shipped"
     shutil.copytree(srmlab.pretrained.folder(), run)
