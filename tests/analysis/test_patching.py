@@ -128,6 +128,19 @@ def test_left_padding_gives_each_pair_what_it_has_alone():
     assert found.positions == ("−4", "−3", "−2", "−1")
 
 
+@pytest.mark.parametrize("grid", [lambda *given: srmlab.patch_grid(*given, ("layer", "stream")), path_grid])
+def test_a_shorter_prompts_padding_is_never_put_in(grid):
+    model = small(ONE_OF_EACH["srm"])
+    mask = torch.tensor([[1, 1, 1, 1], [0, 0, 1, 1]])
+    with_others = [torch.where(mask.bool(), tokens, tokens.flip(1)) for tokens in (CLEAN, CORRUPT)]
+    found, other = (
+        grid(model, *(Padded(tokens, mask) for tokens in both), METRIC)
+        for both in ((CLEAN, CORRUPT), with_others)
+    )
+    for name in ("change", "mismatched"):
+        np.testing.assert_allclose(getattr(found, name), getattr(other, name), atol=1e-12)
+
+
 def test_errors_are_over_pairs_and_the_null_is_another_corrupt_prompts_state():
     model = small(ONE_OF_EACH["srm"])
     found = srmlab.patch_grid(model, CLEAN, CORRUPT, METRIC)
