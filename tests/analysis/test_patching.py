@@ -13,6 +13,7 @@ from oracle import patching as oracle
 from srmlab.analysis import kl_from, log_probability, logit_difference, path_grid
 from srmlab.data.tokenizers import Padded
 from srmlab.errors import UserError
+from srmlab.figures import figures_of
 from srmlab.models.forward import gradient_everywhere
 
 CLEAN, CORRUPT = some_tokens(2, 4, seed=1), some_tokens(2, 4, seed=2)
@@ -209,7 +210,7 @@ def test_prompts_that_do_not_differ_have_no_shares():
         assert np.isnan(found.share).all()
         assert np.isnan(found.null).all()
         assert found.summary()
-        assert found.figure().axes
+        assert all(draw(found).axes for draw in figures_of(found.kind).values())
 
 
 def test_the_metrics_are_what_they_are_called():
