@@ -339,6 +339,12 @@ def test_a_label_the_paper_does_not_have_is_refused(trained, tmp_path):
         Paper(runs=(f"med={trained}",), out=tmp_path).run()
 
 
+def test_two_runs_of_one_label_are_refused(tmp_path):
+    shipped = srmlab.pretrained.folder()
+    with pytest.raises(UserError, match="161m is given twice"):
+        Paper(runs=(f"161m={shipped}",), pretrained="161m", out=tmp_path).run()
+
+
 def test_ctrl_c_says_what_is_kept(trained, tmp_path, capsys):
     answer = Command(path=trained, tokens=64, out=tmp_path, only=("routing",), formats=()).analyze(show=False)
     store = Store(tmp_path, srmlab.load(trained), answer["text"], [0.1, 4096, None])
