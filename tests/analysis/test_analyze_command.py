@@ -124,6 +124,24 @@ def test_the_summary_tells_of_all_that_is_known(trained, tmp_path):
     assert "per step of a layer" in summary  # the alignment's
 
 
+def test_the_summary_keeps_what_was_measured_on_other_text_and_the_twins(trained, tmp_path):
+    def summary(**options) -> str:
+        Command(path=trained, out=tmp_path, formats=(), **options).analyze(show=False)
+        return (tmp_path / "analysis" / "summary.txt").read_text()
+
+    first = summary(only=("routing",), tokens=64, null=2)
+    assert "next to 2 untrained twins" in first
+    assert summary(only=("alignment",), tokens=128, null=0).startswith(first.rstrip())
+    again = summary(only=("routing",), tokens=128, null=0)
+    assert "untrained twins" not in again  # those are of the other text
+
+
+def test_the_summary_drops_what_was_measured_of_other_weights(trained, tmp_path):
+    for path, name in ((trained, "routing"), (trained / "checkpoints" / "step-3", "alignment")):
+        Command(path=path, tokens=64, out=tmp_path, only=(name,), formats=(), null=0).analyze(show=False)
+    assert "Routing" not in (tmp_path / "analysis" / "summary.txt").read_text()
+
+
 def test_the_shipped_run_is_analysed_beside_itself_and_still_loads(tmp_path):
     run = tmp_path / "shipped"
     shutil.copytree(srmlab.pretrained.folder(), run)
@@ -319,6 +337,12 @@ def test_the_papers_files_have_its_names_and_columns(trained, analysed, tmp_path
 def test_a_label_the_paper_does_not_have_is_refused(trained, tmp_path):
     with pytest.raises(UserError, match="write LABEL=RUN"):
         Paper(runs=(f"med={trained}",), out=tmp_path).run()
+
+
+def test_two_runs_of_one_label_are_refused(tmp_path):
+    shipped = srmlab.pretrained.folder()
+    with pytest.raises(UserError, match="161m is given twice"):
+        Paper(runs=(f"161m={shipped}",), pretrained="161m", out=tmp_path).run()
 
 
 def test_ctrl_c_says_what_is_kept(trained, tmp_path, capsys):

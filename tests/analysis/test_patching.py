@@ -13,6 +13,7 @@ from oracle import patching as oracle
 from srmlab.analysis import kl_from, log_probability, logit_difference, path_grid
 from srmlab.data.tokenizers import Padded
 from srmlab.errors import UserError
+from srmlab.figures import figures_of
 from srmlab.models.forward import gradient_everywhere
 
 CLEAN, CORRUPT = some_tokens(2, 4, seed=1), some_tokens(2, 4, seed=2)
@@ -128,6 +129,19 @@ def test_left_padding_gives_each_pair_what_it_has_alone():
     assert found.positions == ("−4", "−3", "−2", "−1")
 
 
+@pytest.mark.parametrize("grid", [lambda *given: srmlab.patch_grid(*given, ("layer", "stream")), path_grid])
+def test_a_shorter_prompts_padding_is_never_put_in(grid):
+    model = small(ONE_OF_EACH["srm"])
+    mask = torch.tensor([[1, 1, 1, 1], [0, 0, 1, 1]])
+    with_others = [torch.where(mask.bool(), tokens, tokens.flip(1)) for tokens in (CLEAN, CORRUPT)]
+    found, other = (
+        grid(model, *(Padded(tokens, mask) for tokens in both), METRIC)
+        for both in ((CLEAN, CORRUPT), with_others)
+    )
+    for name in ("change", "mismatched"):
+        np.testing.assert_allclose(getattr(found, name), getattr(other, name), atol=1e-12)
+
+
 def test_errors_are_over_pairs_and_the_null_is_another_corrupt_prompts_state():
     model = small(ONE_OF_EACH["srm"])
     found = srmlab.patch_grid(model, CLEAN, CORRUPT, METRIC)
@@ -196,7 +210,7 @@ def test_prompts_that_do_not_differ_have_no_shares():
         assert np.isnan(found.share).all()
         assert np.isnan(found.null).all()
         assert found.summary()
-        assert found.figure().axes
+        assert all(draw(found).axes for draw in figures_of(found.kind).values())
 
 
 def test_the_metrics_are_what_they_are_called():

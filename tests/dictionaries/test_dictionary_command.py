@@ -76,6 +76,13 @@ def test_a_dictionary_follows_how_its_run_was_trained(capsys, tmp_path):
     assert json.loads(out)["loss"] == pytest.approx(expected, rel=1e-5)
 
 
+def test_a_part_of_the_text_is_windows_from_all_of_it_as_in_evaluate(trained, capsys, tmp_path):
+    code, out, _ = run(capsys, trained, *SHORT, "--eval-tokens", 64, "--out", tmp_path / "new", "--json")
+    assert code == 0
+    expected = Evaluate(path=trained, tokens=64).result()["loss"]["mean"]
+    assert json.loads(out)["loss"] == pytest.approx(expected, rel=1e-5)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -3,6 +3,7 @@ whose cause is known."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from counting import text
@@ -190,6 +191,18 @@ def test_switches_are_strong_edges_that_vary_more_than_any_twins(small, every, t
     assert len(all_edges.examples) == len(all_edges.edges)
     assert all_edges.dictionary == every.mark
     figures_of("switches")["switches"](all_edges).savefig(tmp_path / "figure.png")
+
+
+@pytest.mark.parametrize(("features", "control"), [(1, "nan"), (8, "finite")])
+def test_without_another_feature_to_hold_there_is_no_control(small, tmp_path, features, control):
+    one = srmlab.dictionaries.learn(small, text, steps=3, features=features, k=1, layers="every")
+    found = switches(small, one, [text(3000 + i) for i in range(3)], twins=0)
+    assert found.edges
+    assert np.isnan(found.flipped[:, HELD.index("another silenced")]).all()  # one at a time is in use
+    put_in = found.flipped[:, HELD.index("another put in")]
+    assert np.isnan(put_in).all() if control == "nan" else np.isfinite(put_in).any()
+    assert "nan" not in found.summary()
+    figures_of("switches")["switches"](load(found.save(tmp_path / "s"))).savefig(tmp_path / "figure.png")
 
 
 def test_a_dictionary_of_the_last_layer_alone_is_refused(small, dictionary, unseen):

@@ -95,6 +95,19 @@ def test_a_result_is_saved_summed_up_and_drawn(small, every, tmp_path):
     figure(again, twins=[translations(small, [text(1)])]).savefig(tmp_path / "figure.png")
 
 
+def test_where_no_feature_becomes_one_there_are_no_lifts(small, every):
+    lifts = measured_lifts(small, every, list(placed_of(text(5))), [], seed=0)
+    assert [len(found) for found in lifts] == [0, 0]
+
+
+def test_a_dictionary_of_one_feature_has_no_other_to_compare_with(small, tmp_path):
+    one = srmlab.dictionaries.learn(small, text, steps=3, features=1, k=1, layers="every")
+    found = translations(small, [text(1)], one)
+    assert np.isnan(found.other_lifts).all()
+    figures_of("translations")["translations"](found).savefig(tmp_path / "figure.png")
+    assert "nan" not in found.summary()
+
+
 def test_a_connection_without_translations_is_refused():
     with pytest.raises(UserError, match="need a connection with values and outputs"):
         translations(srmlab.build(SMALL.replace(connection="mixing")), [text(0)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 import torch
 
@@ -57,3 +59,17 @@ def test_what_was_not_measured_is_not_told(folder):
     (finding,) = story(only, others)
     top = int(results["routing"].outgoing.argmax())
     assert finding.text.startswith(f"S{top} is the stream")
+
+
+def test_twins_measured_on_another_text_or_by_another_threshold_are_no_null(folder, tmp_path):
+    """They are left from an earlier `srmlab analyze`."""
+    shutil.copytree(folder, tmp_path / "analysis")
+    model, here = srmlab.build(SMALL).eval(), tmp_path / "analysis"
+    analysis.ablation(model, [torch.arange(96).view(3, 32)]).save(here / "ablation")
+    analysis.routing(model, [torch.arange(64).view(2, 32)], threshold=0.3).save(here / "routing")
+    _, others = load_results(here)
+    assert {kind: len(found) for kind, found in others.items() if kind in KINDS} == {
+        **dict.fromkeys(KINDS, 2),
+        "ablation": 0,
+        "routing": 0,
+    }

@@ -7,7 +7,7 @@ trained number, and k counts segments:
     moved       the share of cells to be filled whose value differs from that one segment earlier
     solved      the share of boards solved
     stays       of the boards solved after K, the share solved after k
-    recurrence  ‖z_2K − z_{2K−lag}‖ / ‖z_2K‖: a state that repeats every p segments has a dip at lag p
+    recurrence  ‖z_2K − z_{2K−lag}‖ / ‖z_{2K−lag}‖: a state that repeats every p segments has a dip at lag p
 
 Boards that are not solved after K end in one of four ways: `stuck`, a wrong answer that never changes again
 (a wrong attractor); `cycling`, an answer that recurs after others; `escaping`, solved at some later point;

@@ -19,15 +19,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from srmlab.analysis.result import Result
+from srmlab.analysis.result import Result, load
 from srmlab.analysis.routing import Routing
 from srmlab.analysis.student import student
+from srmlab.errors import UserError
 from srmlab.models import LanguageModel, build
 
+FOLDER = "null"  # of twins' results, beside the model's own
 SMALL = 5_000_000  # parameters up to which `srmlab analyze` makes twins by default
 TWINS = 3
 
@@ -42,6 +46,19 @@ def twins(model: LanguageModel, count: int) -> Iterator[tuple[int, LanguageModel
     first = model.config.init_seed + 1
     for seed in range(first, first + count):
         yield seed, build(model.config.seeded(seed), device=model.device)
+
+
+def saved_twins(folder: Path, result: Result) -> list[Result]:
+    """The results of untrained twins beside one in a folder of `srmlab analyze`: those on the same text, and
+    by the same threshold. Others are of another analysis, or damaged."""
+    found = []
+    for file in sorted((folder / FOLDER).glob(f"seed-*/{result.kind}.json")):
+        with suppress(UserError, KeyError, ValueError, OSError):
+            twin = load(file)
+            by = [getattr(one, "threshold", None) for one in (twin, result)]
+            if twin.evidence == result.evidence and by[0] == by[1]:
+                found.append(twin)
+    return found
 
 
 @dataclass(frozen=True)

@@ -175,7 +175,7 @@ class Grid:
         for cells in self.pairs.batched(self.cells):
             hooks: list[Hook] = []
             for p, state in enumerate(given):
-                hooks += self.hooks(p, state, cells)
+                hooks += self.hooks(p, state, cells, real)
             found.append(self.pairs.patched(hooks, len(cells)))
             done(len(cells))
         change = (torch.cat(found) - before).T.reshape(-1, *self.shape)
@@ -186,8 +186,9 @@ class Grid:
             return change
         return change.masked_fill(~real.cpu()[:, None, None], torch.nan)
 
-    def hooks(self, p: int, given: Tensor, cells: Sequence[tuple[int, ...]]) -> list[Hook]:
-        """Hooks at a point for some cells, each of which reads all pairs; none if no cell is there."""
+    def hooks(self, p: int, given: Tensor, cells: Sequence[tuple[int, ...]], real: Tensor) -> list[Hook]:
+        """Hooks at a point for some cells, each of which reads all pairs; none if no cell is there. Where
+        either side has padding, nothing is put in."""
         _, S, T = self.full
         where = torch.zeros(len(cells), self.before + T, S, dtype=torch.bool)
         for c, cell in enumerate(cells):
@@ -199,6 +200,7 @@ class Grid:
         if not bool(where.any()):
             return []
         every = where.to(given.device).repeat_interleave(self.pairs.count, 0)
+        every = every & self.pairs.positions(real, len(cells))
         return put_in(self.model.points[p], given.repeat(len(cells), 1, 1, 1), every)
 
     def approximate(self, given: list[Tensor]) -> Tensor:
@@ -210,8 +212,7 @@ class Grid:
             ],
             dim=1,
         ).mT  # [P, L, S, before + T]
-        real = torch.nn.functional.pad(self.pairs.real, (self.before, 0), value=True)
-        change = change * real[:, None, None]
+        change = change * self.pairs.positions(self.pairs.real).mT[:, None]
         if "stream" not in self.over:
             change = change.sum(2, keepdim=True)
         together = "position" not in self.over

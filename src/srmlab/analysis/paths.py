@@ -101,7 +101,7 @@ def path_grid(
     entries = [_entry(model, layer) for layer in range(len(model.exchanges))]
     twice = null and pairs.count > 1
     done = counting(progress, (2 if twice else 1) * len(entries) * len(model.streams) ** 2)
-    found = pairs.with_null(entries, null, lambda before, _: _measured(pairs, before, done))
+    found = pairs.with_null(entries, null, lambda before, real: _measured(pairs, before, real, done))
     change, mismatched = (values - start[:, None, None, None] for values in found)
     by_pair = {"before": start, "goal": goal, "change": change, "mismatched": mismatched}
     return pairs.result(by_pair, PathGrid, streams=model.streams, into=into)
@@ -112,7 +112,7 @@ def _entry(model: LanguageModel, layer: int) -> Point:
     return model.points[layer - 1] if layer else Point(model.site_names[0])
 
 
-def _measured(pairs: Pairs, before: list[Tensor], done: Done) -> Tensor:
+def _measured(pairs: Pairs, before: list[Tensor], real: Tensor, done: Done) -> Tensor:
     """[pair, layer, target, source] The metric of every path."""
     model, S = pairs.model, len(pairs.model.streams)
     found = torch.empty(len(model.exchanges), S, S, pairs.count, dtype=torch.float64)
@@ -121,7 +121,7 @@ def _measured(pairs: Pairs, before: list[Tensor], done: Done) -> Tensor:
             found[layer] = torch.nan
             done(S * S)
             continue
-        messages = _messages(pairs, layer, before[layer])
+        messages = _messages(pairs, layer, before[layer], real)
         site = Point(exchange.message)
         for paths in pairs.batched(list(product(range(S), range(S)))):
             targets, sources = zip(*paths, strict=True)
@@ -133,12 +133,13 @@ def _measured(pairs: Pairs, before: list[Tensor], done: Done) -> Tensor:
     return found.permute(3, 0, 1, 2)
 
 
-def _messages(pairs: Pairs, layer: int, before: Tensor) -> list[Tensor]:
-    """For every source: the messages [P, T, S, D] of a layer with that stream replaced before it."""
+def _messages(pairs: Pairs, layer: int, before: Tensor, real: Tensor) -> list[Tensor]:
+    """For every source: the messages [P, T, S, D] of a layer with that stream replaced before it, where there
+    is no padding on either side."""
     model, S, entry = pairs.model, len(pairs.model.streams), _entry(pairs.model, layer)
     kept: list[Tensor] = []
     for sources in pairs.batched(range(S)):
-        where = _streams(sources, S, pairs, before.device)
+        where = _streams(sources, S, pairs, before.device) & pairs.positions(real, len(sources))
         hooks = put_in(entry, before.repeat(len(sources), 1, 1, 1), where)
         message = model.exchanges[layer].message
         with model.evaluating(), model.hooks(hooks):

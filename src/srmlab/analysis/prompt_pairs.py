@@ -157,6 +157,12 @@ class Pairs:
         """What a pass over the pairs, so many times, needs besides tokens."""
         return {} if bool(self.real.all()) else {"attention_mask": self.real.repeat(times, 1)}
 
+    def positions(self, real: Tensor, times: int = 1) -> Tensor:
+        """[times · pair, positions, 1] Where states may be put in: at tokens that are `real` [P, T], and at
+        what a board has before its cells."""
+        before = self.model.config.puzzle_positions
+        return torch.nn.functional.pad(real, (before, 0), value=True).repeat(times, 1)[..., None]
+
     def ends(self) -> tuple[Tensor, Tensor]:
         """[pair] The metric of the prompts that are changed, and of the others."""
         with self.model.evaluating():

@@ -338,7 +338,7 @@ def _take_errors(arrays: dict[str, Array], version: int) -> dict[str, Array]:
     return errors
 
 
-def plus_minus(value: float, error: float, form: str = ".3f") -> str:
+def plus_minus(value: float, error: float = float("nan"), form: str = ".3f") -> str:
     """`0.123 ± 0.004`; the value alone if its error is not known, and – if there is no value. In the forms
     "g" and "d" (a count) the error has one digit. What rounds to zero has no minus.
 

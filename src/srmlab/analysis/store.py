@@ -12,9 +12,11 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from srmlab.analysis import null
 from srmlab.analysis.capture import Batches
 from srmlab.analysis.result import Result, ResultError, load
 from srmlab.analysis.survey import passes, survey
@@ -35,15 +37,16 @@ class Store:
         """`own` has, by name, the settings that only one result depends on."""
         self.results = folder / "analysis"
         self.origin, self.own = (text, *settings), own or {}
-        origin = [model_fingerprint(model), text, *settings]
+        self.model = model_fingerprint(model)
+        origin = [self.model, text, *settings]
         self.identity = _hash(origin)
         self.identities = {name: _hash([*origin, *more]) for name, more in self.own.items()}
         self.partial = self.results / "partial" / self.identity  # what is half done
-        self.index = self.results / "index.json"  # name of a result → identity
+        self.index = self.results / "index.json"  # name of a result → MODEL:IDENTITY, or IDENTITY
 
     def has(self, name: str) -> bool:
         """Whether it is there, whole, and of this model, text and settings."""
-        if self._index().get(name) != self.identities.get(name, self.identity):
+        if self._index().get(name, "").rpartition(":")[2] != self.identities.get(name, self.identity):
             return False
         try:
             self.load(name)
@@ -62,7 +65,8 @@ class Store:
     def save(self, result: Result) -> None:
         result.save(self.results / result.kind)
         identity = self.identities.get(result.kind, self.identity)
-        write_file(self.index, json.dumps(self._index() | {result.kind: identity}, indent=2) + "\n")
+        index = self._index() | {result.kind: f"{self.model}:{identity}"}
+        write_file(self.index, json.dumps(index, indent=2) + "\n")
 
     def survey(
         self,
@@ -95,23 +99,25 @@ class Store:
     def twin(self, seed: int, model: LanguageModel) -> Store:
         """The folder of an untrained twin's results on the same text: analysis/null/seed-N."""
         text, *settings = self.origin
-        store = Store(self.results / "null", model, text, settings, self.own)
-        store.results = self.results / "null" / f"seed-{seed}"
+        folder = self.results / null.FOLDER
+        store = Store(folder, model, text, settings, self.own)
+        store.results = folder / f"seed-{seed}"
         store.partial, store.index = store.results / "partial" / store.identity, store.results / "index.json"
         return store
 
-    def finish(self, order: Sequence[str], notes: Mapping[str, str] | None = None) -> None:
-        """Delete partial results, and write the summary of all that is known; `notes` go, by name, under the
-        summaries of results."""
+    def finish(self, order: Sequence[str]) -> None:
+        """Delete partial results, and write the summary of all that was measured of this model, on any text,
+        next to untrained twins where they are known."""
         shutil.rmtree(self.partial.parent, ignore_errors=True)
         self.results.mkdir(parents=True, exist_ok=True)
-        known = self.known()
-        summaries = [
-            "\n".join(filter(None, (known[name].summary(), (notes or {}).get(name))))
-            for name in order
-            if name in known
-        ]
-        write_file(self.results / "summary.txt", "\n\n".join(summaries) + "\n")
+        sections = []
+        for name in order:
+            if self._index().get(name, "").startswith(f"{self.model}:") or self.has(name):
+                with suppress(ResultError):
+                    result = self.load(name)
+                    twins = null.saved_twins(self.results, result)
+                    sections.append(result.summary() + (f"\n{null.summary(result, twins)}" if twins else ""))
+        write_file(self.results / "summary.txt", "\n\n".join(map(str.rstrip, sections)) + "\n")
 
     def _index(self) -> dict[str, str]:
         try:

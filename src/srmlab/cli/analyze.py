@@ -120,7 +120,7 @@ class Command(OfText):
 
     def measure(self, world: World, display: Display) -> dict[str, Any]:
         from srmlab.analysis import ANALYSES
-        from srmlab.analysis.null import beside, summary
+        from srmlab.analysis.null import beside
         from srmlab.analysis.store import Store
         from srmlab.figures import draw_missing, paths, training_figure
         from srmlab.training.run_text import place_for
@@ -137,12 +137,9 @@ class Command(OfText):
         with saying_what_is_kept(store, world.main):
             results = own.results(self.asked(text.model, batches, store, display))
             twins = self.twins(own, [*results])
-            notes = {
-                kind: summary(result, twins[kind]) for kind, result in results.items() if twins.get(kind)
-            }
         with world.only_main() as mine:
             if mine:
-                store.finish((*ANALYSES, *EXTRA), notes)
+                store.finish((*ANALYSES, *EXTRA))
                 for kind, result in results.items():
                     draw_missing(result, figures, self.formats, twins.get(kind, ()))
                 training_figure(path, figures, self.formats)
@@ -150,8 +147,9 @@ class Command(OfText):
             kind: store.about(result) | {"figures": [*map(str, paths(kind, figures, self.formats))]}
             for kind, result in results.items()
         }
-        for kind in notes:
-            found[kind]["twins"] = [str(line) for line in beside(results[kind], twins[kind])]
+        for kind, others in twins.items():
+            if others:
+                found[kind]["twins"] = [str(line) for line in beside(results[kind], others)]
         return {"model": str(path), "text": name, "out": str(out), "results": found}
 
     def opened(self, path: Path, device: str) -> RunText | RunPuzzles:

@@ -36,7 +36,7 @@ class Learning(OfText):
     seed: int = 0
     """Seed of the initial directions and of the data order."""
     eval_tokens: int = 16_384
-    """Validation tokens to measure on."""
+    """Validation tokens to measure on, in windows spread evenly over the text."""
     batch_size: int = 8
     """Windows per batch; bounds memory."""
     out: Path | None = None
@@ -55,7 +55,7 @@ class Learning(OfText):
 
     def text(self) -> RunText:
         at_least(self, batch_size=1, seed=0)
-        return self.open_text()
+        return self.open_text(spread=True)
 
     def steps(self, text: RunText) -> int:
         """How often a batch is read."""

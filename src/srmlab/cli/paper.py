@@ -103,6 +103,8 @@ def parse(given: tuple[str, ...]) -> dict[str, Path]:
             )
         if run_config(Path(path)) is None and label not in ANALYSED:
             raise UserError(f"{path} is not a run with losses: give the --out of an `srmlab train`")
+        if label in runs:
+            raise UserError(f"{label} is given twice: give one run for each label")
         runs[label] = Path(path)
     if not runs:
         raise UserError("give at least one LABEL=RUN, such as 161m=runs/med")

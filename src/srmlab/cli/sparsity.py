@@ -45,7 +45,7 @@ class Command(Learning):
     twin: bool = False
     """Also train each on an untrained twin, as a null."""
     eval_tokens: int = 8_192
-    """Validation tokens to measure on."""
+    """Validation tokens to measure on, in windows spread evenly over the text."""
     out: Path | None = None
     """Folder to write; by default dictionaries/sparsity-LAYERS (or -OF) in the run, or next to an export."""
 

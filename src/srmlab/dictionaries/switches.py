@@ -43,11 +43,12 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 import torch
 
+from srmlab.analysis.bootstrap import mean_of_known
 from srmlab.analysis.capture import Batches, evidence_of, placed
 from srmlab.analysis.edges import AXES, named
 from srmlab.analysis.null import twins as untrained
 from srmlab.analysis.registry import has_patterns
-from srmlab.analysis.result import Array, Axes, Coordinate, Result
+from srmlab.analysis.result import Array, Axes, Coordinate, Result, plus_minus
 from srmlab.dictionaries.auc import auc, auc_draws
 from srmlab.dictionaries.dictionary import Dictionary, check
 from srmlab.dictionaries.switching import (
@@ -163,7 +164,8 @@ class Switches(Result):
         lines.append(f"  mean AUC on other text: {aucs}")
         curve = ", ".join(f"{n} {a:.3f}" for n, a in zip(self.sizes, self.by_pairs.mean(0), strict=True))
         lines.append(f"  by the number of pairs: {curve}")
-        flips = ", ".join(f"{n} {x:.1%}" for n, x in zip(self.held, np.nanmean(self.flipped, 0), strict=True))
+        shares = [plus_minus(share, form=".1%") for share in mean_of_known(self.flipped)]
+        flips = ", ".join(f"{name} {share}" for name, share in zip(self.held, shares, strict=True))
         lines.append(f"  holding the deciding feature flips the edge at: {flips} of tokens")
         for i in self.clearest():
             lines += self.card(i)
@@ -181,11 +183,12 @@ class Switches(Result):
         edge, (stream, feature, sign) = self.edges[switch], self.deciding[switch]
         values = dict(zip(self.predictors, self.auc[switch], strict=True))
         said = "opens" if sign > 0 else "closes"
+        flipped = plus_minus(self.flipped[switch, 0], form=".0%")
         lines = [
             f"  {named(edge)}: weight {self.weight[edge]:.2f} ± {self.deviation[edge]:.2f} over tokens, "
             f"open at {self.open[switch]:.0%}; AUC features {values['features']:.3f}, token "
             f"{values['token']:.3f}; feature {feature} of S{stream} {said} it, AUC "
-            f"{values['deciding feature']:.3f}, silenced {self.flipped[switch, 0]:.0%} flip"
+            f"{values['deciding feature']:.3f}, silenced {flipped} flip"
         ]
         for weight, before, token, after in self.examples[switch][:3]:
             lines.append(f"    {weight:.2f}  {' '.join(f'{before}[{token}]{after}'.split())}")

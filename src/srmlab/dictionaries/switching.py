@@ -273,7 +273,8 @@ def hold(
     """[held] The share of tokens of the second half at which the edge flips as the decomposition says.
 
     With the feature silenced, where it is in use and the edge is as the feature would have it; with it put
-    in, where neither is so. Then the same with another feature of the stream, at the same tokens.
+    in, where neither is so. Then the same with another feature of the stream, at the same tokens; NaN where
+    there is no other.
     """
     stream, feature, sign = decided
     codes = terms[0 if stream == edge.target else 1].codes[:, :-1]
@@ -286,14 +287,15 @@ def hold(
     others = codes.clone()
     others[:, feature] = 0
     another = others.argmax(1)  # the strongest of the others in use
-    anyone = torch.randint(len(directions) - 1, (len(codes),), generator=generator)
-    anyone += anyone >= feature
+    several = len(directions) > 1
+    anyone = torch.randint(max(1, len(directions) - 1), (len(codes),), generator=generator)
+    anyone += (anyone >= feature) * several
     rows = torch.arange(len(codes))
     moves = (
         (~here & used & agrees, -codes[:, feature, None] * directions[feature]),
         (~here & ~used & ~agrees, strength * directions[feature].expand(len(codes), -1)),
-        (~here & used & agrees, -others[rows, another, None] * directions[another]),
-        (~here & ~used & ~agrees, strength * directions[anyone]),
+        (~here & used & agrees & (others > 0).any(1), -others[rows, another, None] * directions[another]),
+        (~here & ~used & ~agrees & several, strength * directions[anyone]),
     )
     found = []
     for at, move in moves:

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from srmlab.analysis.capture import Batches, Placed, evidence_of, placed
-from srmlab.analysis.result import Array, Axes, Result, derived
+from srmlab.analysis.result import Array, Axes, Result, derived, plus_minus
 from srmlab.dictionaries.dictionary import Dictionary, check, of_states
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
@@ -98,15 +98,15 @@ class Translations(Result):
             f"  ranks {self.rank.min():.1f} to {self.rank.max():.1f} over heads, targets and sources"
         )
         if self.becomes:
+            own, another = (plus_minus(self.median_lift(other), form=".2f") for other in (False, True))
             lines.append(
-                f"  lift of the {len(self.becomes)} clearest, median: {self.median_lift():.2f}, "
-                f"of another feature {self.median_lift(other=True):.2f}"
+                f"  lift of the {len(self.becomes)} clearest, median: {own}, of another feature {another}"
             )
         for i, (head, target, source, feature, becomes) in enumerate(self.becomes[:10]):
             before, after = (f" ({text})" if text else "" for text in self.described[i])
             lines.append(
                 f"  head {head}: S{source} feature {feature}{before} → S{target} feature {becomes}{after}: "
-                f"cosine {self.cosines[i]:.2f}, lift {self.lifts[i]:.2f}"
+                f"cosine {self.cosines[i]:.2f}, lift {plus_minus(self.lifts[i], form='.2f')}"
             )
         return "\n".join(lines)
 
@@ -190,7 +190,7 @@ def measured_lifts(
     seed: int,
 ) -> tuple[Array, Array]:
     """[pair] The lift of each pair, over all layers whose states before and after the dictionary knows; and
-    that of another feature of the target."""
+    that of another feature of the target, NaN if it has no other."""
     points = set(dictionary.config.points)
     reads = [exchange.state for exchange in model.exchanges]
     layers = [
@@ -198,10 +198,10 @@ def measured_lifts(
         for l, r in enumerate(reads)
         if r in points and model.points[l].name in points
     ]
-    _, target, source, before, after = torch.tensor(pairs).reshape(-1, 5).T
+    _, target, source, before, after = torch.tensor(pairs, dtype=torch.long).reshape(-1, 5).T
     draw = torch.Generator().manual_seed(seed)
     F = dictionary.config.features
-    other = (after + torch.randint(1, F, after.shape, generator=draw)) % F
+    other = (after + torch.randint(1, max(2, F), after.shape, generator=draw)) % F
     counts, others = torch.zeros(2, 4, len(pairs), dtype=torch.float64)  # before, both, after, all
     for batch in batches:
         sites = sorted({site for pair in layers for site in pair if isinstance(site, str)})
@@ -216,7 +216,7 @@ def measured_lifts(
                 now = fired[written][:, target, feature]
                 every = torch.full_like(after, len(was))
                 sums += torch.stack((was.sum(0), (was & now).sum(0), now.sum(0), every))
-    return lift(counts), lift(others)
+    return lift(counts), lift(others) if F > 1 else np.full(len(pairs), np.nan)
 
 
 def lift(counts: Tensor) -> Array:

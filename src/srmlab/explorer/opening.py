@@ -21,10 +21,10 @@ from torch import Tensor
 
 import srmlab
 from srmlab.analysis.dynamics import Dynamics
+from srmlab.analysis.null import saved_twins
 from srmlab.analysis.null import summary as null_summary
 from srmlab.analysis.registry import has_streams
 from srmlab.analysis.result import Result
-from srmlab.analysis.result import load as load_result
 from srmlab.analysis.states import state_means
 from srmlab.data import DataError, EvaluationBatches, Tokenizer, byte_tokenizer, open_tokens
 from srmlab.dictionaries import Lexicon, lexicons_of
@@ -210,8 +210,7 @@ def over_training(result: Dynamics) -> dict[str, Any]:
 
 def beside_twins(file: Path, result: Result) -> str:
     """The same numbers of the run's untrained twins, where `srmlab analyze` measured them."""
-    folders = sorted((file.parent / "null").glob(f"seed-*/{file.name}"))
-    others = [load_result(one.with_suffix("")) for one in folders]
+    others = saved_twins(file.parent, result)
     return null_summary(result, others) if others else ""
 
 

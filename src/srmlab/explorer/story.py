@@ -9,6 +9,7 @@ twins: a statistic that they have too is called that, however striking it looks.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from srmlab.analysis.ablation import Ablation
 from srmlab.analysis.depth import Depth
 from srmlab.analysis.drift import Drift
 from srmlab.analysis.effective_sources import EffectiveSources
-from srmlab.analysis.null import Beside, strongest
+from srmlab.analysis.null import Beside, saved_twins, strongest
 from srmlab.analysis.readout import BITS
 from srmlab.analysis.result import Result
 from srmlab.analysis.routing import Routing
@@ -59,25 +60,14 @@ def story(results: Results, twins: Twins) -> list[Finding]:
 
 
 def load_results(folder: Path) -> tuple[dict[str, Result], dict[str, list[Result]]]:
-    """The results in a folder of `srmlab analyze`, and those of its untrained twins."""
-    results = _load_all(folder)
-    twins: dict[str, list[Result]] = {kind: [] for kind in results}
-    for seed in sorted((folder / "null").glob("seed-*")):
-        for kind, result in _load_all(seed).items():
-            if kind in twins:
-                twins[kind].append(result)
-    return results, twins
-
-
-def _load_all(folder: Path) -> dict[str, Result]:
-    found = {}
+    """The results in a folder of `srmlab analyze`, and those of its untrained twins on the same text."""
+    results: dict[str, Result] = {}
     for file in sorted(folder.glob("*.json")):
         if file.name != "index.json":
-            try:
-                found[file.stem] = analysis.load(file.with_suffix(""))
-            except (UserError, KeyError, ValueError, OSError):
-                continue  # the explorer says so when it opens the run
-    return found
+            # of what cannot be read, the explorer says so when it opens the run
+            with suppress(UserError, KeyError, ValueError, OSError):
+                results[file.stem] = analysis.load(file)
+    return results, {kind: saved_twins(folder, result) for kind, result in results.items()}
 
 
 # --- one function a finding: None if what it needs was not measured -----------------------------------------

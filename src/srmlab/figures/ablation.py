@@ -63,7 +63,7 @@ def attribution_bars(result: Attribution) -> Figure:
 
 @style.figure_of("interaction")
 def interaction_matrix(result: Interaction) -> Figure:
-    """Joint KL less the sum of the two, for all pairs; red where two streams cover for each other."""
+    """Joint KL less the sum of the two, for all pairs; orange where two streams cover for each other."""
     values = result.interaction * BITS
     limit = float(np.abs(values).max()) or 1.0
     figure, axes = style.one_panel(style.COLUMN, 2.7, "compressed")

@@ -1,4 +1,4 @@
-"""Alignment maps: cosines from blue over white, 0, to red; the small ones of the connection on a scale of
+"""Alignment maps: cosines from blue over white, 0, to orange; the small ones of the connection on a scale of
 their own.
 """
 

@@ -77,15 +77,16 @@ def _ticks(axes: Axes, along: str, axis: str, names: tuple[str, ...]) -> None:
 def patch_attribution(result: PatchGrid) -> Figure:
     """Every cell: its effect by the gradient against the exact one."""
     figure, axes = style.one_panel(style.COLUMN, style.COLUMN)
-    scale = result.goal - result.before
-    exact, approximate = result.share.ravel(), (result.approximate / scale).ravel()
+    exact, approximate = result.share.ravel(), result.of_difference(result.approximate).ravel()
     known = np.isfinite(exact) & np.isfinite(approximate)
     if known.any():
         style.diagonal(axes, exact[known])
         axes.scatter(exact[known], approximate[known], s=5, color=BLUE, alpha=0.6, linewidths=0)
         axes.set_title(f"r = {result.text('correlation')}")
     else:
-        axes.text(0.5, 0.5, "attribution was not requested", ha="center", color=BLACK)
+        asked = np.isfinite(result.approximate).any()
+        why = "the prompts do not differ" if asked else "attribution was not requested"
+        axes.text(0.5, 0.5, why, ha="center", color=BLACK)
     axes.set(xlabel="exact: share of the difference", ylabel="by the gradient")
     axes.grid()
     return figure
