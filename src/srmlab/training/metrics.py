@@ -145,6 +145,8 @@ class WeightsAndBiases:
     def show(self, step: int, written: str, routing: Figure | None) -> None:
         shown: dict[str, Any] = {"written": self._wandb.Html(f"<pre>{html.escape(written)}</pre>")}
         if routing is not None:
+            import matplotlib.pyplot  # noqa: F401  (W&B looks a figure up there without importing it)
+
             shown["routing"] = self._wandb.Image(routing)
         self._run.log(shown, step=step)
 
