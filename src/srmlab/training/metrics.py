@@ -29,7 +29,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from srmlab.errors import UserError
+from srmlab.errors import UserError, reason
 from srmlab.files import write_file
 from srmlab.storage.metrics_file import iter_metrics, metrics_line, read_metrics
 from srmlab.training.config import TrainConfig
@@ -130,14 +130,20 @@ class TensorBoard:
 class WeightsAndBiases:
     def __init__(self, project: str, run: Path, plan: RunConfig) -> None:
         self._wandb = _import("wandb", "wandb")
-        self._run = self._wandb.init(
-            project=project,
-            name=run.name,
-            dir=str(run),
-            config=plan.to_dict(),
-            resume="allow",
-            id=wandb_id(run),
-        )
+        try:
+            self._run = self._wandb.init(
+                project=project,
+                name=run.name,
+                dir=str(run),
+                config=plan.to_dict(),
+                resume="allow",
+                id=wandb_id(run),
+            )
+        except self._wandb.Error as error:
+            raise UserError(
+                f"Weights & Biases cannot be used ({reason(error)}): log in, or set WANDB_MODE=offline, "
+                f"then `srmlab resume {run}`"
+            ) from None
 
     def write(self, row: Row) -> None:
         self._run.log(scalars(row), step=row["step"])
