@@ -393,3 +393,10 @@ def test_the_sample_for_a_tokenizer_is_bounded_even_and_blind_to_validation():
     assert any(text in sample for text in texts[300:])
     few = list(module.sample_text(Texts(texts), 0.5, sample_bytes=5000, scan_bytes=1000))
     assert set(few) <= set(texts[:10])
+
+
+def test_data_that_has_moved_is_said_to_be_gone_and_named_by_an_option(tmp_path):
+    with pytest.raises(DataError, match=r"gone is not prepared data \(it does not exist\).*--data"):
+        open_tokens(tmp_path / "gone")
+    with pytest.raises(DataError, match=r"\(no manifest.json\): run srmlab prepare first"):
+        open_tokens(tmp_path)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import json
 
 import pytest
 import torch
@@ -241,6 +242,14 @@ def test_a_missing_or_damaged_dictionary_is_refused_in_one_line(dictionary, tmp_
     folder = srmlab.dictionaries.save(dictionary, tmp_path / "one")
     (folder / "dictionary.safetensors").write_bytes(b"no")
     with pytest.raises(UserError, match="damaged dictionary"):
+        srmlab.dictionaries.load(folder)
+
+
+def test_a_dictionary_of_another_version_is_not_called_damaged(dictionary, tmp_path):
+    folder = srmlab.dictionaries.save(dictionary, tmp_path / "one")
+    about = json.loads((folder / "dictionary.json").read_text()) | {"format": 99}
+    (folder / "dictionary.json").write_text(json.dumps(about))
+    with pytest.raises(UserError, match=r"^[^(]*dictionary.json is of another version; learn"):
         srmlab.dictionaries.load(folder)
 
 

@@ -322,6 +322,13 @@ def test_the_list(capsys):
         (["tiny", "--data", "/nowhere"], "/nowhere"),
         (["tiny", "--only", "nothing"], "the cells of tiny are attention; none"),  # before any data is made
         (["show", "tiny", "--out", "/nowhere"], "no results in"),
+        (
+            ["show", "tiny", "--out", "/a", "--results", "/b"],
+            "no results in /b/tiny-mini: `srmlab",
+        ),
+        (["show", "tiny", "--scale", "small", "--out", "/a"], "`srmlab sweep tiny --scale small` runs it"),
+        (["show", "tiny", "--only", "none"], "--only is for running an experiment; leave it out"),
+        (["list", "--dry-run"], "--dry-run is for running an experiment; leave it out"),
     ],
 )
 def test_bad_input_is_one_line(arguments, complaint, capsys):
@@ -329,6 +336,13 @@ def test_bad_input_is_one_line(arguments, complaint, capsys):
     said = capsys.readouterr().err
     assert complaint in said
     assert len(said.strip().splitlines()) == 1
+
+
+def test_what_is_shown_of_puzzles_is_in_nats_per_cell(capsys, monkeypatch):
+    monkeypatch.chdir(Path(__file__).parents[2])
+    for name, unit in (("reasoning-depth", "cell"), ("transition", "token")):
+        assert sweep("show", name, "--out", "/nowhere") == 0
+        assert f"losses in nats per {unit}" in capsys.readouterr().out
 
 
 def test_slurm_options_are_key_and_value(words, tmp_path, capsys):

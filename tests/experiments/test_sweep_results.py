@@ -302,6 +302,14 @@ def test_a_damaged_result_is_one_line(tmp_path):
         SweepResult.load(tmp_path / "nowhere")
 
 
+def test_a_result_of_another_format_is_said_once(tmp_path):
+    result(cell("a", 1.0)).save(tmp_path, EXPERIMENT)
+    content = json.loads((tmp_path / "result.json").read_text()) | {"format": 99}
+    (tmp_path / "result.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"^[^(]*result.json has another format: write it again"):
+        SweepResult.load(tmp_path)
+
+
 def write_metrics(folder, losses, val_at: int | None, val: float = 2.5, **more: float) -> None:
     folder.mkdir(parents=True)
     rows = [{"step": s, "loss": loss, "tokens_per_second": 8.0} for s, loss in enumerate(losses, start=1)]

@@ -11,6 +11,7 @@ from small_runs import GPT2, MODEL, small_config
 
 import srmlab
 from srmlab.data import byte_tokenizer, open_tokens
+from srmlab.errors import UserError
 from srmlab.storage import read_metrics
 from srmlab.training import resume, train
 from srmlab.training.metrics import WANDB_ID, WeightsAndBiases, wandb_id
@@ -101,3 +102,17 @@ def test_weights_and_biases_keeps_one_run_over_resuming(data, tmp_path, monkeypa
     finally:
         writer.close()
     assert wandb.run is None
+
+
+def test_without_a_login_weights_and_biases_is_refused_in_one_line(data, tmp_path, monkeypatch):
+    wandb = pytest.importorskip("wandb")
+
+    def init(**_):
+        raise wandb.errors.UsageError("No API key configured.\nUse `wandb login` to log in.")
+
+    monkeypatch.setattr(wandb, "init", init)
+    run = tmp_path / "run"
+    with pytest.raises(UserError, match=f"No API key configured.*WANDB_MODE=offline.*srmlab resume {run}"):
+        train(small_config(wandb="project", steps=5), MODEL, data, run, show=False)
+    monkeypatch.undo()
+    assert resume(run, wandb=None, show=False).step == 5

@@ -75,6 +75,8 @@ class Command(Answers):
         slurm_options(self.slurm)  # refused before the work
         if self.on == "machine":
             refuse(self, "slurm", why="is for --on slurm")
+        if self.what[:1] in (("list",), ("show",)):
+            refuse(self, "only", "workers", "on", "dry_run", why="is for running an experiment")
         match self.what:
             case ("list",):
                 return [
@@ -98,7 +100,7 @@ class Command(Answers):
             for one in result:
                 yield f"{one['name']:<18}{one['cells']:>3} cells"
                 yield filled(one["question"], "    ", "    ")
-        elif self.dry_run and self.what[0] != "show":
+        elif self.dry_run:
             yield from self.plan_lines(result)
         else:
             yield from self.result_lines()
@@ -271,8 +273,8 @@ class Command(Answers):
             if (folder / "result.json").is_file():
                 return self.found(experiment, SweepResult.load(folder), folder)
         raise UserError(
-            f"no results in {self.out}: `srmlab sweep {experiment.name}` runs it, "
-            "or give a folder of results with --results"
+            f"no results in {places[0] / self.folder_name(experiment)}: `srmlab sweep {experiment.name} "
+            f"--scale {self.scale}` runs it, or give a folder of results with --results"
         )
 
     def records(self, data: Data) -> Records:
@@ -325,7 +327,7 @@ class Command(Answers):
         for line in result.verdict(experiment):
             yield filled(line, "• ", "  ")
         runs = f"{result.finished} of {result.planned} runs of {result.tokens}"
-        yield f"{runs}; losses in nats per token"
+        yield f"{runs}; losses in nats per {'cell' if experiment.puzzles else 'token'}"
         yield f"{folder / 'table.md'}"
 
 

@@ -162,9 +162,10 @@ def read_manifest(directory: str | Path) -> Manifest:
         shards = {split: [Shard(**shard) for shard in content["shards"][split]] for split in SPLITS}
         manifest = Manifest(**content | {"shards": shards})
     except FileNotFoundError:
-        raise DataError(
-            f"{directory} is not prepared data (no manifest.json): run srmlab prepare first"
-        ) from None
+        why, fix = "no manifest.json", "run srmlab prepare first"
+        if not Path(directory).exists():
+            why, fix = "it does not exist", "prepare it, or if it has moved give its folder with --data"
+        raise DataError(f"{directory} is not prepared data ({why}): {fix}") from None
     except NotADirectoryError:
         raise DataError(
             f"{directory} is a file: give the folder that `srmlab prepare {directory} --out FOLDER` writes"

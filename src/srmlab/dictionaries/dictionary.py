@@ -301,6 +301,8 @@ def reading(folder: str | Path, name: str) -> Iterator[tuple[dict[str, Any], dic
         if document.pop("format") != FORMAT:
             raise UserError(f"{folder / name}.json is of another version; learn the {name} again")
         yield document, load_file(folder / f"{name}.safetensors")
+    except UserError:
+        raise
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         raise UserError(f"{folder} has a damaged {name} file ({error}); learn it again") from None
 

@@ -382,6 +382,8 @@ class SweepResult:
             if content.pop("format") != FORMAT:
                 raise UserError(f"{file} has another format: write it again with `srmlab sweep`")
             return cls(**(content | {"cells": [_cell(cell) for cell in content["cells"]]}))
+        except UserError:
+            raise
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"{file} cannot be read ({error}): write it again with `srmlab sweep`") from None
 

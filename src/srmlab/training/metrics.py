@@ -29,7 +29,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from srmlab.errors import UserError
+from srmlab.errors import UserError, reason
 from srmlab.files import write_file
 from srmlab.storage.metrics_file import iter_metrics, metrics_line, read_metrics
 from srmlab.training.config import TrainConfig
@@ -130,14 +130,20 @@ class TensorBoard:
 class WeightsAndBiases:
     def __init__(self, project: str, run: Path, plan: RunConfig) -> None:
         self._wandb = _import("wandb", "wandb")
-        self._run = self._wandb.init(
-            project=project,
-            name=run.name,
-            dir=str(run),
-            config=plan.to_dict(),
-            resume="allow",
-            id=wandb_id(run),
-        )
+        try:
+            self._run = self._wandb.init(
+                project=project,
+                name=run.name,
+                dir=str(run),
+                config=plan.to_dict(),
+                resume="allow",
+                id=wandb_id(run),
+            )
+        except self._wandb.Error as error:
+            raise UserError(
+                f"Weights & Biases cannot be used ({reason(error)}): log in, or set WANDB_MODE=offline, "
+                f"then `srmlab resume {run}`"
+            ) from None
 
     def write(self, row: Row) -> None:
         self._run.log(scalars(row), step=row["step"])
@@ -145,6 +151,8 @@ class WeightsAndBiases:
     def show(self, step: int, written: str, routing: Figure | None) -> None:
         shown: dict[str, Any] = {"written": self._wandb.Html(f"<pre>{html.escape(written)}</pre>")}
         if routing is not None:
+            import matplotlib.pyplot  # noqa: F401  (W&B looks a figure up there without importing it)
+
             shown["routing"] = self._wandb.Image(routing)
         self._run.log(shown, step=step)
 
