@@ -169,7 +169,9 @@ def judge_stream_size(result: SweepResult) -> Findings:
         )
         for label in ("fixed parameter", "fixed width")
     ]
-    return lines + [result.best_of(label) for label in STREAM_SETS.values()]
+    lines += [result.best_of(label) for label in STREAM_SETS.values()]
+    asked = [("fixed parameter", 2), ("fixed width", 2), ("fixed stream size", 32)]
+    return lines + [result.compare(f"{label}, 8", f"{label}, {other}") for label, other in asked]
 
 
 # --- beyond the paper -------------------------------------------------------------------------------------
