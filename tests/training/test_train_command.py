@@ -110,6 +110,9 @@ def test_a_dry_run_prints_the_plan_and_touches_nothing(data, tmp_path, toml, cap
     assert plan["tokens"] == 6 * 4 * 16
     assert plan["flops"] == plan["tokens"] * plan["training_flops_per_token"]
     assert plan["state_bytes"] == 16 * plan["parameters"]
+    capsys.readouterr()
+    assert srmlab_command("train", "srm-nano", *options[:-1], "--json") == 2
+    assert "--json is for --dry-run; leave it out" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import tyro
 
 import srmlab
+from srmlab.cli.shared import refuse
 from srmlab.errors import UserError, nearest
 from srmlab.models import ModelConfig
 from srmlab.models.fields import known_fields
@@ -81,6 +82,8 @@ class Command:
 
         if self.preset != self.first:
             raise UserError(f"give the preset first: srmlab train {self.preset} …")
+        if not self.dry_run:
+            refuse(self, "json", why="is for --dry-run")
         if not self.data.exists() and not is_source(self.data):
             raise UserError(
                 f"--data {self.data} does not exist: give a text file, or a folder that `srmlab prepare` made"
