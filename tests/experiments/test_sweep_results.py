@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -292,6 +293,28 @@ def test_the_page_of_verdicts_counts_claims_and_says_which_wait_for_runs(tmp_pat
     assert "Which? 2 of 3 cells, 2 seeds: [table](tiny-mini/table.md)." in page
     assert "| a is better than b | **undecided** | rates were not searched" in page
     assert "| a is better than c | **not run** | c has not been run |" in page
+
+
+INTERVAL = re.compile(r"\[([+−-]?\d+\.\d\d+), ([+−-]?\d+\.\d\d+)\]")
+ELSEWHERE = {  # what no table prints: added seeds alone, the first ones alone, and what was asked afterwards
+    "docs/findings.md": ["[−0.008, +0.025]", "[−0.342, +0.644]", "[−0.197, +0.484]", "[−0.079, −0.034]"]
+}
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/findings.md"])
+def test_every_interval_on_the_page_is_one_of_a_table(page):
+    """Or minus it: "a is 0.1 better" and "b is 0.1 worse"."""
+    known: set[tuple[float, float]] = set()
+    for table in PUBLISHED.glob("*/table.md"):
+        for low, high in INTERVAL.findall(table.read_text()):
+            known |= {(float(low), float(high)), (-float(high), -float(low))}
+    astray = []
+    for low, high in INTERVAL.findall((PUBLISHED.parent / page).read_text()):
+        digits = len(low.partition(".")[2])
+        wanted = float(low.replace("−", "-")), float(high.replace("−", "-"))
+        if wanted not in {(round(a, digits), round(b, digits)) for a, b in known}:
+            astray.append(f"[{low}, {high}]")
+    assert astray == ELSEWHERE.get(page, [])
 
 
 def test_a_damaged_result_is_one_line(tmp_path):
