@@ -72,6 +72,11 @@ def test_a_clear_difference_counts_however_small_and_one_around_zero_does_not():
     assert verdicts(everywhere(none))[NAME] == "does not hold"
 
 
+def test_the_number_that_decides_is_legible_however_small():
+    claims = judge(everywhere([(1.0e-4, 5.2e-4), (1.1e-4, 5.3e-4), (1.0e-4, 5.2e-4)]))
+    assert "-0.000420 [-0.000420, -0.000420] over 3 seeds" in claims[0].because
+
+
 def test_a_claim_that_must_hold_everywhere_has_the_usual_interval_anywhere():
     assert verdicts(everywhere([(0.5, 0.1), (0.3, 0.1), (0.4, 0.1)]))[NAME] == "holds"  # not at 98.3 %
 

@@ -28,7 +28,7 @@ from srmlab.training.recipes import recipe
 
 @dataclass(frozen=True)
 class Statistic:
-    claim: str  # of the paper, if not marked: training moves the number up, or down
+    claim: str  # that training moves the number up, or down
     analysis: str
     read: Callable[[Any], float]
     margin: float  # named before any run: an interval around 0 that stays within it means no difference
@@ -37,72 +37,75 @@ class Statistic:
 
 STATISTICS = {
     "the most-read stream: share of edges over 0.10": Statistic(
-        "one stream becomes a hub, by edges over 0.10",
+        "training makes one stream a hub, by edges over 0.10",
         "routing",
         lambda found: float(found.outgoing.max()),
         0.02,
     ),
     "the most-read stream: share of all attention, times S": Statistic(
-        "one stream becomes a hub, by its share of attention",
+        "training makes one stream a hub, by its share of attention",
         "routing",
         lambda found: float(found.most_attention * found.streams),
         0.05,
     ),
     "streams read at a token, share of S": Statistic(
-        "routing becomes selective",
+        "training makes routing more selective",
         "effective_sources",
         lambda found: float(found.mean_number / found.weight.shape[-1]),
         0.02,
         up=False,
     ),
     "edges over 2/S": Statistic(
-        "routing has strong edges", "effective_sources", lambda found: float(found.in_use), 0.01
+        "training makes strong edges", "effective_sources", lambda found: float(found.in_use), 0.01
     ),
     "correlation of routing with the next layer": Statistic(
-        "routing settles over depth", "routing", lambda found: float(found.mean_stability), 0.02
+        "training makes routing settle more over depth",
+        "routing",
+        lambda found: float(found.mean_stability),
+        0.02,
     ),
     "drift, last transition over the first": Statistic(
-        "the layers converge",
+        "training makes the layers converge more",
         "drift",
         lambda found: float(found.profile[-1] / found.profile[0]),
         0.01,
         up=False,
     ),
     "cos(c, x)": Statistic(
-        "the connection's output leans towards the input",
+        "training turns the connection's output towards the input",
         "alignment",
         lambda found: float(found.mean),
         0.02,
     ),
     "cos(update, state)": Statistic(
-        "updates align with the state", "alignment", lambda found: float(found.update_mean[0]), 0.02
+        "training aligns updates with the state", "alignment", lambda found: float(found.update_mean[0]), 0.02
     ),
     "ablation in the final state, largest over smallest": Statistic(
-        "streams differ in how much they matter, in the final state",
+        "training makes streams matter unequally, in the final state",
         "ablation",
         lambda found: float(found.dynamic_range),
         0.1,
     ),
     "ablation after every layer, largest over smallest": Statistic(
-        "streams differ in how much they matter, by all that they do",
+        "training makes streams matter unequally, by all that they do",
         "ablation_everywhere",
         lambda found: float(found.dynamic_range),
         0.1,
     ),
     "super-additive pairs of streams": Statistic(
-        "streams cover for each other (not in the paper)",
+        "training makes streams cover for each other (not in the paper)",
         "interaction",
         lambda found: float(found.positive_share),
         0.05,
     ),
     "cosine between streams": Statistic(
-        "streams become alike (reported of hyper-connections, not in the paper)",
+        "training makes streams alike (reported of hyper-connections, not in the paper)",
         "stream_similarity",
         lambda found: float(found.last),
         0.02,
     ),
     "cosine between tokens": Statistic(
-        "states of different tokens become alike (not in the paper)",
+        "training makes states of different tokens alike (not in the paper)",
         "token_similarity",
         lambda found: float(found.last),
         0.02,
@@ -164,7 +167,7 @@ def moved(cell: CellResult, name: str) -> Moved | None:
 
 def judge(result: SweepResult) -> list[Claim | str]:
     """A claim holds if it does at every number of streams. Each has the usual interval: what has to pass all
-    of several tests gains nothing from their number.
+    of several tests gains nothing from their number. To fail, one is enough, which is easier with several.
     """
     return [
         every(statistic.claim, [decided(result, f"{streams} streams", name) for streams in PAPER])
@@ -181,7 +184,9 @@ def decided(result: SweepResult, cell: str, name: str) -> Claim:
     if found.by is None:
         return Claim("", "undecided", f"{numbers} (one seed: no interval)")
     verdict = above(found.by if statistic.up else -found.by, statistic.margin)
-    return Claim("", verdict, f"{numbers}: {found.by}; margin {statistic.margin:g}")
+    return Claim(
+        "", verdict, f"{numbers}: {found.by:+#.3g} over {found.by.pairs} seeds; margin {statistic.margin:g}"
+    )
 
 
 def table(result: SweepResult) -> list[list[str]]:

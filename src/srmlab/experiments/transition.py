@@ -97,7 +97,8 @@ def there(result: SweepResult, curve: str, name: str) -> Claim:
             Claim(
                 "",
                 above(found, event.margin),
-                f"largest step, {event.unit}, less {null}: {found} ({TOGETHER:.1%} interval)",
+                f"largest step, {event.unit}, less {null}: {found} ({TOGETHER:.1%} interval); "
+                f"margin {event.margin:g}",
             )
             for null, values in of_null
             for found in [paired(trained, values, TOGETHER)]
