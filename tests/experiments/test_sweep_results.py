@@ -302,7 +302,7 @@ ELSEWHERE = {  # what no table prints: added seeds alone, the first ones alone, 
 }
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/findings.md", "docs/reasoning.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/findings.md", "docs/reasoning.md", "docs/family.md"])
 def test_every_interval_on_the_page_is_one_of_a_table(page):
     """Or minus it: "a is 0.1 better" and "b is 0.1 worse"."""
     known: set[tuple[float, float]] = set()
