@@ -175,15 +175,10 @@ class BlockModel(LanguageModel[Config]):
     def read_stream(self, state: Tensor, stream: int) -> Tensor:  # noqa: ARG002
         return self.norm(state)
 
-    @property
-    def additions(self) -> int:
-        """How often a pass adds to the residual stream."""
-        return 2 * self.attention_calls
-
     @torch.no_grad()
     def initialize(self) -> None:
         """Std 1/sqrt(fan in); what is added to a residual stream without norms, divided by the root of how
-        often.
+        often: twice a layer.
         """
         generator = torch.Generator(device=self.device).manual_seed(self.config.init_seed)
         init_linear_(self.embedding.weight, self.embedding.embedding_dim, generator)
@@ -193,4 +188,4 @@ class BlockModel(LanguageModel[Config]):
         for block in self.modules():
             if isinstance(block, Block) and block.norms == "before":
                 for linear in (block.attn_out, block.mlp_down):
-                    linear.weight.div_(math.sqrt(self.additions))
+                    linear.weight.div_(math.sqrt(2 * self.config.sizes.layers))

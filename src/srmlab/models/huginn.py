@@ -287,7 +287,7 @@ class Huginn(BlockModel[HuginnConfig]):
         for block in self.modules():
             if isinstance(block, Block):
                 for linear in (block.attn_out, block.mlp_down):
-                    linear.weight.div_(math.sqrt(self.additions))
+                    linear.weight.div_(math.sqrt(2 * self.config.sizes.layers))
         for parameter in self.parameters():
             parameter.mul_(START)
         self.start_generator.manual_seed(self.config.start_seed)

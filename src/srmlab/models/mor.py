@@ -398,10 +398,6 @@ class MoR(BlockModel[MoRConfig]):
         forward = round(self.routed_flops(context, self.config.shares))
         return Flops(forward, 3 * forward)
 
-    @property
-    def additions(self) -> int:
-        return 2 * (2 + self.config.recursions * self.config.core)
-
 
 def top(scores: Tensor, there: Tensor, k: int) -> Tensor:
     """[B, T] Which k tokens have the best scores, of those that are there."""

@@ -113,7 +113,3 @@ class Transformer(ResidualModel[TransformerConfig], BlockModel[TransformerConfig
         c = self.config
         forward = c.blocks * c.block_cost(context) + c.dim * c.vocab_size
         return Flops(round(2 * forward), round(6 * forward))
-
-    @property
-    def additions(self) -> int:
-        return 2 * self.config.blocks
