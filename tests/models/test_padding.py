@@ -178,3 +178,16 @@ def test_padding_has_no_say_in_early_exit(name, side):
             stopped.add(alone.mean_levels)
             assert among.mean_levels == alone.mean_levels
     assert len(stopped) > 1
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+@torch.no_grad()
+def test_columns_of_padding_alone_can_be_read_with_early_exit(name):
+    model, text, padding = small(SMALL[name]), some_tokens(2, 3), torch.zeros(2, 2, dtype=torch.long)
+    for rule in model.exit_rules:
+        alone, among = model.new_cache(), model.new_cache()
+        model(padding, attention_mask=padding, cache=among, exit=Exit(0.3, rule))
+        mask = torch.ones_like(text)
+        found = model(text, attention_mask=mask, cache=among, exit=Exit(0.3, rule))
+        expected = model(text, cache=alone, exit=Exit(0.3, rule))
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)

@@ -205,8 +205,8 @@ class Huginn(BlockModel[HuginnConfig]):
 
         def settled(before: State, after: State, together: bool) -> Tensor:
             assert exit is not None
-            far = moved(exit.by or "", before[1], after[1])  # [B, T]
-            return far.max().reshape(1) < exit.tolerance if together else far.amax(1) < exit.tolerance
+            calm = moved(exit.by or "", before[1], after[1]) < exit.tolerance  # [B, T]
+            return calm.all().reshape(1) if together else calm.all(1)
 
         state: State = (self.first_state(e),)
         if reads:
