@@ -130,6 +130,16 @@ def test_fixed_points_are_counted_as_by_hand():
     assert found.recurrence[0] == pytest.approx(found.change[-1], rel=1e-4)
 
 
+@pytest.mark.parametrize("config", [TRANSFORMER, HRM.replace(high_blocks=0, high_cycles=1, x_enters="first")])
+def test_fixed_points_are_of_models_that_go_on_for_more_segments(config):
+    model, boards = build(config), [Batch(*torch.randint(1, 6, (2, 3, 16)))]
+    assert "fixed_points" not in srmlab.analysis.survey(model, boards)
+    with pytest.raises(UserError, match="repeat the same levels"):
+        srmlab.analysis.fixed_points(model, boards, model.depth)
+    with pytest.raises(UserError, match="greater max_depth"):
+        srmlab.analysis.survey(build(SRM), boards, ["fixed_points"], max_depth=SRM.depth)
+
+
 @pytest.mark.parametrize("solved", [True, False])
 def test_where_all_boards_are_solved_or_none_no_share_of_the_others_is_given(solved):
     model = unrolled(build(SRM).eval(), 2)

@@ -29,7 +29,9 @@ from srmlab.analysis.depth import deepened
 from srmlab.analysis.registry import Analysis, register
 from srmlab.analysis.result import Array, Coordinate, Measured, Result, derived
 from srmlab.analysis.states import LevelReader
+from srmlab.errors import UserError
 from srmlab.models import LanguageModel
+from srmlab.training.run_puzzles import goes_on
 
 ENDS = ("stuck", "cycling", "escaping")
 
@@ -109,7 +111,9 @@ class FixedPointSums(LevelReader):
         M, self.trained = len(self.levels), trained
         self.known = {"trained": trained, "ends": np.arange(1, M + 1)}
         self.settings = {"segment_depth": segment_depth, "trained": trained}
-        self.lags = max(1, M - trained)
+        self.lags = M - trained
+        if self.lags < 1:
+            raise UserError("fixed points are beyond the trained segments: give a greater max_depth")
         self.means = {name: Mean(M) for name in ("change", "moved", "solved", "stays")}
         self.means |= {"recurrence": Mean(self.lags)} | {name: Mean() for name in ENDS}
 
@@ -159,9 +163,18 @@ def returns(values: Tensor, counted: Tensor) -> Tensor:
     return (as_last & left).any(0)
 
 
+def goes_on_for_more_segments(model: LanguageModel) -> bool:
+    """Whether it is a puzzle model that can be run for more segments than trained in a single pass."""
+    if not reads_puzzles(model):
+        return False
+    with model.evaluating():
+        return goes_on(model)
+
+
 def fixed_points(model: LanguageModel, batches: Batches, segment_depth: int) -> FixedPoints:
     """What becomes of boards and states beyond the segments the model was trained for."""
-    model = puzzles_of(model, "fixed points")
+    if not goes_on_for_more_segments(puzzles_of(model, "fixed points")):
+        raise UserError("fixed points need a model whose further segments repeat the same levels")
     deep = deepened(model, None)
     return capture(deep, batches, FixedPointSums(deep, segment_depth, model.depth // segment_depth))[0]
 
@@ -171,4 +184,4 @@ def _accumulator(request) -> Accumulator:
     return FixedPointSums(request.model, n, request.trained.depth // n)
 
 
-register(Analysis(FixedPoints, _accumulator, reads_puzzles, needs="depth"))
+register(Analysis(FixedPoints, _accumulator, goes_on_for_more_segments, needs="depth"))
