@@ -366,3 +366,15 @@ def test_the_report_has_the_board(run, tmp_path, browser):
     assert "open cells" in page.locator("#panel-board .caption").inner_text()
     assert not [words for words in (head, *captions) if "token" in words]
     page.close()
+
+
+def test_a_checkpoint_of_boards_has_its_own_means_and_its_python_is_unrolled(watch, boards):
+    (name,) = boards.checkpoints
+    with serving(boards) as url:
+        page = watch(f"{url}/#checkpoint={name}").page
+        settle(page)
+        assert page.evaluate("() => explorer.base.manifest.reference") == "evaluation tokens"
+        names: dict = {}
+        exec(page.evaluate("() => explorer.panel('ranked').drawn.python()"), names)
+        shown = page.evaluate("() => Array.from(explorer.base.data('ablation_kl'))")
+        assert names["trace"]["ablation_kl"].astype(float).ravel() == pytest.approx(shown, abs=1e-6)

@@ -12,11 +12,13 @@ from explorer_subjects import PROMPT, serving, tiny_model
 
 import srmlab.analysis
 from srmlab.analysis.null import twins
+from srmlab.analysis.states import state_means
 from srmlab.data import byte_tokenizer
 from srmlab.errors import UserError
 from srmlab.explorer import capture
 from srmlab.explorer.opening import over_training, saved_results
 from srmlab.explorer.session import Session
+from srmlab.storage import save
 
 FIRST = tiny_model(init_seed=5)
 
@@ -105,6 +107,45 @@ def test_an_untrained_twin_stands_beside_the_model(watch, session):
         said = page.locator("#panel-tokens .beside").inner_text()
         theirs = np.nanmean(twin["surprisal"].astype(float))
         assert said.endswith(f"untrained mean surprisal {theirs:.2f} bits")
+
+
+def kl(trace) -> np.ndarray:
+    return trace["ablation_kl"].astype(float)
+
+
+def test_means_of_checkpoints_and_of_the_twin_are_over_the_same_text_as_the_models(session):
+    text = [torch.arange(48).view(2, 24)]
+    means = {name: state_means(session.subject(name).model, text) for name in ("", "step-1", "untrained")}
+    informed = replace(session, reference=means[""], evaluation=text)
+    for name, reference in means.items():
+        model = session.subject(name).model
+        shown = informed.trace([7], checkpoint=name)
+        assert shown.manifest["reference"] == "evaluation tokens"
+        assert (kl(shown) == kl(capture(model, byte_tokenizer(), [7], reference=reference))).all()
+        assert kl(shown).min() > 0  # by its own means a prompt of one token loses nothing
+    assert kl(session.trace([7], checkpoint="untrained")).max() == 0
+
+
+def test_the_python_of_a_checkpoint_takes_its_own_means(watch, session, tmp_path):
+    text = [torch.arange(48).view(2, 24)]
+    save(session.model, tmp_path / "last")
+    save(FIRST, tmp_path / "checkpoints" / "step-1")
+    lines = (
+        f"import srmlab.data\nrun = {str(tmp_path)!r}\n"
+        "model, tokenizer = srmlab.load(f'{run}/last'), srmlab.data.byte_tokenizer()\n"
+        "evaluation_text = lambda run, model: [torch.arange(48).view(2, 24)]\n"
+        "reference = srmlab.analysis.state_means(model, evaluation_text(run, model))"
+    )
+    means = state_means(session.model, text)
+    informed = replace(session, reference=means, evaluation=text, python=lines)
+    with serving(informed) as address:
+        for name in ("step-1", "untrained"):
+            page = watch(f"{address}/#checkpoint={name}").page
+            settle(page)
+            names: dict = {}
+            exec(page.evaluate("() => explorer.panel('ranked').drawn.python()"), names)
+            shown = page.evaluate("() => Array.from(explorer.base.data('ablation_kl'))")
+            assert kl(names["trace"]).ravel() == pytest.approx(shown, abs=1e-6)
 
 
 def test_a_twin_is_offered_only_where_something_was_learned(session):

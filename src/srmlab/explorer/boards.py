@@ -135,7 +135,7 @@ def open_board_run(path: str | Path, segments: int | None = None) -> Session:
     model, kind = boards.model, boards.puzzles.kind
     likelihood = boards.run.training.likelihood if boards.run else "stablemax"
     board = Board(kind, boards.trained.depth, LIKELIHOODS[likelihood], known_answers(boards.puzzles))
-    batches = boards.batches(8, REFERENCE_BOARDS * kind.cells)
+    evaluation = [batch.tokens for batch in boards.batches(8, REFERENCE_BOARDS * kind.cells)]
     checkpoints = {
         folder.name: partial(lambda place: unrolled(load(place), boards.segments), folder)
         for folder in checkpoint_folders(path)
@@ -149,7 +149,8 @@ def open_board_run(path: str | Path, segments: int | None = None) -> Session:
         model,
         board,
         name=path.resolve().name,
-        reference=state_means(model, batches) if has_streams(model) else None,
+        reference=state_means(model, evaluation) if has_streams(model) else None,
+        evaluation=evaluation,
         checkpoints=checkpoints,
         saved=saved_results(path),
         python="\n".join(lines),

@@ -28,7 +28,7 @@ from srmlab.analysis.interventions import AblatedStream, Hook, Intervention
 from srmlab.analysis.null import twins
 from srmlab.analysis.registry import streams_of
 from srmlab.analysis.replacement import By
-from srmlab.analysis.states import StateMeans
+from srmlab.analysis.states import StateMeans, state_means
 from srmlab.dictionaries import Dictionary, Lexicon
 from srmlab.dictionaries.page import page_of
 from srmlab.dictionaries.switches import Switches
@@ -87,7 +87,7 @@ class Session:
         default_factory=dict
     )  # by name; each loads when asked for
     notes: Notes = field(default_factory=Notes)  # on the dictionary's features
-    evaluation: Sequence[Tensor] = ()  # text of the run, [B, T] each
+    evaluation: Sequence[Tensor] = ()  # text of the run, or boards, [B, T] each
     runs: Sequence[str] = ()  # the names of those that are served beside it, itself among them
     twin: bool = False  # whether there is a reason to look at an untrained one beside it
     saved: dict[str, Any] = field(default_factory=dict)  # results of the run's analyses, as plain data
@@ -144,8 +144,12 @@ class Session:
             "exits": self._exits(),
             "level_name": self.model.level_name,
             "attention": [asdict(call) for call in attention_calls(self.model)],
-            "induction": bool(self.evaluation) and self.model.config.causal,
+            "induction": self._measures_induction,
         }
+
+    @property
+    def _measures_induction(self) -> bool:
+        return bool(self.evaluation) and self.model.config.causal
 
     def _exits(self) -> bool:
         """Whether the model can stop where its state has settled."""
@@ -268,7 +272,7 @@ class Session:
 
     def induction(self, checkpoint: str = "") -> Induction:
         """The induction score of every head, measured once, on sequences seeded by the evaluation text."""
-        if not self.evaluation:
+        if not self._measures_induction:
             raise UserError("there is no evaluation text, which seeds the random sequences of induction")
         if checkpoint not in self._induction:
             self._induction[checkpoint] = induction(self.subject(checkpoint).model, self.evaluation)
@@ -378,7 +382,12 @@ class Session:
             for name in list(self._subjects)[1:]:
                 if TWIN not in (name, checkpoint):  # the twin stands beside whichever it is
                     del self._subjects[name]
-            self._subjects[checkpoint] = Subject(make[checkpoint]().eval())
+            model = make[checkpoint]().eval()
+            # its own means, over the model's text: those of the prompt would be another measure
+            with_means = self.reference is not None and self.evaluation
+            self._subjects[checkpoint] = Subject(
+                model, state_means(model, self.evaluation) if with_means else None
+            )
         return self._subjects[checkpoint]
 
     def _untrained(self) -> LanguageModel:

@@ -12,7 +12,7 @@ export class Python {
       "from srmlab.explorer import capture",
       "",
       this.app.python || this.app.base.manifest.python,
-      ...this.weights(),
+      ...this.weights(this.app.base.manifest.note?.checkpoint),
       `prompt = ${this.prompt()}`,
     ];
     if (traced && version === "baseline") lines.push(`trace = ${this.capture("model", "prompt")}`);
@@ -30,9 +30,25 @@ export class Python {
     return [this.preamble(), "", ...lines].join("\n");
   }
 
-  weights() {
-    const name = this.app.base.manifest.note?.checkpoint;
-    return name ? [`model = srmlab.load(f"{run}/checkpoints/${name}")`] : [];
+  // The weights of a checkpoint, or of the untrained twin, and their own mean states.
+  weights(name, model = "model", reference = "reference") {
+    if (!name) return [];
+    if (this.app.isBoard)
+      return [
+        `subject = session.subject(${pythonString(name)})`,
+        `${model}, ${reference} = subject.model, subject.reference`,
+      ];
+    const made =
+      name === "untrained"
+        ? "next(srmlab.analysis.null.twins(model, 1))[1].eval()"
+        : `srmlab.load(f"{run}/checkpoints/${name}")`;
+    const means = `${reference} = srmlab.analysis.state_means(${model}, evaluation_text(run, ${model}))`;
+    return [`${model} = ${made}`, ...(this.hasReference() ? [means] : [])];
+  }
+
+  // Whether means are taken over evaluation text, rather than over the prompt.
+  hasReference(trace = this.app.base) {
+    return trace.manifest.reference === "evaluation tokens";
   }
 
   // A trace of this name with the board's intervention.
@@ -53,17 +69,16 @@ export class Python {
   }
 
   // A call of capture with the means that the numbers on the screen were made with.
-  capture(model, prompt, { trace = this.app.base, more = "" } = {}) {
-    const reference = trace.manifest.reference === "evaluation tokens" ? ", reference=reference" : "";
+  capture(model, prompt, { trace = this.app.base, reference = "reference", more = "" } = {}) {
+    const means = this.hasReference(trace) ? `, reference=${reference}` : "";
     const lexicon = trace.has("features") ? ", lexicon=lexicon" : "";
-    return `capture(${model}, tokenizer, ${prompt}${reference}${lexicon}${more})`;
+    return `capture(${model}, tokenizer, ${prompt}${means}${lexicon}${more})`;
   }
 
   // The prompt as it is: what interventions are set against.
   baseline() {
-    const { reference: means, puzzle } = this.app.base.manifest;
-    const reference = means === "evaluation tokens" ? ", reference" : "";
-    const reading = puzzle ? ", reading=tokenizer.reading" : "";
+    const reference = this.hasReference() ? ", reference" : "";
+    const reading = this.app.isBoard ? ", reading=tokenizer.reading" : "";
     return [
       "from srmlab.analysis import AblatedStream, CutEdge, HeldFeature, Intervention",
       "from srmlab.explorer.outcomes import Baseline, evaluate",

@@ -342,11 +342,10 @@ export const compare = {
         const other = ctx.other ?? ctx.base;
         let lines = `other = ${ctx.code.capture("model", ctx.code.prompt(other), { trace: other })}`;
         if (against.startsWith("checkpoint:"))
-          lines =
-            (against === "checkpoint:untrained"
-              ? "checkpoint = next(srmlab.analysis.null.twins(model, 1))[1].eval()\n"
-              : `checkpoint = srmlab.load(f"{run}/checkpoints/${against.slice(11)}")\n`) +
-            `other = ${ctx.code.capture("checkpoint", "prompt", { trace: other })}`;
+          lines = [
+            ...ctx.code.weights(against.slice(11), "checkpoint", "means"),
+            `other = ${ctx.code.capture("checkpoint", "prompt", { trace: other, reference: "means" })}`,
+          ].join("\n");
         if (against.startsWith("run:"))
           lines =
             "other_run = ...      # its folder\n" +
