@@ -39,6 +39,23 @@ def test_while_an_answer_is_awaited_the_board_shows_no_older_number(watched):
     assert "bits" in page.locator(NOTE).inner_text()
 
 
+def test_an_answer_about_the_b_chosen_before_comes_too_late(watched):
+    page = watched.page
+    put(page, ablated=[0])
+    held = []
+    page.route("**/api/trace", lambda route: held.append(route))
+    page.evaluate("() => explorer.store.set({ against: 'prompt:Another text' })")
+    page.wait_for_function("() => explorer.isAsking('other')")
+    page.evaluate("() => explorer.store.set({ against: 'intervention' })")
+    page.wait_for_function("() => explorer.isAsking('intervened')")
+    page.evaluate("() => explorer.store.set({ ablated: [] })")  # B is then the prompt as it is
+    page.wait_for_function("() => explorer.other === explorer.base")
+    for route in held:
+        route.continue_()
+    settle(page)
+    assert page.evaluate("() => explorer.other === explorer.base")
+
+
 def test_when_the_server_has_stopped_the_page_says_so_and_shows_no_number(watch):
     with serving(Session(tiny_model(), byte_tokenizer(), prompts=(PROMPT,))) as address:
         watched = watch(address)

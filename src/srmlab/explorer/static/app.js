@@ -355,11 +355,12 @@ export class App {
   async loadOther() {
     const against = this.store.get("against");
     const [kind, rest] = [against.split(":")[0], against.slice(against.indexOf(":") + 1)];
+    const chosen = (this.chosen = {}); // an answer to what was chosen before comes too late
     this.forget("other");
     if (kind === "trace") this.other = this.traces[Number(rest)] ?? null;
     else if (this.client && kind === "intervention") {
       const changed = await this.intervenedTrace();
-      if (changed === undefined || this.store.get("against") !== against) return;
+      if (changed === undefined || this.chosen !== chosen) return;
       this.settle("other", changed);
     } else if (this.client && (kind === "checkpoint" || (["prompt", "run"].includes(kind) && rest))) {
       const requests = {
@@ -369,7 +370,7 @@ export class App {
       };
       const path = kind === "run" ? `../${encodeURIComponent(rest)}/api/trace` : "/api/trace";
       const bytes = await this.ask("other", path, requests[kind]);
-      if (bytes === undefined) return;
+      if (bytes === undefined || this.chosen !== chosen) return;
       this.settle("other", bytes && Trace.read(bytes));
     }
     this.caption();
