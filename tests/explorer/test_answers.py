@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from explorer_pages import put, settle, state
-from explorer_subjects import PROMPT, serving, tiny_model
+from explorer_subjects import PROMPT, listening, serving, tiny_model
 
 from srmlab.data import byte_tokenizer
+from srmlab.explorer.server import create_app
 from srmlab.explorer.session import Session
 
 if TYPE_CHECKING:
@@ -68,6 +69,59 @@ def test_when_the_server_has_stopped_the_page_says_so_and_shows_no_number(watch)
     assert "the server has stopped: run srmlab explore again" in page.locator("#status").inner_text()
     assert "The model did not answer." in page.evaluate("() => explorer.panel('board').svg()")
     assert "B could not be traced." in page.evaluate("() => explorer.panel('compare').svg()")
+    watched.errors.clear()  # the browser's own words about it
+
+
+def test_a_page_takes_no_answer_of_another_model_that_is_served_at_its_address(watch):
+    first, second = (
+        create_app(Session(tiny_model(init_seed=seed), byte_tokenizer(), prompts=(PROMPT,))) for seed in (0, 5)
+    )
+    serves = [first]
+
+    async def address_of_both(scope, receive, send):
+        await serves[0](scope, receive, send)
+
+    with listening(address_of_both) as address:
+        watched = watch(address)
+        page = watched.page
+        put(page, ablated=[0])
+        assert "bits" in page.locator(NOTE).inner_text()
+        serves[0] = second
+        put(page, ablated=[3])
+        assert page.locator(NOTE).inner_text() == "no answer"
+        assert "another model is served here now: reload the page" in page.locator("#status").inner_text()
+        serves[0] = first  # the same one again
+        put(page, ablated=[6])
+        assert "bits" in page.locator(NOTE).inner_text()
+        watched.errors.clear()  # the browser's own words about it
+
+
+def test_when_the_server_is_back_no_word_of_its_absence_stays(watched):
+    page = watched.page
+    page.locator("#panel-paths").scroll_into_view_if_needed()
+    settle(page)
+    page.route("**/api/*", lambda route: route.abort())
+    put(page, token=3)
+    assert "the server has stopped" in page.locator("#status").inner_text()
+    assert "The model did not answer." in page.evaluate("() => explorer.panel('paths').svg()")
+    page.unroute("**/api/*")
+    put(page, ablated=[0])
+    assert page.locator("#status").inner_text() == ""
+    page.locator("#trace").click()  # the same prompt and token, and another try
+    settle(page)
+    assert "did not answer" not in page.evaluate("() => explorer.panel('paths').svg()")
+    watched.errors.clear()  # the browser's own words about it
+
+
+def test_a_b_that_is_too_long_is_not_taken_for_the_prompt(watched):
+    page = watched.page
+    put(page, against=f"prompt:{'too long ' * 200}")
+    assert page.locator("#status").inner_text().startswith("B: the prompt has ")
+    assert page.locator("#cut").count() == 0  # it would cut the prompt
+    put(page, token=5)
+    assert page.locator("#status").inner_text().startswith("B: the prompt has ")
+    put(page, against="prompt:short")
+    assert page.locator("#status").inner_text() == ""
     watched.errors.clear()  # the browser's own words about it
 
 

@@ -101,6 +101,7 @@ class Model(BaseModel):
     """What the explorer is looking at."""
 
     name: str
+    mark: str  # sent back as the header `Mark`, it gets answers of this very model only
     config: dict[str, Any]
     config_hash: str
     parameters: int

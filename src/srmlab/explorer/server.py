@@ -24,7 +24,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, TypeVar
 
-from fastapi import FastAPI, Query, Request, Response
+from fastapi import Depends, FastAPI, Header, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
@@ -69,6 +69,11 @@ def create_app(session: Session, *, hosts: tuple[str, ...] = LOOPBACK, queue: in
         jobs.close()
         worker.close()
 
+    async def same_model(mark: Annotated[str | None, Header(include_in_schema=False)] = None) -> None:
+        """A page that was opened before the server was started anew with something else."""
+        if mark not in (None, session.mark):
+            raise UserError("another model is served here now: reload the page")
+
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
@@ -81,6 +86,7 @@ def create_app(session: Session, *, hosts: tuple[str, ...] = LOOPBACK, queue: in
         docs_url=None,
         redoc_url=None,
         responses=ERRORS,
+        dependencies=[Depends(same_model)],
     )
     app.state.close = close
     app.add_middleware(Guard, hosts=hosts)

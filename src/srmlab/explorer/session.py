@@ -13,15 +13,18 @@ A session is plain and single-threaded; `worker.py` makes sure one thread at a t
 
 from __future__ import annotations
 
+import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from srmlab import __version__
 from srmlab.analysis.edge_attribution import edge_attribution
 from srmlab.analysis.induction import Induction, induction
 from srmlab.analysis.interventions import AblatedStream, Hook, Intervention
@@ -48,6 +51,7 @@ from srmlab.explorer.tracing import (
     reading_of,
 )
 from srmlab.models import Exit, LanguageModel, generate
+from srmlab.storage.identity import model_mark
 
 MAX_TOKENS = 512  # of a prompt; a model with a shorter context has its own limit
 KEPT_BASELINES = 8
@@ -116,10 +120,17 @@ class Session:
         context = self.model.config.context
         return min(context, MAX_TOKENS) if self.model.config.causal else context  # a board is read whole
 
+    @cached_property
+    def mark(self) -> str:
+        """Changes with the weights and with what is beside them: a page that shows another model finds out."""
+        known = "\n".join((__version__, self.name, self.python, model_mark(self.model)))
+        return hashlib.blake2b(known.encode(), digest_size=8).hexdigest()
+
     def info(self) -> dict[str, Any]:
         config, order = self.model.config, orders(self.model)
         return {
             "name": self.name,
+            "mark": self.mark,
             "config": config.to_dict(),
             "config_hash": config_hash(config),
             "parameters": self.model.num_parameters(),

@@ -17,7 +17,8 @@ import { REQUIRED, VIEWS } from "./views.js";
 export class App {
   // host: where the panels go. options: client, info, traces (saved ones), python (how to get model and
   // tokenizer), state, views (names; all by default), own (registered views), captioned (whether each panel
-  // has a sentence under it), isBoard (whether the model fills boards).
+  // has a sentence under it), isBoard (whether the model fills boards), onerror and onanswer
+  // (told of every question that got none or one).
   constructor(
     host,
     {
@@ -31,9 +32,10 @@ export class App {
       captioned = false,
       isBoard = info ? !info.generates : traces.some(({ manifest }) => manifest.puzzle),
       onerror = reportError,
+      onanswer = () => {},
     } = {},
   ) {
-    Object.assign(this, { host, client, info, traces, python, captioned, isBoard, onerror });
+    Object.assign(this, { host, client, info, traces, python, captioned, isBoard, onerror, onanswer });
     this.base = null; // the prompt's trace
     this.trace = null; // what the views show: it, the one with the intervention, or their difference
     this.other = null; // compare's B
@@ -249,10 +251,12 @@ export class App {
   // The answer; null if there is none, undefined if a newer question took the place of this one.
   async ask(kind, path, body, method) {
     try {
-      return await this.client.ask(kind, path, body, method);
+      const answer = await this.client.ask(kind, path, body, method);
+      this.onanswer(kind);
+      return answer;
     } catch (error) {
       if (cancelled(error)) return undefined;
-      this.onerror(error);
+      this.onerror(error, kind);
       return null;
     }
   }

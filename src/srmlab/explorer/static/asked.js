@@ -24,8 +24,10 @@ export class Asked {
 
   async load() {
     const key = this.key();
-    if (this.found?.key === key) return;
-    const found = (this.found = { key, answer: undefined });
+    const { base } = this.ctx;
+    const isLost = this.found?.answer === null && this.found.base !== base; // and may be there by now
+    if (this.found?.key === key && !isLost) return;
+    const found = (this.found = { key, base, answer: undefined });
     const version = this.ctx.version();
     const ask = async (kind, more) => {
       const answer = await this.ctx.ask(kind, `/api/${this.name}`, { ...this.question(), ...more });

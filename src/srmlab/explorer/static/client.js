@@ -3,6 +3,7 @@
 export class Client {
   constructor() {
     this.running = new Map();
+    this.mark = null; // of the model on the page; once it is known, no other model answers
   }
 
   cancel(kind) {
@@ -13,12 +14,16 @@ export class Client {
     this.cancel(kind);
     const controller = new AbortController();
     this.running.set(kind, controller);
+    const isOurs = this.mark && !path.startsWith("../"); // and not of a run beside it
     try {
       // relative to the page: a run among several has an address of its own
       const response = await fetch(path.replace(/^\//, ""), {
         method,
         signal: controller.signal,
-        headers: body === undefined ? {} : { "content-type": "application/json" },
+        headers: {
+          ...(body === undefined ? {} : { "content-type": "application/json" }),
+          ...(isOurs ? { mark: this.mark } : {}),
+        },
         body: body === undefined ? undefined : JSON.stringify(body),
       });
       if (!response.ok) {
@@ -30,7 +35,8 @@ export class Client {
         : await response.arrayBuffer();
     } catch (error) {
       // what fetch throws when nobody answers
-      if (error instanceof TypeError) throw new Error("the server has stopped: run srmlab explore again");
+      if (error instanceof TypeError)
+        throw Object.assign(new Error("the server has stopped: run srmlab explore again"), { isGone: true });
       throw error;
     } finally {
       if (this.running.get(kind) === controller) this.running.delete(kind);

@@ -17,7 +17,10 @@ const $ = (id) => document.getElementById(id);
 const client = new Client();
 const UNDONE = ["prompt", "ids", "ablated", "cuts", "holds", "first", "last"];
 
+let complaint = null; // { kind, isGone }: the question whose failure the line of status is about
+
 function say(text, bad = false, ...offers) {
+  complaint = null;
   $("status").replaceChildren(text, ...offers);
   $("status").title = text;
   $("status").classList.toggle("bad", bad);
@@ -172,6 +175,7 @@ function controls(app, info) {
 
 async function start() {
   const info = await client.ask("model", "/api/model");
+  client.mark = info.mark;
   const problems = [];
   const own = await ownViews(problems);
   document.documentElement.dataset.theme = fromHash(location.hash).theme ?? "";
@@ -181,9 +185,15 @@ async function start() {
     info,
     python: info.python,
     own,
-    onerror(error) {
+    onerror(error, kind) {
       if (!prompt) problems.push(error.message); // while the views are mounted
-      say(error.message, true, ...(error.limit ? [prompt.offerCut(error.limit)] : []));
+      const isPrompts = ["trace", "generate"].includes(kind); // and not that of another prompt
+      const offers = error.limit && isPrompts ? [prompt.offerCut(error.limit)] : [];
+      say(kind === "other" ? `B: ${error.message}` : error.message, true, ...offers);
+      complaint = { kind, isGone: error.isGone };
+    },
+    onanswer(kind) {
+      if (complaint?.kind === kind || complaint?.isGone) say("");
     },
   });
   window.explorer = app; // for the curious, and for the tests
