@@ -98,6 +98,10 @@ def test_the_heads_induction_score_stands_beside_it_and_early_exit_beside_genera
         page.locator("#generate").click()
         page.wait_for_selector("#status:has-text('of 3 layers used')")
         assert "1.0 of 3 layers used" in page.locator("#status").inner_text()
+        put(page, ablated=[0], version="intervened")  # whose induction is not measured
+        note = page.locator("#panel-attention .note").inner_text()
+        assert "attends most to" in note
+        assert "induction" not in note
 
 
 def test_early_exit_and_an_intervention_exclude_each_other(tiny):

@@ -72,6 +72,14 @@ def test_a_version_that_is_awaited_or_failed_shows_no_number_of_another(watch, n
     assert page.evaluate(shown) == "visible"
 
 
+def test_a_first_layer_with_a_cut_is_not_called_identical_at_every_token(page):
+    put(page, layer=0, cuts=[[0, 0, 3, 1, 5]])
+    note = page.locator("#panel-routing .note")
+    assert note.inner_text().endswith("identical at every token")
+    put(page, version="intervened")
+    assert not note.inner_text().endswith("identical at every token")
+
+
 def test_without_a_key_to_hold_the_bars_switch_lets_a_tap_cut_an_edge(page):
     page.locator(".bar [data-value=change]").click()
     click_region(page, "routing", 3, 1)

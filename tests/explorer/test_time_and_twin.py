@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from explorer_pages import click_region, picture, settle, state
+from explorer_pages import click_region, picture, put, settle, state
 from explorer_subjects import PROMPT, serving, tiny_model
 
 import srmlab.analysis
@@ -107,6 +107,8 @@ def test_an_untrained_twin_stands_beside_the_model(watch, session):
         said = page.locator("#panel-tokens .beside").inner_text()
         theirs = np.nanmean(twin["surprisal"].astype(float))
         assert said.endswith(f"untrained mean surprisal {theirs:.2f} bits")
+        put(page, ablated=[0], version="intervened")
+        assert page.locator("#panel-tokens .beside").inner_text() == f"baseline: {said}"
 
 
 def kl(trace) -> np.ndarray:

@@ -122,7 +122,7 @@ class Session:
 
     @cached_property
     def mark(self) -> str:
-        """Changes with the weights and with what is beside them: a page that shows another model finds out."""
+        """Changes with the weights and what is beside them: a page that shows another model finds out."""
         known = "\n".join((__version__, self.name, self.python, model_mark(self.model)))
         return hashlib.blake2b(known.encode(), digest_size=8).hexdigest()
 

@@ -155,11 +155,12 @@ export class Panel {
   // The view's one number, and an untrained twin's: what is not learned is in both.
   compareWithTwin() {
     const { statistic } = this.view;
-    const { base, store, twin, failed } = this.ctx;
+    const { base, trace, store, twin, failed } = this.ctx;
     if (!statistic) return;
     const isWanted = Boolean(store.get("twin") && this.ctx.info?.twin);
     const theirs = twin ? statistic(twin) : failed.has("twin") ? "no answer" : "…";
-    this.beside.textContent = isWanted ? `${statistic(base)} · untrained ${theirs}` : "";
+    const whose = trace === base ? "" : "baseline: "; // the twin is as it is, too
+    this.beside.textContent = isWanted ? `${whose}${statistic(base)} · untrained ${theirs}` : "";
   }
 
   changed(keys) {

@@ -126,10 +126,10 @@ export const attention = {
       panel.note.textContent = found + scoreOf(chosen);
     }
 
-    // The head's induction score beside that of a head that reads all alike.
+    // The head's induction score beside that of a head that reads all alike; it is of no intervention.
     function scoreOf({ stream, head }) {
       const found = scores.get(ctx.question().checkpoint);
-      if (!found) return "";
+      if (!found || ctx.version() !== "baseline") return "";
       const place = (stream ?? 0) * weights().shape[1] + head;
       return (
         ` · induction ${number(found.score[call().index][place], 3)} ` +

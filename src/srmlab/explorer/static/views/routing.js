@@ -47,7 +47,8 @@ export const routing = {
         line?.update();
         if (!ctx.trace) return;
         const { layer, head, token } = store.state;
-        const isConstant = layer === 0 && ctx.trace.manifest.model.config.z0 !== "input";
+        // of the untouched model: an edge may be cut at one token
+        const isConstant = layer === 0 && ctx.trace === ctx.base && ctx.trace.manifest.model.config.z0 !== "input";
         panel.note.textContent =
           `L${layer} H${head} at ${ctx.trace.label(token)}` +
           (isConstant ? ` · identical at every ${ctx.trace.unit}` : "");
