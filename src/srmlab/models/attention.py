@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from srmlab.models import kernels
-from srmlab.models.forward import Pass
+from srmlab.models.forward import Pass, causal_mask
 from srmlab.models.kernels import rotate
 
 
@@ -60,8 +60,7 @@ def token_pattern(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool = True
     """softmax(q·kᵀ/√K) over the tokens that may be seen, [N, H, T, keys]; the last query is the last key."""
     scores = q @ k.mT / math.sqrt(q.shape[-1])
     if mask is None and causal:
-        T, total = scores.shape[-2:]
-        mask = torch.ones(T, total, dtype=torch.bool, device=q.device).tril(total - T)
+        mask = causal_mask(q.shape[2], k.shape[2], q.device)
     wide = torch.promote_types(q.dtype, torch.float32)
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf)
@@ -76,8 +75,8 @@ def causal_attention(qkv: Tensor, heads: int, here: Pass, dropout: float = 0.0) 
     may look, replaces the causal mask (to keep documents apart, and to leave padding out).
     """
     N, T, _ = qkv.shape
-    past, mask, watched = here.past(), here.mask, here.wants(*SITES)
-    plain = past is None and mask is None and here.causal and not dropout and not watched
+    past, watched = here.past(), here.wants(*SITES)
+    plain = past is None and here.mask is None and here.causal and not dropout and not watched
     if plain and kernels.tokens_by_hand(qkv, here.rotary):
         assert here.rotary is not None
         return kernels.causal_attention(qkv, heads, here.rotary)
@@ -88,19 +87,19 @@ def causal_attention(qkv: Tensor, heads: int, here: Pass, dropout: float = 0.0) 
         q, k, v = (here.heads(f"attention.{name}", x) for name, x in zip("qkv", (q, k, v), strict=True))
     if past is not None:
         k, v = past.append(k, v)
-        if mask is None and here.causal and T > 1 and k.shape[2] > T:
-            total = k.shape[2]
-            mask = torch.ones(T, total, dtype=torch.bool, device=q.device).tril(total - T)
-    return attend(q, k, v, mask, here, dropout)
+    return attend(q, k, v, here, dropout)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, here: Pass, dropout: float = 0.0) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, here: Pass, dropout: float = 0.0) -> Tensor:
     """q [N, H, T, K], k and v [N, H, keys, K] → [N, T, H·K]. Without a mask a causal pass looks back only."""
+    T, keys, mask = q.shape[2], k.shape[2], here.mask
+    if mask is None and here.causal and 1 < T < keys:  # torch's own causal mask begins at the first key
+        mask = causal_mask(T, keys, q.device)
     if here.wants("attention.weights"):
         pattern = here.pattern("attention.weights", token_pattern(q, k, mask, here.causal))
         out = F.dropout(pattern, dropout) @ v
     else:
-        causal = mask is None and here.causal and q.shape[2] > 1
+        causal = mask is None and here.causal and T > 1
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal)
     if here.wants("attention.z"):
         out = here.heads("attention.z", out)

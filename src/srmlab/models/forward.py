@@ -148,6 +148,11 @@ class Pass:
             self.mask = self.mask.repeat(streams, 1, 1, 1)
 
 
+def causal_mask(tokens: int, keys: int, device: torch.device) -> Tensor:
+    """[tokens, keys], True where a token may look: no later than itself. The last token is the last key."""
+    return torch.ones(tokens, keys, dtype=torch.bool, device=device).tril(keys - tokens)
+
+
 def document_mask(documents: Tensor, causal: bool = True) -> Tensor:
     """[B, T] document ids → [B, 1, T, T], True where a token may look: earlier (unless attention goes in both
     directions), and in the same document.

@@ -40,7 +40,7 @@ from srmlab.models.cache import Kept, Past, SomeRows
 from srmlab.models.config import NANO, Sizes
 from srmlab.models.contract import Call, Flops, Losses, Point
 from srmlab.models.fields import require
-from srmlab.models.forward import Pass
+from srmlab.models.forward import Pass, causal_mask, padding_mask
 from srmlab.models.kernels import rotate
 from srmlab.models.loss import chunked_cross_entropy
 from srmlab.models.registry import register
@@ -139,13 +139,10 @@ class RecursionBlock(Block):
             return super().attended(h, here)
         q = self.queries(h).unflatten(-1, (self.heads, -1)).transpose(1, 2)
         assert here.rotary is not None
-        q, (k, v), mask = rotate(q, *here.rotary), here.lent, here.mask
+        q, (k, v) = rotate(q, *here.rotary), here.lent
         if here.wants(*SITES):
             q, k, v = (here.heads(f"attention.{name}", x) for name, x in zip("qkv", (q, k, v), strict=True))
-        if mask is None:
-            T, total = q.shape[2], k.shape[2]
-            mask = torch.ones(T, total, dtype=torch.bool, device=q.device).tril(total - T)
-        return attend(q, k, v, mask, here)
+        return attend(q, k, v, here)
 
     def queries(self, h: Tensor) -> Tensor:
         """Those rows of `qkv` alone; what another tool has put in its place (an adapter) is called whole."""
@@ -247,7 +244,8 @@ class MoR(BlockModel[MoRConfig]):
             before = here.cache.kept.get(r, keep[:, :0])
             looks = here.cache.kept[r] = torch.cat((before, keep), dim=1)
         if not share:
-            inside.mask = look(here, looks, h.shape[1])
+            # who has left is not looked at, like padding
+            inside.mask = padding_mask(looks, looks.shape[1] - h.shape[1], here.mask)
         if here.silent and here.cache is not None:
             return self.rows(r, h, keep, inside, lent)
         slots = self.keeping(r, here.slots, lent)
@@ -314,7 +312,7 @@ class MoR(BlockModel[MoRConfig]):
         if share:
             mask = here.mask
             if mask is None:
-                mask = torch.ones(T, T, dtype=torch.bool, device=h.device).tril().expand(B, 1, T, T)
+                mask = causal_mask(T, T, h.device).expand(B, 1, T, T)
             inside.mask = mask[:, 0].gather(1, places[..., None].expand(-1, -1, mask.shape[-1]))[:, None]
         elif here.mask is not None:  # documents: of the kept tokens, causal in their own order
             mask = here.mask[:, 0].gather(1, places[..., None].expand(-1, -1, T))
@@ -403,15 +401,3 @@ def top(scores: Tensor, there: Tensor, k: int) -> Tensor:
     """[B, T] Which k tokens have the best scores, of those that are there."""
     best = scores.masked_fill(~there, -math.inf).topk(k, dim=1).indices
     return torch.zeros_like(there).scatter(1, best, True) & there
-
-
-def look(here: Pass, kept: Tensor, T: int) -> Tensor:
-    """[B, 1, T, keys] Where T tokens may look: at kept ones that they may see, and at themselves."""
-    total = kept.shape[1]
-    itself = torch.eye(T, dtype=torch.bool, device=kept.device)
-    itself = F.pad(itself, (total - T, 0))
-    if here.mask is None:
-        seen = torch.ones(T, total, dtype=torch.bool, device=kept.device).tril(total - T)
-    else:
-        seen = here.mask
-    return (seen & kept[:, None, None]) | itself
