@@ -34,7 +34,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from srmlab.models import kernels
-from srmlab.models.model import RECORDINGS
 from srmlab.models.streams import StreamLinear
 
 if TYPE_CHECKING:
@@ -93,7 +92,6 @@ def connection(name: str) -> Callable[[Kind], Kind]:
 
     def enter(kind: Kind) -> Kind:
         CONNECTIONS[name] = kind
-        RECORDINGS.clear()  # one written anew, as in a notebook, may have other sites
         return kind
 
     return enter

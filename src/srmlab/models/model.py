@@ -60,16 +60,13 @@ class LanguageModel(Described[Config], Generic[Config]):
         if not self.config.causal:
             assert self.initial_state.ndim == 2  # [S, D], or a refusal
             self.puzzle = PuzzleParts(self.config, self.embedding.embedding_dim)
+        self.recording = recording(self)
         for name in self.recording.sites:
             self.add_site(name)
         if not self.unembedding.is_meta:
             self.initialize()
             if self.puzzle is not None:
                 self.puzzle.initialize()
-
-    @property
-    def recording(self) -> Recording:
-        return recording(type(self), self.config)
 
     @property
     def pattern_sites(self) -> list[str]:
@@ -367,28 +364,31 @@ class LanguageModel(Described[Config], Generic[Config]):
 # every model of the process. Past torch's own limit of 8 it would run uncompiled.
 RECOMPILE_LIMIT = 64
 
-RECORDINGS: dict[tuple[type[LanguageModel], ModelConfig], Recording] = {}
+RECORDINGS: dict[Any, Recording] = {}
+_outlines = False
 
 
-def recording(kind: type[LanguageModel], config: ModelConfig) -> Recording:
-    """One pass over one token on the meta device, where nothing is computed; kept for every config."""
-    key = kind, config
+def recording(model: LanguageModel) -> Recording:
+    """One pass over one token on the meta device, where nothing is computed; kept for every config and the
+    classes of its parts: a connection that is written anew, as in a notebook, may have other sites.
+    """
+    if _outlines:
+        return Recording((), 0, 0)
+    key = type(model), model.config, frozenset(map(type, model.modules()))
     if key not in RECORDINGS:
-        RECORDINGS[key] = _record(kind, config)
+        RECORDINGS[key] = _record(type(model), model.config)
     return RECORDINGS[key]
 
 
 def outlined(kind: type[LanguageModel], config: ModelConfig) -> LanguageModel:
-    """The model on the meta device, without sites unless they are known already."""
-    key = kind, config
-    known = key in RECORDINGS
-    RECORDINGS.setdefault(key, Recording((), 0, 0))
+    """The model on the meta device, without sites."""
+    global _outlines
+    before, _outlines = _outlines, True
     try:
         with without_data():
             return kind(config).eval()  # pyright: ignore[reportCallIssue]
     finally:
-        if not known:
-            del RECORDINGS[key]
+        _outlines = before
 
 
 @torch.no_grad()
