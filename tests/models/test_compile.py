@@ -160,6 +160,16 @@ def test_hooks_added_after_compiling_the_whole_take_effect():
         torch.testing.assert_close(compiled(tokens), plain, rtol=0, atol=1e-6)
 
 
+def test_training_with_hooks_or_at_another_depth_is_not_taken_for_a_loss_alone():
+    model, tokens = build(SHORT["ouro"]), some_tokens()
+    compiled = torch.compile(model, backend="eager")
+    with model.hooks([("loops.0.out", zero)]):
+        ours, theirs = (m(tokens, tokens, progress=0.5) for m in (compiled, model))
+    assert ours == theirs
+    ours, theirs = (m(tokens, tokens, progress=0.5, depth=1) for m in (compiled, model))
+    assert ours == theirs
+
+
 def test_hooks_and_a_full_graph_are_refused_with_the_reason():
     model = build(SRM_SHORT)
     compiled = torch.compile(model, fullgraph=True, backend="eager")

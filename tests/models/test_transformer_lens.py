@@ -158,6 +158,7 @@ def test_a_hook_says_its_layer():
         ({"return_type": "los"}, "must be one of logits, loss, both"),
         ({"stop_at_layer": 9}, "stop_at_layer = 9: there are 3 layers"),
         ({"return_type": "loss", "targets": TOKENS}, "cannot be combined with return_type"),
+        ({"return_type": "loss", "progress": 0.5}, "cannot be combined with return_type"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(options, complaint):

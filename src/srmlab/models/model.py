@@ -200,21 +200,20 @@ class LanguageModel(Described[Config], Generic[Config]):
             known = [*sorted(OPTIONS), "return_type", "stop_at_layer"]
             raise unknown("option of a pass", min(given - OPTIONS), known)
         if return_type is not None or stop_at_layer is not None:
-            if targets is not None or given - {"documents", "attention_mask"}:
-                raise UserError(
-                    "targets, cache, exit and depth cannot be combined with return_type or stop_at_layer"
-                )
+            if targets is not None or progress is not None or given - {"documents", "attention_mask"}:
+                others = "targets, progress, cache, exit and depth"
+                raise UserError(f"{others} cannot be combined with return_type or stop_at_layer")
+            plain = partial(self.forward, tokens, **how)
             if stop_at_layer is not None:
-                return state_before(self, stop_at_layer, partial(self.forward, tokens, **how))
+                return state_before(self, stop_at_layer, plain)
             if return_type != "logits":
                 self.check_next_tokens()
-            logits = self.forward(tokens, **how)
-            return as_asked(logits, tokens, how.get("attention_mask"), return_type, loss_per_token)
+            return as_asked(plain(), tokens, how.get("attention_mask"), return_type, loss_per_token)
         if loss_per_token:
             raise UserError('loss_per_token is for return_type="loss" or "both": give one of them')
         if torch.compiler.is_compiling() and (self.listening or given & {"exit", "depth", "gradient_depth"}):
-            return uncompiled(self.forward, tokens, targets, **how)
-        self.check_tokens(tokens, how.get("cache"), how.get("documents"), targets, how.get("attention_mask"))
+            return uncompiled(self.forward, tokens, targets, progress=progress, **how)
+        self.check_tokens(tokens, targets, **how)
         targets = None if targets is None else targets.long()  # torch's own cross-entropy takes no int32
         tap = self.tap()
         if progress is not None:
@@ -256,7 +255,7 @@ class LanguageModel(Described[Config], Generic[Config]):
     ) -> Tensor:
         """The logits [B, V] after the last token only; padding is on the left."""
         self.check_next_tokens()
-        self.check_tokens(tokens, cache, attention_mask=attention_mask)
+        self.check_tokens(tokens, cache=cache, attention_mask=attention_mask)
         tap = self.tap()
         how: dict[str, Any] = {"cache": cache, "attention_mask": attention_mask, "exit": exit}
         if tap is not SILENT:  # a listener at "logits" expects every position
@@ -331,19 +330,13 @@ class LanguageModel(Described[Config], Generic[Config]):
     def device(self) -> torch.device:
         return self.unembedding.device
 
-    def check_tokens(
-        self,
-        tokens: Tensor,
-        cache: DecodingCache | None = None,
-        documents: Tensor | None = None,
-        targets: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-    ) -> None:
+    def check_tokens(self, tokens: Tensor, targets: Tensor | None = None, **how: Unpack[How]) -> None:
         """Shapes only: nothing here reads a value, so nothing waits for a GPU or breaks a graph."""
+        documents, cache = how.get("documents"), how.get("cache")
         check_ids(tokens)
         if targets is not None and targets.dtype not in (torch.int64, torch.int32):
             raise UserError(f"targets of {targets.dtype}: ids are whole numbers; use targets.long()")
-        likes = {"targets": targets, "documents": documents, "attention_mask": attention_mask}
+        likes = {"targets": targets, "documents": documents, "attention_mask": how.get("attention_mask")}
         for name, like in likes.items():
             if like is not None and like.shape != tokens.shape:
                 raise UserError(
