@@ -32,6 +32,7 @@ from srmlab.pretrained import folder as shipped
 from srmlab.puzzles import is_puzzles
 from srmlab.storage import load, saved_tokenizer
 from srmlab.storage.run_directory import homes
+from srmlab.training.config import TrainConfig
 from srmlab.training.distributed import device_of
 from srmlab.training.evaluation import check_tokenizer, check_vocabulary
 from srmlab.training.memory import keep_buffers
@@ -103,20 +104,19 @@ def open_text(
     model = load(path, device=device_of(device))
     check_reads_text(path, model, context)
     run = run_config(path)
-    trained = run.training if run else None
-    context = context or (trained.context if trained else None) or model.config.context
+    trained = run.training if run else TrainConfig()
+    context = min(context or trained.context or model.config.context, longest or model.config.context)
     file = text or (None if data else text_of(path))
     folder = data or (run.data if run else None)
     if file is not None:
         if answers_only:
-            raise UserError(
-                "--answers-only: no document ends in a text file; give --data DIR instead of --text"
-            )
+            fix = "no document ends in a text file; give --data DIR instead of --text"
+            raise UserError(f"--answers-only: {fix}")
         tokenizer = saved_tokenizer(path) or _tokenizer_of_data(path, folder, file)
         tokens = read_text(file, tokenizer)
         digest = hashlib.sha256(tokens.read(0, len(tokens)).tobytes()).hexdigest()
         check_vocabulary(model.config.vocab_size, tokens.vocab_size, file, trained=True)
-        context = min(context, max(1, len(tokens) - 1), longest or context)
+        context = min(context, max(1, len(tokens) - 1))
         source = f"{file.name} {digest[:12]}"
         return RunText(path, run, model, tokenizer, None, tokens, source, context, spread=spread)
     if folder is None:
@@ -126,7 +126,6 @@ def open_text(
     opened = open_tokens(folder, verify=verify)
     check_vocabulary(model.config.vocab_size, opened.vocab_size, opened.path, trained=True)
     check_tokenizer(path, opened)
-    answers = answers_only or bool(trained and trained.answers_only)
     return RunText(
         path=path,
         run=run,
@@ -135,9 +134,9 @@ def open_text(
         data=opened,
         tokens=opened.val,
         source=f"validation tokens {opened.fingerprint[:12]}",
-        context=min(context, longest or context),
-        document_mask=document_mask or bool(trained and trained.document_mask),
-        marks=opened.tokenizer.answer_marks if answers else None,
+        context=context,
+        document_mask=document_mask or trained.document_mask,
+        marks=opened.tokenizer.answer_marks if answers_only or trained.answers_only else None,
         spread=spread,
     )
 
