@@ -165,10 +165,12 @@ def accepts(model, *depth) -> bool:
         return False
 
 
-def test_hooks_at_another_depth_are_refused():
+@pytest.mark.parametrize("options", [{}, {"targets": torch.arange(4)[None], "progress": 0.5}], ids=str)
+@pytest.mark.parametrize("depth", [2, 5])
+def test_hooks_at_another_depth_are_refused(depth, options):
     model = build(MODEL)
     with (
         model.hooks([("layers.0.out", lambda z, hook: None)]),  # noqa: ARG005
         pytest.raises(UserError, match="hooks need every site"),
     ):
-        model(torch.arange(4)[None], depth=2)
+        model(torch.arange(4)[None], depth=depth, **options)

@@ -220,7 +220,7 @@ class LanguageModel(Described[Config], Generic[Config]):
             self.check_next_tokens()
             if targets is None or given & {"cache", "exit", "attention_mask"}:
                 raise UserError("progress is for training: give targets, without cache, exit and padding")
-            config = self.config_at(how.get("depth"), how.get("gradient_depth"), SILENT)
+            config = self.config_at(how.get("depth"), how.get("gradient_depth"), tap)
             here = Pass(tap, documents=how.get("documents"), config=config)
             return self.training_loss(tokens, targets, here, progress)
         try:
