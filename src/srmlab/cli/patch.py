@@ -139,7 +139,7 @@ class Command(RunsModel):
         yield result["summary"]
         if self.metric != "kl":
             against = f" against {result['other'][0]!r}" if self.metric == "logit-difference" else ""
-            more = f" (and {result['pairs'] - 1} more pairs)" if result["pairs"] > 1 else ""
+            more = f" (the first of {result['pairs']} pairs)" if result["pairs"] > 1 else ""
             yield f"  {self.metric} of {result['answer'][0]!r}{against}{more}"
         if self.out is not None:
             yield f"{self.out}"
