@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import re
 
 import pytest
@@ -591,6 +593,64 @@ def test_hooks_that_are_no_pairs_are_refused_in_one_line():
     for wrong in (("layers.0.out", zero), [("layers.0.out", "zero")], [("layers.0.out",)]):
         with pytest.raises(UserError, match=r"hooks are a list of \(name, function\) pairs"):
             model.run_with_hooks(some_tokens(), fwd_hooks=wrong)
+
+
+@pytest.mark.parametrize("nothing", [lambda name: "hook_" in name, re.compile("resid")])
+def test_a_function_or_expression_that_selects_no_site_is_refused(nothing):
+    model = small(SRM_TINY)
+    with pytest.raises(UnknownSite, match="the filter selects no site"):
+        model.run_with_hooks(some_tokens(), fwd_hooks=[(nothing, zero)])
+
+
+@pytest.mark.parametrize("filter", [3, True, [3], ["logits", None]])
+def test_what_is_no_filter_of_sites_is_refused_in_one_line(filter):
+    with pytest.raises(UserError, match="a filter of sites is a name, a glob"):
+        small(SRM_TINY).run_with_cache(some_tokens(), filter)
+
+
+def test_names_may_come_from_a_generator():
+    names = [f"layers.{layer}.out" for layer in (2, 0)]
+    assert small(SRM_TINY).select_sites(name for name in names) == names[::-1]
+
+
+def test_a_hook_that_is_no_function_is_refused_when_it_is_added():
+    model = small(SRM_TINY)
+    with pytest.raises(UserError, match="pairs, not of"):
+        model.add_hook("logits", None)
+    with pytest.raises(UserError, match="pairs, not of"):
+        model.add_hook(zero, "logits")
+    assert not model.listening
+
+
+def test_a_reset_also_removes_the_hooks_of_open_blocks_and_of_copies():
+    model, tokens = small(SRM_TINY), some_tokens()
+    plain = model(tokens)
+    with model.hooks([("layers.1.out", zero)]):
+        taken_along = copy.deepcopy(model)
+        assert not torch.equal(model(tokens), plain)
+        model.reset_hooks()
+        assert torch.equal(model(tokens), plain)
+    assert not torch.equal(taken_along(tokens), plain)
+    taken_along.reset_hooks()
+    assert torch.equal(taken_along(tokens), plain)
+
+
+def test_a_reset_leaves_torchs_own_hooks():
+    model, calls = small(SRM_TINY), []
+    model.sites["logits"].register_forward_hook(lambda *_: calls.append(1))
+    model.reset_hooks()
+    model(some_tokens())
+    assert calls == [1]
+
+
+def test_a_model_with_a_hook_is_pickled_with_it():
+    model, tokens = small(SRM_TINY), some_tokens()
+    plain = model(tokens)
+    model.add_hook("layers.1.out", zero)
+    again = pickle.loads(pickle.dumps(model))
+    assert torch.equal(again(tokens), model(tokens))
+    again.reset_hooks()
+    assert torch.equal(again(tokens), plain)
 
 
 def test_a_cache_shows_dots_only_for_names_it_leaves_out():

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from small_models import HRM_TINY, SMALL, SRM_TINY, gradients, small, some_tokens
+from small_models import HRM_TINY, ONE_OF_EACH, SMALL, SRM_TINY, gradients, small, some_tokens
 from torch.autograd.graph import saved_tensors_hooks
 
 from srmlab.errors import UserError
-from srmlab.models import ModelConfig
+from srmlab.models import ModelConfig, gradient_everywhere
 
 SRMS = {
     "plain": SRM_TINY,
@@ -168,3 +168,51 @@ def test_hrms_memory_for_the_backward_pass_does_not_depend_on_its_cycles():
 def test_without_gradient_nothing_is_saved():
     with torch.no_grad():
         assert saved_bytes(SRM_TINY) == 0
+
+
+def slope(model, site, put_in):
+    """The gradient of the loss to a vector that a hook adds at a site."""
+    tokens = some_tokens()
+    shape = model.run_with_cache(tokens, site)[1][site].shape
+    added = torch.zeros(shape, requires_grad=True)
+    loss = model.run_with_hooks(tokens, fwd_hooks=[(site, put_in(added))], return_type="loss")
+    return torch.autograd.grad(loss, added)[0]
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize(
+    ("name", "site"),
+    [
+        ("srm", "layers.0.out"),
+        ("srm", "layers.0.connection.pattern"),
+        ("srm", "layers.1.steps.0.neurons.post"),
+        ("hrm", "cycles.0.high.out"),
+        ("huginn", "steps.0.out"),
+    ],
+)
+def test_what_a_hook_puts_in_before_the_last_layers_has_its_whole_gradient(name, site, in_place):
+    model = small(ONE_OF_EACH[name])
+
+    def put_in(added):
+        def hook_function(value, hook):  # noqa: ARG001
+            if not in_place:
+                return value + added
+            value += added
+            return None
+
+        return hook_function
+
+    found = slope(model, site, put_in)
+    with gradient_everywhere():
+        expected = slope(model, site, put_in)
+    assert expected.any()
+    torch.testing.assert_close(found, expected)
+    assert torch.is_grad_enabled()
+
+
+def test_a_hook_that_only_looks_leaves_the_gradient_where_it_is():
+    model, tokens = small(SRM_TINY), some_tokens()
+    expected = gradients(model, loss_of(model, tokens))
+    with model.hooks([("**", lambda value, hook: value * 1)]):  # noqa: ARG005
+        found = gradients(model, loss_of(model, tokens))
+    torch.testing.assert_close(found, expected)

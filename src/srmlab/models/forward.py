@@ -10,6 +10,7 @@ paper's formulas take plus one argument:
     here.positions(tokens)               each token's position in its text, for learned positions
     here.rotary, here.mask, here.past()  what attention over tokens needs
     here.embed(table, tokens)            the embeddings of the input, whatever is put before the tokens
+    with here.gradient(t >= first):      a level that is trained with gradient, or without
 
 A puzzle model also finds its initial state in `here.state` and leaves its last one there.
 
@@ -141,6 +142,13 @@ class Pass:
         compiled = self.silent and self.slots is None
         return (module if compiled else module._call_impl)(*inputs, self.at(part))
 
+    def gradient(self, on: bool) -> torch.set_grad_enabled:
+        """Gradient inside this block only if `on`, or a hook has put in what has one, and if there is any
+        outside.
+        """
+        on = on or _everywhere[0] or self.tap.differentiated
+        return torch.set_grad_enabled(on and torch.is_grad_enabled())
+
     def fold_streams(self, streams: int) -> None:
         """The streams are folded into the batch: the mask [B, 1, T, keys] is the same for all of them."""
         self.folded = streams
@@ -173,11 +181,6 @@ def padding_mask(real: Tensor, start: int, within: Tensor | None = None, causal:
     if causal:
         seen = (back >= 0) & seen
     return (seen if within is None else seen & within) | (back == 0)
-
-
-def gradient(on: bool) -> torch.set_grad_enabled:
-    """Gradient inside this block only if `on`, and if there is any outside."""
-    return torch.set_grad_enabled((on or _everywhere[0]) and torch.is_grad_enabled())
 
 
 _everywhere = [False]

@@ -39,7 +39,7 @@ from srmlab.models.config import LATER, NANO, SUDOKU, SUDOKU_NANO, ModelConfig, 
 from srmlab.models.contract import Call, Flops, Point
 from srmlab.models.exit import State, recurse
 from srmlab.models.fields import require
-from srmlab.models.forward import Pass, gradient
+from srmlab.models.forward import Pass
 from srmlab.models.model import LanguageModel
 from srmlab.models.registry import register
 from srmlab.models.streams import RMSNorm, init_linear_
@@ -373,11 +373,11 @@ class HRM(LanguageModel[HRMConfig]):
         last_cycle, everything = h == config.high_cycles - 1, config.gradient == "all"
         for l in range(config.low_cycles):
             last_call = l == config.low_cycles - 1
-            with gradient(everything or (last_cycle and (last_call or config.gradient == "last-cycle"))):
+            with here.gradient(everything or (last_cycle and (last_call or config.gradient == "last-cycle"))):
                 given = z_low + x if config.single else z_low + z_high + x
                 z_low = run(self.low, given, here.at(f"cycles.{h}.low.{l}"))
         if not config.single:
-            with gradient(everything or last_cycle):
+            with here.gradient(everything or last_cycle):
                 given = z_high + z_low + x if config.x_enters == "both" else z_high + z_low
                 z_high = run(self.high, given, here.at(f"cycles.{h}.high"))
         return z_low, z_high

@@ -33,7 +33,7 @@ from srmlab.models.config import NANO, Sizes
 from srmlab.models.contract import Call, Flops, Point
 from srmlab.models.exit import State, moved, recurse
 from srmlab.models.fields import require
-from srmlab.models.forward import Pass, gradient
+from srmlab.models.forward import Pass
 from srmlab.models.registry import register
 
 START = math.sqrt(2 / 5)  # the standard deviation of s_0, and of the embeddings as they are read
@@ -199,7 +199,7 @@ class Huginn(BlockModel[HuginnConfig]):
         reads = exit is not None and exit.by not in (None, "change")  # a rule about the next token
 
         def step(t: int, state: State, e: Tensor) -> State:
-            with gradient(t >= config.steps - config.gradient_depth):
+            with here.gradient(t >= config.steps - config.gradient_depth):
                 s = self.step(t, state[0], e, here)
             return (s, self.peek(s, state[2].flatten(), here), state[2]) if reads else (s,)
 

@@ -36,6 +36,7 @@ import fnmatch
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -71,6 +72,31 @@ class HookPoint:
         if not numbers:
             raise UserError(f"{self.name} is not in a layer")
         return numbers[0]
+
+
+@dataclass(frozen=True)
+class Hook:
+    """A function at a site, as torch calls it."""
+
+    function: HookFunction
+    point: HookPoint
+    of_gradient: bool
+
+    def __call__(self, _site: nn.Module, _inputs: tuple, value: Tensor) -> Tensor | None:
+        if not self.of_gradient:
+            return self.function(value, self.point)
+        if not value.requires_grad:
+            raise UserError(
+                f"a backward hook at {self.point.name} would never be called: it has no gradient; leave "
+                "torch.no_grad, unfreeze the weights, or make the pass inside "
+                "`with srmlab.models.gradient_everywhere():`"
+            )
+        # On the tensor, not on the module: it outlives the block in which the pass was made.
+        value.register_hook(lambda gradient: self.function(gradient, self.point))
+        return None
+
+    def __deepcopy__(self, _memo: dict) -> Hook:
+        return self  # a copied model calls the same function
 
 
 class Site(nn.Module):
@@ -127,6 +153,11 @@ class Tap:
         """The tap of a part of the model, whose names start with `prefix`."""
         return self
 
+    @property
+    def differentiated(self) -> bool:
+        """Whether a hook has put in a value with a gradient of its own, where the model has none."""
+        return False
+
 
 SILENT = Tap()
 
@@ -155,31 +186,41 @@ class Recorder(Tap):
 class LiveTap(Tap):
     """A tap with hooks at some of its sites."""
 
-    def __init__(self, sites: Mapping[str, Site], prefix: str = "") -> None:
-        self.sites, self.prefix = sites, prefix
+    def __init__(self, sites: Mapping[str, Site]) -> None:
+        self.sites, self.prefix = sites, ""
+        self.gradient = torch.is_grad_enabled()  # as the pass is called, whatever the model does inside
+        self.opened = [False]  # by a hook; one list for all parts
 
     def __call__(self, name: str, value: Tensor) -> Tensor:
         site = self.sites[self.prefix + name]
-        return self._show(site, name, value.clone()) if site.listening else value
+        return self._show(site, name, value) if site.listening else value
 
     def streams(self, name: str, value: Tensor) -> Tensor:
         site = self.sites[self.prefix + name]
         if not site.listening:
             return value
-        given = self._show(site, name, value.clone().permute(1, 2, 0, 3))
+        given = self._show(site, name, value, order=(1, 2, 0, 3))
         return given.permute(2, 0, 1, 3).contiguous()
 
-    def _show(self, site: Site, name: str, shown: Tensor) -> Tensor:
+    def _show(self, site: Site, name: str, value: Tensor, order: Sequence[int] | None = None) -> Tensor:
         """Call the hooks with a copy of the value: one that changes it in place must not reach what else uses
         its memory, such as the value of an earlier site, or keys that several calls read.
+
+        Before its last levels a model may have no gradient. What a hook puts in there keeps the gradient of
+        its own, which then goes through all that follows: else a vector that is learned would never move.
         """
-        given = site(shown)
+        with torch.set_grad_enabled(self.gradient):
+            shown = value.clone() if order is None else value.clone().permute(*order)
+            given = site(shown)
         if not isinstance(given, Tensor) or given.shape != shown.shape:
             what = f"shape {tuple(given.shape)}" if isinstance(given, Tensor) else type(given).__name__
             raise UserError(
                 f"a hook at {self.prefix + name} returned {what}; "
                 f"the site's value has shape {tuple(shown.shape)}"
             )
+        if given.requires_grad and not value.requires_grad and self.gradient:
+            self.opened[0] = True
+            torch.set_grad_enabled(True)  # until the block of `Pass.gradient` ends
         # What was shown is used, even unchanged: the gradient of a cached value is then the site's.
         return given.to(shown.dtype)
 
@@ -187,7 +228,13 @@ class LiveTap(Tap):
         return any(self.sites[self.prefix + name].listening for name in names)
 
     def at(self, prefix: str) -> Tap:
-        return LiveTap(self.sites, f"{self.prefix}{prefix}.")
+        inside = copy(self)
+        inside.prefix = f"{self.prefix}{prefix}."
+        return inside
+
+    @property
+    def differentiated(self) -> bool:
+        return self.opened[0]
 
 
 # torch.compiler.disable would import the compiler at once, which takes as long as all of torch.
@@ -250,11 +297,15 @@ class Instrumented(nn.Module):
         names = self.site_names
         if names_filter is None:
             return names
-        if callable(names_filter):
-            return [name for name in names if names_filter(name)]
-        if isinstance(names_filter, re.Pattern):
-            return [name for name in names if names_filter.search(name)]
-        patterns = [names_filter] if isinstance(names_filter, str) else list(names_filter)
+        if callable(names_filter) or isinstance(names_filter, re.Pattern):
+            fits = names_filter.search if isinstance(names_filter, re.Pattern) else names_filter
+            if not (found := [name for name in names if fits(name)]):
+                raise UnknownSite("the filter selects no site; model.site_names lists them all")
+            return found
+        if isinstance(names_filter, str):
+            patterns = [names_filter]
+        else:
+            patterns = list(names_filter) if isinstance(names_filter, Iterable) else [names_filter]
         if not all(isinstance(pattern, str) for pattern in patterns):
             raise UserError("a filter of sites is a name, a glob, several of them, or a function of a name")
         chosen: set[str] = set()
@@ -278,31 +329,33 @@ class Instrumented(nn.Module):
     ) -> None:
         """Call `fn(value, hook)`, or with "bwd" `fn(gradient, hook)`, in every pass until `reset_hooks`."""
         check_choice("dir", dir, ("fwd", "bwd"))
+        names_filter, function = _pair((names_filter, function))
         for name in self.select_sites(names_filter):
-            hook = (_as_torch_hook if dir == "fwd" else _as_gradient_hook)(function, HookPoint(name))
-            self.added_hooks.append(self.sites[name].register_forward_hook(hook))
+            self._hook(name, function, dir)
 
     def reset_hooks(self) -> None:
-        """Remove the hooks that `add_hook` has added."""
-        while self.added_hooks:
-            self.added_hooks.pop().remove()
+        """Remove every hook of ours, also of blocks that are open and those that a copy of the model has
+        taken along; not those of torch's own `register_forward_hook`.
+        """
+        for site in self.sites.values():
+            for key in [key for key, hook in site._forward_hooks.items() if isinstance(hook, Hook)]:
+                del site._forward_hooks[key]
 
-    @property
-    def added_hooks(self) -> list[RemovableHandle]:
-        return self.__dict__.setdefault("_added_hooks", [])
+    def _hook(self, name: str, function: HookFunction, dir: Literal["fwd", "bwd"]) -> RemovableHandle:
+        hook = Hook(function, HookPoint(name), of_gradient=dir == "bwd")
+        return self.sites[name].register_forward_hook(hook)
 
     @contextmanager
     def hooks(self, fwd_hooks: Hooks = (), bwd_hooks: Hooks = ()) -> Iterator[Instrumented]:
         """While open, call `fn(value, hook)` at every selected site; what it returns, if anything, replaces
         the value. `bwd_hooks` are called with the gradient of a value made while open, whenever it comes.
         """
-        handles = []
+        handles: list[RemovableHandle] = []
         try:
-            for hooks, as_hook in ((fwd_hooks, _as_torch_hook), (bwd_hooks, _as_gradient_hook)):
-                for names_filter, function in map(_pair, hooks):
-                    for name in self.select_sites(names_filter):
-                        hook = as_hook(function, HookPoint(name))
-                        handles.append(self.sites[name].register_forward_hook(hook))
+            for names_filter, function in map(_pair, fwd_hooks):
+                handles += [self._hook(name, function, "fwd") for name in self.select_sites(names_filter)]
+            for names_filter, function in map(_pair, bwd_hooks):
+                handles += [self._hook(name, function, "bwd") for name in self.select_sites(names_filter)]
             yield self
         finally:
             for handle in handles:
@@ -395,25 +448,3 @@ def _pair(given: Any) -> tuple[NamesFilter, HookFunction]:
         case (names_filter, function) if callable(function):
             return names_filter, function  # pyright: ignore[reportReturnType]
     raise UserError(f"hooks are a list of (name, function) pairs, not of {given!r}")
-
-
-def _as_torch_hook(function: HookFunction, point: HookPoint):
-    def torch_hook(_module: nn.Module, _inputs: tuple, output: Tensor) -> Tensor | None:
-        return function(output, point)
-
-    return torch_hook
-
-
-def _as_gradient_hook(function: HookFunction, point: HookPoint):
-    """A hook on the tensor, not on the module: it outlives the block in which the pass was made."""
-
-    def torch_hook(_module: nn.Module, _inputs: tuple, output: Tensor) -> None:
-        if not output.requires_grad:
-            raise UserError(
-                f"a backward hook at {point.name} would never be called: it has no gradient; leave "
-                "torch.no_grad, unfreeze the weights, or make the pass inside "
-                "`with srmlab.models.gradient_everywhere():`"
-            )
-        output.register_hook(lambda gradient: function(gradient, point))
-
-    return torch_hook

@@ -32,7 +32,7 @@ from srmlab.models.attention import Rotary
 from srmlab.models.connection import CONNECTIONS, Connection
 from srmlab.models.contract import Call, Exchange, Flops, Point
 from srmlab.models.exit import State, recurse
-from srmlab.models.forward import Pass, gradient
+from srmlab.models.forward import Pass
 from srmlab.models.layer import Layer
 from srmlab.models.model import LanguageModel
 from srmlab.models.ordering import LETTERS, LayerOrder
@@ -125,7 +125,7 @@ class SRM(LanguageModel[SRMConfig]):
         orders = self.draw_orders(config.depth)
 
         def layer(t: int, state: State, x: Tensor) -> State:
-            with gradient(t >= config.depth - config.gradient_depth):
+            with here.gradient(t >= config.depth - config.gradient_depth):
                 return here.call(f"layers.{t}", self.layer, state[0], x, orders[t])
 
         z, y = recurse(layer, (self.first_state(x, here),), x, config.depth, here)
