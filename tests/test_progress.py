@@ -23,7 +23,7 @@ def test_without_a_terminal_a_task_says_when_it_is_done_with_its_rate_and_time()
         for done in range(1, 5):
             task.update(done, f"{done} unexplained")
     (line,) = out.getvalue().splitlines()
-    assert re.fullmatch(r"learning: 4 of 4 steps, 4 unexplained, [\d,.e+]+ steps/s, 0:00", line)
+    assert re.fullmatch(r"learning: 4 of 4 steps, 0:00, 4 unexplained, [\d,.e+]+ steps/s", line)
 
 
 def test_without_a_terminal_a_task_says_once_that_it_is_done():
@@ -44,11 +44,12 @@ def test_without_a_terminal_a_long_task_says_every_few_seconds_how_long_it_will_
         for now in range(1, 41):
             task.update(20 + now)
     lines = out.getvalue().splitlines()
-    assert lines[0] == "reading: 30 of 100 MB, 1 MB/s, 1:10 left"
+    assert lines[0] == "reading: 30 of 100 MB, 1:10 left, 1 MB/s"
     assert len(lines) == 4
 
 
-def test_on_a_terminal_there_is_a_bar_with_the_same_words():
+def test_on_a_terminal_there_is_a_bar_with_the_same_words(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
     out = Terminal()
     with Display(file=out) as display:
         task = display.task("reading", total=2, unit="pages")
@@ -59,6 +60,31 @@ def test_on_a_terminal_there_is_a_bar_with_the_same_words():
     assert "\x1b[" in shown
     assert "2 of 2 pages" in shown
     assert "[a remark]" in shown
+
+
+@pytest.mark.parametrize(("columns", "bar"), [(100, True), (60, False)])
+def test_on_a_narrow_terminal_what_is_done_and_the_time_left_are_still_there(columns, bar, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "xterm-256color")
+    out = Terminal()
+    with Display(file=out) as display:
+        task = display.task("features of streams", total=9000, unit="steps")
+        task.update(4500, "loss 4.9820 ███▇▆▆▆▅▅▄▄▃▃▃▂▂▂▁▂▂▁▂▁▁, 2,469 tokens/s  4% of peak")
+    shown = re.sub(r"\x1b\[[^a-zA-Z]*[a-zA-Z]", "", out.getvalue())
+    last = re.split(r"[\r\n]+", shown.rstrip())[-1]
+    assert re.match(r"features of streams ━*╺?━* ?4,500 of 9,000 steps, 0:00 left, loss 4", last)
+    assert ("━" in last) == bar
+    assert len(last) <= columns
+
+
+def test_on_a_terminal_that_cannot_move_its_cursor_there_are_plain_lines(monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    out = Terminal()
+    with Display(file=out) as display:
+        task = display.task("reading", total=2, unit="pages")
+        task.update(1)
+        task.update(2)
+    assert re.fullmatch(r"reading: 2 of 2 pages, 0:00, .*\n", out.getvalue())
 
 
 def test_what_is_not_to_be_shown_is_not():
@@ -81,4 +107,4 @@ def test_tasks_by_name_begin_where_the_one_before_ended(names, monkeypatch):
             for done in (1, 2):
                 now += 2.0
                 update(name, done)
-    assert out.getvalue().splitlines() == [f"{name}: 2 of 2 batches, 0.5 batches/s, 0:04" for name in names]
+    assert out.getvalue().splitlines() == [f"{name}: 2 of 2 batches, 0:04, 0.5 batches/s" for name in names]

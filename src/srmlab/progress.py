@@ -1,23 +1,26 @@
 """The one progress display: how much is done, how fast, and how long the rest will take.
 
-On a terminal a bar for each task; elsewhere plain lines, one every ten seconds and one when a task is done.
+On a terminal a bar for each task, on one line: where it is narrow, first the bar goes, then the end of the
+words. Elsewhere plain lines, one every ten seconds and one when a task is done.
 
     >>> import sys
     >>> with Display(file=sys.stdout) as display:
     ...     task = display.task("reading", total=3, unit="pages")
     ...     for page in range(3):
     ...         task.update(page + 1, note="all well")  # doctest: +ELLIPSIS
-    reading: 3 of 3 pages, all well, ... pages/s, 0:00
+    reading: 3 of 3 pages, 0:00, all well, ... pages/s
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
 from typing import Any, Self, TextIO
 
 EVERY = 10.0  # seconds between plain lines
+WIDE = 80  # columns of a terminal with room for a bar
 
 
 class Display:
@@ -25,16 +28,22 @@ class Display:
 
     def __init__(self, *, show: bool = True, file: TextIO | None = None) -> None:
         self.show, self.file = show, file or sys.stderr
-        self.live = show and self.file.isatty()
+        self.live = show and self.file.isatty() and os.environ.get("TERM") != "dumb"
         self._bars: Any = None
 
     def __enter__(self) -> Self:
         if self.live:
             from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn
+            from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
+            from rich.text import Text
 
-            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[words]}"))
-            self._bars = Progress(*columns, console=Console(file=self.file))
+            class Words(ProgressColumn):
+                def render(self, task: Any) -> Text:
+                    return Text(task.fields["words"], no_wrap=True, overflow="ellipsis")
+
+            console = Console(file=self.file)
+            bar = [BarColumn(20)] if console.width >= WIDE else []
+            self._bars = Progress(TextColumn("{task.description}"), *bar, Words(), console=console)
             self._bars.start()
         return self
 
@@ -95,10 +104,10 @@ class Task:
         elapsed = max(time.perf_counter() - self.started, 1e-9)
         rate = (done - self.first) / elapsed
         of = "" if self.total is None else f" of {amount(self.total)}"
-        parts = [f"{amount(done)}{of} {self.unit}".rstrip(), note]
-        parts.append(f"{rate:,.0f} {self.unit}/s" if rate >= 10 else f"{rate:.2g} {self.unit}/s")
+        speed = f"{rate:,.0f} {self.unit}/s" if rate >= 10 else f"{rate:.2g} {self.unit}/s"
         left = None if self.total is None or rate <= 0 else (self.total - done) / rate
-        parts.append(f"{duration(left)} left" if left else duration(elapsed))
+        clock = f"{duration(left)} left" if left else duration(elapsed)
+        parts = (f"{amount(done)}{of} {self.unit}".rstrip(), clock, note, speed)
         return ", ".join(part for part in parts if part)
 
 
