@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shutil
 from collections.abc import Collection
 
 
@@ -29,7 +30,9 @@ def unknown(kind: str, name: str, known: Collection[str], listed: str = "") -> U
 
 
 def reason(error: BaseException) -> str:
-    """What an error says, in one line."""
+    """What an error says, in one line; of a folder that could not be copied, the first file's."""
+    if isinstance(error, shutil.Error) and error.args and isinstance(error.args[0], list):
+        return str(error.args[0][0][-1])
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return text.splitlines()[0]
 

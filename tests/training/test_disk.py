@@ -3,7 +3,9 @@
 import contextlib
 import os
 import resource
+import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -100,6 +102,20 @@ def test_a_save_that_fails_half_way_leaves_nothing_behind(stopped, monkeypatch):
     with pytest.raises(UserError, match=r"cannot write .*step-8 \(No space left on device\)"):
         resume(stopped, show=False)
     assert sorted(path.name for path in (stopped / "checkpoints").iterdir()) == ["step-4", "step-5"]
+
+
+def test_a_disk_that_is_full_when_the_tokenizer_is_copied_is_one_plain_reason(
+    stopped, data, tmp_path, monkeypatch
+):
+    def full(source, target):
+        raise OSError(28, "No space left on device", str(source), None, str(target))
+
+    monkeypatch.setattr("shutil.copytree", partial(shutil.copytree, copy_function=full))
+    why = r"\(\[Errno 28\] No space left on device: [^()]*\)"
+    with pytest.raises(UserError, match=rf"cannot write .*step-8 {why}"):
+        resume(stopped, show=False)
+    with pytest.raises(UserError, match=rf"cannot write .*other {why}"):
+        train(small_config(), MODEL, data, tmp_path / "other", show=False)
 
 
 def test_a_second_process_on_one_run_is_refused(stopped):

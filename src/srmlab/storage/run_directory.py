@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from srmlab.errors import UserError
+from srmlab.errors import UserError, reason
 from srmlab.files import DamagedFile, check_files, files_in, occupied, seal_files, sync, umask, write_file
 
 FORMAT = 1
@@ -76,7 +76,7 @@ class RunDirectory:
         except OSError as error:
             if temporary is not None:
                 shutil.rmtree(temporary, ignore_errors=True)
-            raise UserError(f"cannot write {self.path} ({error.strerror}): choose another --out") from None
+            raise UserError(f"cannot write {self.path} ({reason(error)}): choose another --out") from None
 
     def record(self) -> dict[str, Any]:
         """What `run.json` says, as it was written."""
