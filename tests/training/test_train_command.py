@@ -216,6 +216,14 @@ def test_text_is_prepared_next_to_the_run_and_only_once(tmp_path, capsys, monkey
     check_one_line(capsys, "runs/notes-data was prepared from notes.txt")
 
 
+@pytest.mark.parametrize("held_out", [True, False])
+def test_a_run_without_validation_loss_says_why(held_out, tmp_path, capsys, data):
+    short = data if held_out else write_data(tmp_path / "data", val_fraction=0.0)
+    assert srmlab_command("train", "srm-nano", "--data", short, *TINY, *SHORT, "--out", tmp_path / "run") == 0
+    told = "no validation loss: less text than one window is held out" in capsys.readouterr().out
+    assert told != held_out
+
+
 def test_several_processes_want_their_text_prepared(tmp_path, capsys, monkeypatch):
     (tmp_path / "notes.txt").write_text("one text\n\n" * 100)
     monkeypatch.setenv("WORLD_SIZE", "2")

@@ -115,6 +115,9 @@ class Trainer:
                         progress.say(f"resuming after step {trainer.step}")
                     elif plan.init_from is not None:
                         progress.say(f"starting from {plan.init_from.path}")
+                    if not trainer.objective.can_evaluate():
+                        held_out = "no puzzle" if isinstance(data, Puzzles) else "less text than one window"
+                        progress.say(f"no validation loss: {held_out} is held out")
                     yield trainer
         finally:
             if log is not None:
