@@ -54,6 +54,11 @@ def test_several_sources_are_one_corpus(text, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["documents"]["train"] == 3
 
 
+def test_a_task_is_by_default_bytes(tmp_path, capsys):
+    assert call("task:addition:2:200", "--out", str(tmp_path / "d"), "--json") == 0
+    assert json.loads(capsys.readouterr().out)["tokenizer"] == "byte"
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import srmlab
-from srmlab.data import byte_tokenizer
+from srmlab.data import Tokenizer, byte_tokenizer
 from srmlab.errors import UserError
 from srmlab.models import GPT2Config, HRMConfig, ModelConfig, SRMConfig
 from srmlab.tasks import Problem
@@ -70,6 +70,12 @@ def test_no_problems_are_no_answers_and_a_long_one_is_refused():
     assert solved(model, TOKENIZER, []).shape == (0,)
     with pytest.raises(UserError, match="a problem of 63 tokens exceeds the model's context of 48"):
         solved(model, TOKENIZER, [Problem("1" * 60, "1")])
+
+
+def test_a_tokenizer_with_a_token_across_question_and_answer_is_refused():
+    joined = Tokenizer("joined", (*TOKENIZER.tokens, b"=-"))
+    with pytest.raises(UserError, match=r"'3-8=-5': .* --tokenizer byte"):
+        encode(joined, Problem("3-8", "-5"), first=True)
 
 
 def test_the_interval_is_wilsons():

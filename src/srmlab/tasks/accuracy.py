@@ -68,7 +68,11 @@ def encode(tokenizer: Tokenizer, problem: Problem, *, first: bool) -> tuple[list
     front = [tokenizer.end_of_text] if first else []
     before = tokenizer.encode(problem.question + ANSWER)
     whole = tokenizer.encode(problem.text)
-    assert whole[: len(before)] == before, f"the tokenizer joins question and answer of {problem}"
+    if whole[: len(before)] != before:
+        raise UserError(
+            f"{problem.text!r}: a token of the tokenizer joins {ANSWER!r} and the answer: "
+            "prepare the task with --tokenizer byte"
+        )
     return front + before, [*whole[len(before) :], tokenizer.end_of_text]
 
 
