@@ -378,3 +378,14 @@ def test_a_checkpoint_of_boards_has_its_own_means_and_its_python_is_unrolled(wat
         exec(page.evaluate("() => explorer.panel('ranked').drawn.python()"), names)
         shown = page.evaluate("() => Array.from(explorer.base.data('ablation_kl'))")
         assert names["trace"]["ablation_kl"].astype(float).ravel() == pytest.approx(shown, abs=1e-6)
+
+
+def test_an_untrained_twin_stands_beside_a_model_of_boards(watch, boards):
+    with serving(boards) as url:
+        page = watch(url).page
+        page.locator("#twin input").check()
+        settle(page)
+        untrained = boards.trace(page.evaluate("() => explorer.tokens()"), checkpoint="untrained")
+        bits = float(np.mean(untrained["surprisal"].astype(float)))
+        assert page.locator("#panel-tokens .beside").inner_text().endswith(f"surprisal {bits:.2f} bits")
+        assert "Features: dictionaries are for text" in page.locator(".absent").inner_text()

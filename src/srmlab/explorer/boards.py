@@ -152,6 +152,7 @@ def open_board_run(path: str | Path, segments: int | None = None) -> Session:
         reference=state_means(model, evaluation) if has_streams(model) else None,
         evaluation=evaluation,
         checkpoints=checkpoints,
+        twin=True,
         saved=saved_results(path),
         python="\n".join(lines),
         prompts=examples(boards.puzzles),

@@ -466,13 +466,17 @@ function absences(mounted, trace, info) {
   const missing = new Map();
   for (const { view, title } of mounted) {
     const lacks = view.needs.find((name) => !trace.has(name));
-    const isOther = lacks === "features" && info.dictionary; // there is one, and a checkpoint is shown
-    const reason =
-      lacks && (isOther ? "the dictionary is of other weights" : (REASONS[lacks] ?? `its trace has no ${lacks}`));
+    const reason = lacks && (reasonOf(lacks, info) ?? `its trace has no ${lacks}`);
     if (reason) missing.set(reason, [...(missing.get(reason) ?? []), title]);
   }
   const lines = [...missing].map(([reason, titles]) => `${titles.join(", ")}: ${reason}`);
   return lines.length ? `Not shown for this model. ${lines.join(". ")}.` : "";
+}
+
+function reasonOf(lacks, { dictionary, generates }) {
+  if (lacks === "features" && dictionary) return "the dictionary is of other weights"; // a checkpoint is shown
+  if (lacks === "features" && !generates) return "dictionaries are for text";
+  return REASONS[lacks];
 }
 
 function nameOf(panel) {
