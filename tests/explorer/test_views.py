@@ -143,6 +143,37 @@ def test_effects_too_small_for_two_digits_keep_a_scale(page):
         page.evaluate("() => explorer.trace.memory.delete('ranking')")
 
 
+def test_values_that_are_all_the_same_stand_in_the_middle_of_a_small_axis(page):
+    ends = page.evaluate(
+        """async () => {
+          const { lineChart } = await import("./lines.js");
+          const host = document.createElement("div"), theme = { dim: "#888", faint: "#eee" };
+          return [[0, 0, 0], [0, 1, 0.5]].map((values) => {
+            const spec = { x: [0, 1, 2], series: [{ label: "drift", values, color: "#000" }] };
+            return new Promise((done) => {
+              const plot = lineChart(host, spec, { width: 300, height: 200, theme });
+              requestAnimationFrame(() => done([plot.scales.y.min, plot.scales.y.max]));
+            });
+          }).reduce(async (all, one) => [...(await all), await one], []);
+        }"""
+    )
+    assert np.allclose(ends, [[-0.5, 0.5], [0, 1.1]])
+
+
+def test_a_prompt_of_one_token_has_no_surprisal_and_no_number_for_it(page):
+    page.locator("#prompt").fill("a")
+    page.locator("#trace").click()
+    settle(page)
+    assert page.locator("#panel-tokens .note").inner_text() == "1 token"
+    assert (
+        page.evaluate("() => explorer.panel('tokens').view.statistic(explorer.base)")
+        == "mean surprisal – bits"
+    )
+    page.locator("#prompt").fill(PROMPT)
+    page.locator("#trace").click()
+    settle(page)
+
+
 def test_of_a_difference_the_card_lists_the_largest_changes_of_what_a_stream_writes(page):
     put(page, ablated=[9], first=0, last=7, stream=3, version="difference")
     facts = page.evaluate("() => explorer.panel('card').drawn.table().rows")

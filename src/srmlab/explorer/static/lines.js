@@ -31,6 +31,13 @@ export function axis(low, high, isLog = false) {
   return { low: values[0], high: values.at(-1), values, texts: labels(values) };
 }
 
+// The ends of a linear axis on the screen; where all values are the same, such as of a difference without a
+// change, uPlot's own would be 0 and 100.
+function around(low, high) {
+  if (!Number.isFinite(low)) return [null, null];
+  return low < high ? uPlot.rangeNum(low, high, 0.1, true) : [low - 0.5, high + 0.5];
+}
+
 function oneDigit(low, high) {
   const unit = (value) => 10 ** Math.floor(Math.log10(value));
   return [Math.floor(low / unit(low)) * unit(low), Math.ceil(high / unit(high)) * unit(high)];
@@ -84,7 +91,7 @@ export function lineChart(host, spec, { width, height, theme, onpick, log = fals
       padding: [10, 14 * scale, 0, 0],
       scales: {
         x: { time: false },
-        y: { distr: log ? 3 : 1, ...(log ? { range: (_, low, high) => oneDigit(low, high) } : {}) },
+        y: { distr: log ? 3 : 1, range: (_, low, high) => (log ? oneDigit(low, high) : around(low, high)) },
       },
       axes: [
         {

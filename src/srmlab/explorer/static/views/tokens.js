@@ -30,7 +30,7 @@ export const tokens = {
   uses: ["token", "rangeEnd", "color", "outcome"],
   eager: true, // its height is that of its words, known when they are there
 
-  statistic: (trace) => `mean surprisal ${mean(trace.data("surprisal")).toFixed(2)} bits`,
+  statistic: (trace) => `mean surprisal ${number(mean(trace.data("surprisal")))} bits`, // of one token there is none
 
   caption(trace) {
     const surprisal = trace.data("surprisal"); // NaN at the first token
@@ -110,9 +110,10 @@ export const tokens = {
           );
         });
         strip.setAttribute("aria-activedescendant", `token-${state.token}`);
-        const range = `${fine(colors.low)} – ${fine(colors.high)}`;
-        const count = ctx.isBoard ? "" : `${trace.T} tokens · `;
-        panel.note.textContent = `${count}colours ${trace.pair ? "Δ " : ""}${range} bits`; // of what the buttons say
+        const range = `colours ${trace.pair ? "Δ " : ""}${fine(colors.low)} – ${fine(colors.high)} bits`;
+        const count = `${trace.T} token${trace.T === 1 ? "" : "s"}`;
+        const isColoured = Array.from(values).some(Number.isFinite); // by what the buttons say
+        panel.note.textContent = [ctx.isBoard ? "" : count, isColoured ? range : ""].filter(Boolean).join(" · ");
       },
       height: (width) => placesOf(ctx.trace, width).at(-1).y + 34,
       render(pen, width, height, theme) {
