@@ -202,3 +202,9 @@ def test_stablemax_is_a_distribution_that_keeps_the_order():
 def test_positions_are_learned_of_boards_alone():
     with pytest.raises(UserError, match="learned_positions = True: is for puzzles"):
         SRM_TINY.replace(learned_positions=True)
+
+
+def test_an_mlp_over_positions_refuses_padding_that_it_could_not_leave_out():
+    model = build(HRM_TINY.replace(**PUZZLE, token_mlp=4, context=CELLS + 2))
+    with pytest.raises(UserError, match="leave attention_mask out"):
+        model(boards(), attention_mask=torch.ones(3, CELLS))

@@ -350,6 +350,8 @@ class HRM(LanguageModel[HRMConfig]):
                 f"token_mlp: an MLP over {config.context} positions reads no board of {x.shape[1]}; "
                 f"set --model.context {x.shape[1]}"
             )
+        if config.token_mlp and here.mask is not None:
+            raise UserError("token_mlp: an MLP over positions sees padding too; leave attention_mask out")
         if config.x_enters == "first" and here.fresh is not None:
             x = x * here.fresh[:, None, None]
 
