@@ -87,7 +87,7 @@ class Reference:
         self.copy_down(tokens.shape[1], used)
         if huginn:
             here.slots = iter(self.post)
-            h = model.read(h, here)
+            h = model.norm(model.through_coda(h, here))
         return (model.norm(h.sum(0)) if hyper else h) @ model.unembedding.T, used
 
     def copy_down(self, T: int, used: int) -> None:

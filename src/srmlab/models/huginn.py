@@ -165,7 +165,7 @@ class Huginn(BlockModel[HuginnConfig]):
         e = self.embed(tokens, here)
         for b, block in enumerate(self.prelude_blocks):
             e = here.call(f"prelude.{b}", block, e)
-        return here("output.embedding", self.read(self.last_state(e, config, here), here))
+        return here("output.embedding", self.norm(self.through_coda(self.last_state(e, config, here), here)))
 
     def first_state(self, e: Tensor) -> Tensor:
         """s_0 [B, T, D]: in training another draw for every token, in evaluation one for all."""
@@ -186,12 +186,12 @@ class Huginn(BlockModel[HuginnConfig]):
             h = inside.call(f"blocks.{b}", block, h)
         return inside("out", h)
 
-    def read(self, s: Tensor, here: Pass) -> Tensor:
-        """A state through the coda: the embedding that the unembedding reads."""
+    def through_coda(self, s: Tensor, here: Pass) -> Tensor:
+        """A state through the coda: what the output reads through its norm."""
         h = self.norm(s)
         for b, block in enumerate(self.coda_blocks):
             h = here.call(f"coda.{b}", block, h)
-        return self.norm(h)
+        return h
 
     def last_state(self, e: Tensor, config: HuginnConfig, here: Pass) -> Tensor:
         """s_n; with early exit, for every row the first that has settled by the rule that was asked for."""
@@ -222,7 +222,7 @@ class Huginn(BlockModel[HuginnConfig]):
             all = slots(here.cache.slots, here.cache.capacity)
             kept = [next(all) for _ in range(self.config.prelude + self.config.coda)][self.config.prelude :]
             aside.slots = iter([Borrowed(slot, rows) for slot in kept])
-        return torch.log_softmax(self.read(s, aside) @ self.unembedding.T, dim=-1)
+        return torch.log_softmax(self.norm(self.through_coda(s, aside)) @ self.unembedding.T, dim=-1)
 
     def check_exit(self) -> None:
         """Every step makes the same calls."""
@@ -246,12 +246,10 @@ class Huginn(BlockModel[HuginnConfig]):
 
     def finish(self, point: Point, values: Mapping[str, Tensor], documents: Tensor | None = None) -> Tensor:
         """Through the coda."""
-        h = self.norm(values[point.sites[0]])
+        s = values[point.sites[0]]
         here = Pass(documents=documents)
-        here.rotary = self.rotary(0, h.shape[1], like=h)
-        for block in self.coda_blocks:
-            h = block(h, here)
-        return h[:, :, None]
+        here.rotary = self.rotary(0, s.shape[1], like=s)
+        return self.through_coda(s, here)[:, :, None]
 
     @property
     def input_site(self) -> str:
