@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from inspect import signature
 
 import numpy as np
 import pytest
@@ -12,7 +13,9 @@ from PIL import Image
 import srmlab
 import srmlab.analysis
 import srmlab.dictionaries
+import srmlab.experiments.fit
 import srmlab.figures
+from srmlab.figures.fit import fit_figure
 from srmlab.figures.palette import SIGNED_MAP
 from srmlab.models import SRMConfig
 
@@ -119,6 +122,47 @@ def test_the_routing_wall_names_source_and_target(results):
     assert {"source", "head 1\ntarget", "layer 0*", "layer 3"} <= found
 
 
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("name", ["ablation", "connection_by_layer", "drift", "drift_kl", "token_similarity"])
+def test_untrained_twins_are_seen_beside_the_model(results, name, count):
+    kind = {"connection_by_layer": "alignment", "drift_kl": "drift"}.get(name, name)
+    draw = srmlab.figures.figures_of(kind)[name]
+    twins = [results[kind]] * count
+    for alone, beside in zip(draw(results[kind]).axes, draw(results[kind], twins=twins).axes, strict=True):
+        band = beside.collections[len(alone.collections) :]
+        assert len(band) == (alone.get_ylabel() != "cumulative share")
+        assert all(one.get_linewidth().min() > 0 for one in band)  # of one twin the band is a line
+
+
+def test_small_print_is_within_the_figure(results):
+    x = np.geomspace(1e5, 1e7, 20)
+    law = srmlab.experiments.fit.fit_curve(x, 2 + 50 * x**-0.3)
+    curve = srmlab.experiments.fit.Curve("a run", x, 2 + 50 * x**-0.3, 1e6)
+    figures = [fit_figure([(curve, law)], 3e11)]
+    for name in (
+        "ablation",
+        "drift",
+        "alignment",
+        "token_similarity",
+        "stream_similarity",
+        "effective_sources",
+    ):
+        for draw in srmlab.figures.figures_of(name).values():
+            options = {"twins": [results[name]]} if "twins" in signature(draw).parameters else {}
+            figures.append(draw(results[name], **options))
+    for figure in figures:
+        figure.draw_without_rendering()
+        for text in figure.texts:
+            assert text.get_window_extent().x1 <= figure.bbox.x1, text.get_text()
+
+
+def test_the_smooth_training_loss_does_not_lag_behind_early_on():
+    steps = np.arange(1, 4001)
+    losses = 3 + 3 / np.sqrt(steps)
+    smooth = srmlab.figures.training_curves({"x": (steps, losses)}).axes[0].lines[1].get_ydata()
+    assert np.abs(smooth - losses).max() < 0.1
+
+
 def test_the_uniform_weight_is_marked_among_weights_only(results):
     assert "1/S = 0.333" in texts(results["routing"].figure(show="weight"))
     assert "1/S = 0.333" not in texts(results["routing"].figure())
@@ -175,7 +219,7 @@ def test_training_curves_read_metrics_and_smooth_over_the_last_steps(tmp_path):
 def test_the_rolling_mean_is_over_two_percent_of_a_run(steps, window):
     losses = np.linspace(5, 3, steps)
     figure = srmlab.figures.training_curves({"x": (np.arange(1, steps + 1), losses)})
-    assert texts(figure) >= {f"x, mean of {window} steps"}
+    assert texts(figure) >= {f"x, mean of up to {window} steps"}
     smooth = figure.axes[0].lines[1].get_ydata()
     assert smooth[-1] == pytest.approx(losses[-window:].mean())
 

@@ -78,6 +78,11 @@ class Ablation(Result):
         """Groups from the greatest impact to the least."""
         return [int(g) for g in np.argsort(-self.kl, kind="stable")]
 
+    @property
+    def ranked_bits(self) -> Array:
+        """[rank] The KLs from the greatest to the least."""
+        return self.bits[self.ranking]
+
     @derived("", "bits")
     def mean_bits(self) -> float:
         """Mean KL over groups."""

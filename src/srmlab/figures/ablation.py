@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -9,6 +11,7 @@ from srmlab.analysis.ablation import Ablation
 from srmlab.analysis.attribution import Attribution
 from srmlab.analysis.interaction import Interaction
 from srmlab.analysis.readout import BITS
+from srmlab.analysis.result import Result
 from srmlab.figures import style
 from srmlab.figures.palette import BLACK, BLUE, GREY, SIGNED_MAP, VERMILION
 
@@ -16,14 +19,15 @@ TIER_COLORS = ("#08519c", "#3182bd", "#6baed6", "#bdd7e7")
 
 
 @style.figure_of("ablation", "ablation_everywhere")
-def ablation_bars(result: Ablation) -> Figure:
+def ablation_bars(result: Ablation, twins: Sequence[Result] = ()) -> Figure:
     """Bars by rank in the colours of their tiers, with standard errors; the line is the cumulative share of
-    all impact."""
+    all impact. Untrained twins are grey, by their own ranks."""
     ranking, count = result.ranking, len(result.kl)
     figure, axes = style.one_panel(style.COLUMN if count <= 16 else style.PAGE, 2.2)
     tier_of = {g: t for t, tier in enumerate(result.tiers()) for g in tier}
     colors = [TIER_COLORS[min(tier_of[g], len(TIER_COLORS) - 1)] for g in ranking]
     style.bars(axes, range(count), result, "kl", colors, at=ranking, scale=BITS)
+    style.range_of_twins(axes, range(count), twins, "ranked_bits")
     names = [
         result.names[g].replace("S", "") if max(map(len, result.groups)) == 1 else result.names[g]
         for g in ranking
@@ -44,7 +48,8 @@ def ablation_bars(result: Ablation) -> Figure:
     share.plot(
         [half - 1, half - 1, count - 0.3], [0, 0.5, 0.5], color=GREY, linewidth=0.6, linestyle=(0, (3, 2))
     )
-    style.footnote(figure, "shades: tiers of similar impact; dashed: half of the summed impact")
+    note = "shades: tiers of similar impact; dashed: half of all"
+    style.footnote(figure, note + ("; grey: untrained" if twins else ""))
     return figure
 
 
@@ -57,7 +62,7 @@ def attribution_bars(result: Attribution) -> Figure:
     style.bars(axes, streams, result, "centred", colors)
     axes.axhline(0, color=BLACK, linewidth=0.6)
     axes.set_xticks(streams, [str(s) for s in streams])
-    axes.set(xlabel="stream", ylabel="added to the correct logit")
+    axes.set(xlabel="stream", ylabel="added to the correct logit,\nabove the vocabulary's mean")
     return figure
 
 

@@ -4,11 +4,14 @@ their own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from srmlab.analysis.alignment import Alignment
+from srmlab.analysis.result import Result
 from srmlab.figures import style
 from srmlab.figures.palette import BLUE, GREY, SIGNED_MAP
 
@@ -39,13 +42,14 @@ def alignment_maps(result: Alignment) -> Figure:
 
 
 @style.figure_of("alignment", name="connection_by_layer")
-def connection_by_layer(result: Alignment) -> Figure:
-    """cos(c, x) against layers: the mean over streams in front of the single streams."""
+def connection_by_layer(result: Alignment, twins: Sequence[Result] = ()) -> Figure:
+    """cos(c, x) against layers: the mean over streams in front of the single streams, and the twins'."""
     figure, axes = style.one_panel(style.COLUMN, 2.1)
     layers = range(len(result.connection))
     axes.axhline(0, color=GREY, linewidth=0.6)
     axes.plot(layers, result.connection, color=BLUE, alpha=0.25, linewidth=0.7)
     style.curve(axes, layers, result, "layer_mean", BLUE, marker="o", label="mean over streams")
+    style.range_of_twins(axes, layers, twins, "layer_mean", label="the same of untrained twins")
     _layer_ticks(axes, result)
     axes.set(xlabel="layer", ylabel=r"$\cos(c_t, x)$")
     axes.legend()

@@ -1,19 +1,22 @@
 """Drift curves: for each step group the median over streams, the interquartile band, each stream faintly, and
-a dashed line at the median convergence.
+a dashed line at the median convergence. With untrained twins, the range of their medians is a grey band.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from srmlab.analysis.drift import ONE_LAYER, Drift, Metric
+from srmlab.analysis.result import Result
 from srmlab.figures import style
 from srmlab.figures.palette import BLACK, GREY, LINES
 
 
 @style.figure_of("drift")
-def drift_curves(result: Drift, metric: Metric = "cosine") -> Figure:
+def drift_curves(result: Drift, metric: Metric = "cosine", twins: Sequence[Result] = ()) -> Figure:
     curves, quartiles = getattr(result, metric), result.quartiles(metric)
     groups, transitions, streams = curves.shape
     if transitions == 0:
@@ -30,6 +33,7 @@ def drift_curves(result: Drift, metric: Metric = "cosine") -> Figure:
             axes.plot(x, curves[g], color=color, alpha=0.22, linewidth=0.6)
             axes.fill_between(x, quartiles[0, g], quartiles[2, g], color=color, alpha=0.22, linewidth=0)
         axes.plot(x, quartiles[1, g], color=color, marker="o", markersize=2.5, clip_on=False)
+        style.range_of_twins(axes, x, twins, f"{metric}_median", at=g)
         if found[group].measured:
             axes.axvline(found[group].median, color=BLACK, linestyle=(0, (3, 2)), linewidth=0.9)
         if result.boundary:
@@ -52,10 +56,11 @@ def drift_curves(result: Drift, metric: Metric = "cosine") -> Figure:
     for axes in grid[-1]:
         axes.set_xlabel("layers")
     note = "median, quartiles; dashed: median convergence; titles: its mean ± s.d., early/middle/late"
-    style.footnote(figure, note + ("; dotted: gradient begins" if result.boundary else ""))
+    note += "; dotted: gradient begins" if result.boundary else ""
+    style.footnote(figure, note + ("; grey: untrained twins" if twins else ""))
     return figure
 
 
 @style.figure_of("drift", name="drift_kl")
-def drift_kl_curves(result: Drift) -> Figure:
-    return drift_curves(result, metric="kl")
+def drift_kl_curves(result: Drift, twins: Sequence[Result] = ()) -> Figure:
+    return drift_curves(result, "kl", twins)

@@ -26,7 +26,5 @@ def fit_figure(found: Sequence[tuple[Curve, Fit]], tokens: float) -> Figure:
     axes.set(xscale="log", xlabel="tokens", ylabel="training loss (nats)")
     style.grid_behind(axes, "both")
     axes.legend()
-    style.footnote(
-        figure, "beyond the dots the law is extrapolated; the band is the fit's own uncertainty alone"
-    )
+    style.footnote(figure, "beyond the dots: extrapolated; band: 95 % of the fit's bootstrap alone")
     return figure

@@ -58,6 +58,6 @@ def lens_curves(result: LogitLens) -> Figure:
     for axes in grid[-1]:
         axes.set_xlabel("layer")
     for axes in grid[:, 0]:
-        axes.set_ylabel("log-prob.")
+        axes.set_ylabel("log-prob. (nats)")
     style.footnote(figure, "blue: the stream, ± one standard error over sequences; grey: mean over streams")
     return figure

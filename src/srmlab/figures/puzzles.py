@@ -52,8 +52,10 @@ def fixed_points_curves(result: FixedPoints) -> Figure:
     figure = style.new_figure(style.COLUMN, 3.6)
     top, bottom = figure.subplots(2, 1, sharex=True)
     x = result.ends
-    top.plot(x[1:], np.maximum(result.change[1:], 1e-6), color=BLUE, marker=".", label="state, relative")
-    top.plot(x[1:], np.maximum(result.moved[1:], 1e-6), color=VERMILION, marker=".", label="cells, share")
+    for name, label, color in (("change", "state, relative", BLUE), ("moved", "cells, share", VERMILION)):
+        values = getattr(result, name)[1:]
+        shown = np.where(values > 0, values, np.nan)  # a log axis has no 0
+        top.plot(x[1:], shown, color=color, marker=".", label=label)
     top.set(yscale="log", ylabel="change from the\nsegment before")
     top.legend()
     for name, label, color in (("solved", "solved", GREEN), ("stays", "of those solved as trained", BLUE)):
@@ -68,7 +70,7 @@ def fixed_points_curves(result: FixedPoints) -> Figure:
         f"{name} {float(getattr(result, name)):.0%}" for name in ("stuck", "cycling", "escaping")
     )
     unsolved = ends if result.some_unsolved else "none"
-    style.footnote(figure, f"dotted: as trained; boards not solved there: {unsolved}")
+    style.footnote(figure, f"dotted: as trained; no dot: no change; boards not solved there: {unsolved}")
     return figure
 
 
@@ -97,4 +99,5 @@ def cell_probe_maps(result: CellProbe) -> Figure:
         style.bare(panel)
     image = grid[0, 0].images[0]
     right.colorbar(image, ax=grid, fraction=0.05, pad=0.02, label="R² by place at the end")
+    axes.set_title("dotted: answers permuted within boards", fontsize=6.5)
     return figure

@@ -21,7 +21,9 @@ from srmlab.figures.palette import BLUE, GREY
 
 @style.figure_of("token_similarity")
 def token_similarity_curve(result: TokenSimilarity, twins: Sequence[Result] = ()) -> Figure:
-    figure, axes = by_depth(result, twins, "cosine between tokens", result.cosine)
+    figure, axes = by_depth(
+        result, twins, "cosine between tokens", result.cosine, "streams; dotted: all alike"
+    )
     axes.axhline(1, color=GREY, linewidth=0.8, linestyle=":")
     return figure
 
@@ -29,19 +31,21 @@ def token_similarity_curve(result: TokenSimilarity, twins: Sequence[Result] = ()
 @style.figure_of("stream_similarity")
 def stream_similarity_curve(result: StreamSimilarity, twins: Sequence[Result] = ()) -> Figure:
     pairs = np.triu_indices(len(result.streams), 1)
-    return by_depth(result, twins, "cosine between streams", result.cosine[:, *pairs])[0]
+    return by_depth(result, twins, "cosine between streams", result.cosine[:, *pairs], "pairs of streams")[0]
 
 
 @style.figure_of("effective_sources")
 def effective_sources_curve(result: EffectiveSources, twins: Sequence[Result] = ()) -> Figure:
-    figure, axes = by_depth(
-        result, twins, "streams read at a token", result.number.reshape(len(result.number), -1)
-    )
+    each = result.number.reshape(len(result.number), -1)
+    faint = "heads and targets; dotted: all read alike"
+    figure, axes = by_depth(result, twins, "streams read at a token", each, faint)
     axes.axhline(result.weight.shape[-1], color=GREY, linewidth=0.8, linestyle=":")
     return figure
 
 
-def by_depth(result: Result, twins: Sequence[Result], label: str, each: np.ndarray) -> tuple[Figure, Axes]:
+def by_depth(
+    result: Result, twins: Sequence[Result], label: str, each: np.ndarray, faint: str
+) -> tuple[Figure, Axes]:
     """The mean by depth with its standard error, every part of it faintly, and the twins' range."""
     figure, axes = style.one_panel(style.COLUMN, 2.2)
     places = np.arange(1, len(each) + 1)
@@ -49,10 +53,10 @@ def by_depth(result: Result, twins: Sequence[Result], label: str, each: np.ndarr
     style.curve(axes, places, result, "by_depth", BLUE, label="trained")  # all three have it
     style.range_of_twins(axes, places, twins, "by_depth", label="untrained twins")
     if twins:
-        axes.legend()
+        axes.legend(ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     axes.set(xlabel="depth", ylabel=label)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.ticklabel_format(axis="y", useOffset=False)
     style.grid_behind(axes)
-    style.footnote(figure, str(result.evidence))
+    style.footnote(figure, f"faint: single {faint}")
     return figure, axes

@@ -217,11 +217,13 @@ def _with_errors(result: Result, name: str, at: Any, scale: float) -> tuple[np.n
     return values, np.nan_to_num(result.standard_error(name)[at] * scale)
 
 
-def range_of_twins(axes: Axes, x: Any, twins: Sequence[Result], name: str, **band: Any) -> None:
-    """The least and the greatest of a number among untrained twins, as a grey band."""
+def range_of_twins(
+    axes: Axes, x: Any, twins: Sequence[Result], name: str, at: Any = ..., label: str = ""
+) -> None:
+    """The least and the greatest of a number among untrained twins, as a grey band; a line, of one twin."""
     if twins:
-        others = np.array([getattr(twin, name) for twin in twins])
-        axes.fill_between(x, others.min(0), others.max(0), color=GREY, alpha=0.4, linewidth=0, **band)
+        others = np.array([np.asarray(getattr(twin, name))[at] for twin in twins])
+        axes.fill_between(x, others.min(0), others.max(0), color=GREY, alpha=0.4, linewidth=0.8, label=label)
 
 
 def panels(figure: Figure | SubFigure, count: int, columns: int, **options: Any) -> np.ndarray:

@@ -44,13 +44,14 @@ def depth_curve(result: Depth) -> Figure:
 @style.styled
 def training_curves(runs: Mapping[str, Curve]) -> Figure:
     """Training loss against steps on a log axis, smoothed by a rolling mean over 2 % of a run's steps (the
-    paper's 200 of its 10,000); each step faintly behind."""
+    paper's 200 of its 10,000), early on over the last fifth of those so far; each step faintly behind."""
     figure, axes = style.one_panel(style.COLUMN, 2.5)
     for i, (name, (steps, losses)) in enumerate(runs.items()):
         color, width = LINES[i % len(LINES)], rolling_window(len(losses))
         axes.plot(np.maximum(steps, 1), losses, color=color, alpha=0.25, linewidth=0.5)
-        label = f"{name}, mean of {width} steps"
-        axes.plot(np.maximum(steps, 1), rolling_mean(losses, width), color=color, label=label)
+        label = f"{name}, mean of up to {width} steps"
+        windows = np.minimum(width, 1 + np.arange(len(losses)) // 5)
+        axes.plot(np.maximum(steps, 1), rolling_mean(losses, windows), color=color, label=label)
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
@@ -88,11 +89,12 @@ def dynamics_curves(result: Dynamics) -> Figure:
         axes.legend(loc="lower right", bbox_to_anchor=(1, 0.97), borderpad=0)
     profile = result.profile
     image = drift.imshow(profile.T, aspect="auto", origin="lower", cmap=SHARE_MAP, vmin=0)
-    drift.set_xticks(range(len(steps)), [str(step) for step in steps], rotation=45 if len(steps) > 6 else 0)
+    ticks = style.sparse_ticks(len(steps))
+    drift.set_xticks(ticks, [str(steps[i]) for i in ticks], rotation=45 if len(ticks) > 6 else 0)
     drift.set_yticks(range(profile.shape[1]), [f"{t}→{t + 1}" for t in range(profile.shape[1])])
     drift.set_ylabel("transition")
     if result.boundary:
-        drift.axhline(result.boundary - 1, color="white", linestyle=":", linewidth=1.0)
+        drift.axhline(result.boundary - 1, color=GREY, linestyle=":", linewidth=1.0)
     figure.colorbar(image, ax=drift, pad=0.02, label="cosine drift")
     for axes in grid.ravel():
         axes.set_xlabel("training step")
@@ -104,8 +106,8 @@ def rolling_window(steps: int) -> int:
     return min(200, max(5, steps // 50))
 
 
-def rolling_mean(values: np.ndarray, window: int) -> np.ndarray:
-    """The mean of the last `window` values, of fewer at the start."""
+def rolling_mean(values: np.ndarray, window: int | np.ndarray) -> np.ndarray:
+    """The mean of the last `window` values (a number for each, or one for all), of fewer at the start."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     ends = np.arange(1, len(values) + 1)
     starts = np.maximum(0, ends - window)
