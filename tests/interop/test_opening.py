@@ -155,3 +155,27 @@ def test_an_export_is_tuned_by_their_trainer_and_written_from(folder, tmp_path, 
     capsys.readouterr()
     Generate(path=checkpoint, prompt="to be", max_new_tokens=3, seed=0).run()
     assert capsys.readouterr().out.startswith("to be")
+
+
+def test_a_stop_string_ends_the_text_and_needs_no_more_than_the_tokenizer(folder):
+    model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    prompt = tokenizer(["My fellow"], return_tensors="pt")
+    whole = model.generate(**prompt, max_new_tokens=8, do_sample=False)
+    (text,) = tokenizer.batch_decode(whole[:, -8:-6])
+    how = {"stop_strings": [text], "tokenizer": tokenizer}
+    for options in ({"do_sample": False}, {"do_sample": False, "use_cache": False}):
+        stopped = model.generate(**prompt, max_new_tokens=8, **options, **how)
+        assert torch.equal(stopped, whole[:, : stopped.shape[1]])
+        assert stopped.shape[1] < whole.shape[1]
+
+
+def test_new_tokens_alone_bring_no_warning_of_a_length_that_nobody_gave(folder, monkeypatch):
+    said = []
+    monkeypatch.setattr("transformers.generation.utils.logger.warning", lambda text, *_: said.append(text))
+    model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+    prompt = torch.tensor([[1, 2, 3]])
+    model.generate(prompt, max_new_tokens=2, do_sample=False)
+    assert not said
+    model.generate(prompt, max_new_tokens=2, max_length=9, do_sample=False)  # both were given
+    assert any("max_length" in text for text in said)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -87,6 +89,23 @@ def test_second_derivatives_of_a_loss_in_shares_are_those_of_all_logits():
     inputs = (hidden, weight, shares)
     for a, b in zip(curvature(ours, inputs), curvature(theirs, inputs), strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_gradients_of_single_texts_by_torch_func_are_those_of_each_alone():
+    model, tokens = small(SRM_TINY), some_tokens(batch=3)
+    targets = some_tokens(batch=3, seed=1)
+    targets[0, :4] = IGNORE
+    weights = {name: weight.detach() for name, weight in model.named_parameters()}
+
+    def loss(weights, tokens, targets):
+        return torch.func.functional_call(model, weights, (tokens[None], targets[None]))
+
+    with warnings.catch_warnings():  # torch: attention has no batching rule of its own
+        warnings.simplefilter("ignore")
+        found = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))(weights, tokens, targets)
+    for row in range(3):
+        alone = gradients(model, model(tokens[row : row + 1], targets[row : row + 1]))
+        torch.testing.assert_close({name: found[name][row] for name in alone}, alone)
 
 
 def test_only_one_side_may_want_a_gradient():

@@ -410,6 +410,19 @@ class SRMForCausalLM(SRMModel, GenerationMixin):
             logits = logits[:, -logits_to_keep:]
         return self._output(CausalLMOutputWithPast, found, return_dict, loss=loss, logits=logits)
 
+    def prepare_inputs_for_generation(self, *args: Any, tokenizer: Any = None, **kwargs: Any) -> Any:  # noqa: ARG002
+        """Without the tokenizer: `generate` has read `stop_strings` with it, and hands it on."""
+        above: Any = super()
+        return above.prepare_inputs_for_generation(*args, **kwargs)
+
+    def _prepare_generated_length(self, *args: Any, **kwargs: Any) -> Any:
+        """An export's `max_length` is our default: no warning that `max_new_tokens` was given beside it."""
+        above: Any = super()
+        asked = kwargs["generation_config"]
+        if asked.max_new_tokens is not None and asked.max_length == self.generation_config.max_length:
+            kwargs["has_default_max_length"] = True
+        return above._prepare_generated_length(*args, **kwargs)
+
     def _prepare_cache_for_generation(self, generation_config, model_kwargs, *_args, **_kwargs) -> bool:
         """`generate` calls this before the first step: hand it our cache in place of the default one."""
         if (kind := generation_config.cache_implementation) is not None:

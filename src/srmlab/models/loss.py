@@ -117,8 +117,10 @@ def chunked_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, chunk
     """Mean cross-entropy in nats of logits = hidden·weightᵀ; hidden [B, T, E], weight [V, E], targets [B,
     T].
     """
-    differentiate = torch.is_grad_enabled()  # inside the function it never is
     rows = hidden.flatten(0, -2), weight, targets.flatten()
+    if torch._C._are_functorch_transforms_active():  # vmap, grad, jvp, …: they take no such function
+        return _plain(*rows, None)
+    differentiate = torch.is_grad_enabled()  # inside the function it never is
     return _ChunkedCrossEntropy.apply(*rows, chunk, differentiate, None)[0]  # pyright: ignore[reportOptionalSubscript]
 
 
