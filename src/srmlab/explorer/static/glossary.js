@@ -1,6 +1,6 @@
 // The words of the page, each in a sentence.
 
-export const TERMS = {
+const TERMS = {
   stream:
     "One of the parallel states of a token. Each has its own weights and runs through the whole depth; the streams " +
     "of a token read one another only in the connection.",

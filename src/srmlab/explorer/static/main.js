@@ -4,7 +4,7 @@ import { App } from "./app.js";
 import { Bar } from "./bar.js";
 import { isDark } from "./color.js";
 import { Client } from "./client.js";
-import { h, openDialog, short } from "./dom.js";
+import { h, openDialog } from "./dom.js";
 import { generation } from "./generation.js";
 import { definitions } from "./glossary.js";
 import { toggleAblation } from "./intervention.js";

@@ -39,7 +39,7 @@ export function switchLine(app) {
   return line;
 }
 
-export async function openSwitch(app, layer, head, target, source) {
+async function openSwitch(app, layer, head, target, source) {
   const card = await app.ask("switch", `/api/switches/${layer}/${head}/${target}/${source}`);
   if (!card) return;
   const name = `Layer ${layer}, head ${head}: S${target} ← S${source}`;

@@ -2,7 +2,7 @@
 // model again without it.
 
 import { scaleFor } from "../color.js";
-import { number, range, short } from "../dom.js";
+import { number, range } from "../dom.js";
 import { colorbar, heatmap } from "../heatmap.js";
 import { argmax, listed, meanWeights, patternAt, unravel } from "../measures.js";
 import { isSwitch, switchLine } from "../switch.js";
