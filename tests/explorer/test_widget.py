@@ -9,9 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from explorer_subjects import tiny_model
 
 import srmlab
+from srmlab.analysis import state_means
 from srmlab.data import byte_tokenizer
 from srmlab.errors import UserError
 from srmlab.explorer import Trace, capture
@@ -124,6 +126,19 @@ def test_single_views_and_a_board_that_the_kernel_answers(trace, browser, tmp_pa
     page.locator(".bar .effect", has_text="KL").wait_for()
     assert page.locator(".bar .chips button").inner_text() == "✕ S1 mean after L2"
     page.close()
+
+
+def test_the_kernel_is_about_the_model_and_the_means_of_the_trace(trace):
+    model, tokenizer = tiny_model(), byte_tokenizer()
+    with pytest.raises(UserError, match="another config"):
+        trace.board(tiny_model(streams=4), tokenizer)
+    reference = state_means(model, [torch.arange(48).view(2, 24)])
+    with pytest.raises(UserError, match="captured without a reference"):
+        trace.board(model, tokenizer, reference=reference)
+    other = capture(model, tokenizer, trace.prompt, reference=reference)
+    with pytest.raises(UserError, match="captured with a reference"):
+        other.board(model, tokenizer)
+    assert other.board(model, tokenizer, reference=reference).info["name"] == "SRM"
 
 
 def test_the_kernel_answers_in_the_words_of_the_web_interface(trace):

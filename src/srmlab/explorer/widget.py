@@ -16,14 +16,15 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel
 
+from srmlab.analysis.states import StateMeans
 from srmlab.errors import UserError
 from srmlab.explorer import questions, schema
 from srmlab.explorer.frontend import script, shadow_styles, view_names
 from srmlab.explorer.report import packed
 from srmlab.explorer.session import Session
-from srmlab.explorer.trace import Trace
+from srmlab.explorer.trace import Trace, config_hash
 from srmlab.explorer.tracing import TextTokens
-from srmlab.models import LanguageModel
+from srmlab.models import LanguageModel, config_from_dict
 
 
 def show(
@@ -32,21 +33,31 @@ def show(
     static: bool = False,
     model: LanguageModel | None = None,
     tokenizer: TextTokens | None = None,
+    reference: StateMeans | None = None,
 ) -> Any:
     """Something the notebook displays. `views` chooses panels by name, by default all that the trace has the
     arrays for; `static=True` asks for the drawing. With `model` and `tokenizer` the kernel answers the views
-    that ask something: the board, paths, what is intervened on.
+    that ask something: the board, paths, what is intervened on. They are those of the trace, and so is
+    `reference`, if it was captured with one.
     """
     names = view_names()
     unknown = [name for name in views or () if name not in names]
     if unknown:
         raise UserError(f"no view is called {unknown[0]!r}; there are {', '.join(names)}")
+    if model is not None:
+        _check_same(trace, model, reference)
     if static or importlib.util.find_spec("anywidget") is None:
         return Drawing(trace)
     widget = _widget_class(script("widget.js"))
     session = None
     if model is not None and tokenizer is not None:
-        session = Session(model, tokenizer, name=trace.manifest["model"]["name"], python=python_of(trace))
+        session = Session(
+            model,
+            tokenizer,
+            name=trace.manifest["model"]["name"],
+            reference=reference,
+            python=python_of(trace),
+        )
     shown = widget(
         trace=packed(trace),
         views=list(views or names),
@@ -56,6 +67,17 @@ def show(
     if session is not None:
         shown.on_msg(lambda _, question, __: shown.send(*answered(session, question)))
     return shown
+
+
+def _check_same(trace: Trace, model: LanguageModel, reference: StateMeans | None) -> None:
+    """What the kernel says stands next to the trace: it has to be about the same model, by the same means."""
+    traced = config_from_dict(trace.manifest["model"]["config"])  # of an older version, too
+    if config_hash(model.config) != config_hash(traced):
+        raise UserError("this trace is of a model of another config: give the model that was traced")
+    if reference is None and trace.manifest["reference"] == "evaluation tokens":
+        raise UserError("this trace was captured with a reference: give it here, too (reference=…)")
+    if reference is not None and trace.manifest["reference"] == "this prompt":
+        raise UserError("this trace was captured without a reference: leave it out here, too")
 
 
 QUESTIONS: dict[str, tuple[type[schema.Question], Callable[[Session, Any], bytes | BaseModel]]] = {
