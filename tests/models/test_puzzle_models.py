@@ -208,3 +208,10 @@ def test_an_mlp_over_positions_refuses_padding_that_it_could_not_leave_out():
     model = build(HRM_TINY.replace(**PUZZLE, token_mlp=4, context=CELLS + 2))
     with pytest.raises(UserError, match="leave attention_mask out"):
         model(boards(), attention_mask=torch.ones(3, CELLS))
+
+
+def test_boards_padded_on_the_left_are_refused(model):
+    """Their cells would stand farther from the puzzle's positions than those of a board alone."""
+    mask = torch.tensor([[0, 0, 1, 1, 1, 1]])
+    with pytest.raises(UserError, match="pad it on the right"):
+        model(boards(1), attention_mask=mask)

@@ -109,6 +109,8 @@ class LanguageModel(Described[Config], Generic[Config]):
             cache.begin(len(tokens), wanted is not None, self.depth if depth is None else depth)
             real = cache.with_padding(tokens, real)
         if real is not None and self.puzzle is not None:
+            if not bool(real[:, 0].all()):
+                raise UserError("a board begins at its first position: pad it on the right, not on the left")
             real = torch.cat((real.new_ones(len(real), self.config.puzzle_positions), real), dim=1)
         here = Pass(tap, cache, documents, real, wanted, config, self.config.causal)
         if self.puzzle is None:
