@@ -159,6 +159,7 @@ def test_a_hook_says_its_layer():
         ({"stop_at_layer": 9}, "stop_at_layer = 9: there are 3 layers"),
         ({"return_type": "loss", "targets": TOKENS}, "cannot be combined with return_type"),
         ({"return_type": "loss", "progress": 0.5}, "cannot be combined with return_type"),
+        ({"return_type": "logits", "loss_per_token": True}, 'is for return_type="loss" or "both"'),
     ],
 )
 def test_what_cannot_be_asked_is_refused(options, complaint):

@@ -201,6 +201,8 @@ class LanguageModel(Described[Config], Generic[Config]):
         if given - OPTIONS:
             known = [*sorted(OPTIONS), "return_type", "stop_at_layer"]
             raise unknown("option of a pass", min(given - OPTIONS), known)
+        if loss_per_token and return_type not in ("loss", "both"):
+            raise UserError('loss_per_token is for return_type="loss" or "both": give one of them')
         if return_type is not None or stop_at_layer is not None:
             if targets is not None or progress is not None or given - {"documents", "attention_mask"}:
                 others = "targets, progress, cache, exit and depth"
@@ -211,8 +213,6 @@ class LanguageModel(Described[Config], Generic[Config]):
             if return_type != "logits":
                 self.check_next_tokens()
             return as_asked(plain(), tokens, how.get("attention_mask"), return_type, loss_per_token)
-        if loss_per_token:
-            raise UserError('loss_per_token is for return_type="loss" or "both": give one of them')
         if torch.compiler.is_compiling() and (self.listening or given & {"exit", "depth", "gradient_depth"}):
             return uncompiled(self.forward, tokens, targets, progress=progress, **how)
         self.check_tokens(tokens, targets, **how)
