@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import shutil
 from collections.abc import Collection
+from typing import Any
 
 
 class UserError(ValueError):
@@ -41,3 +42,8 @@ def nearest(name: str, known: list[str]) -> str:
     """The tail of an error about a name: "; did you mean …?" when there is a likely candidate."""
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def written_anew(known: Any, given: Any) -> bool:
+    """Whether this class or function is that one, defined again: a cell of a notebook that is run again."""
+    return (known.__module__, known.__qualname__) == (given.__module__, given.__qualname__)

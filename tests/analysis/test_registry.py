@@ -87,9 +87,22 @@ def test_it_is_refused_where_it_is_not_defined(batches):
         srmlab.analysis.survey(model, batches, only=["lengths"])
 
 
-def test_two_analyses_of_one_name_are_refused(lengths):
+class Widths(Result):
+    kind = "widths"
+
+
+def test_two_analyses_of_one_name_are_refused(lengths, monkeypatch):
+    monkeypatch.setattr(Widths, "kind", "lengths")
     with pytest.raises(UserError, match="there is an analysis called 'lengths'"):
-        register(lengths)
+        register(Analysis(Widths, LengthSums))
+    assert ANALYSES["lengths"] is lengths
+
+
+@pytest.mark.usefixtures("lengths")
+def test_an_analysis_may_be_written_anew_as_in_a_notebook():
+    again = Analysis(Lengths, LengthSums)
+    register(again)
+    assert ANALYSES["lengths"] is again
 
 
 def test_an_unknown_need_is_refused():

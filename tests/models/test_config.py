@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 from small_models import GPT2_TINY, HRM_TINY, HUGINN_TINY, SMALL, SRM_TINY
 
 from srmlab.errors import UserError
-from srmlab.models import PRESETS, SWEEP_PRESETS, ConfigError, SRMConfig, build, config_from_dict, preset
+from srmlab.models import (
+    PRESETS,
+    SWEEP_PRESETS,
+    ConfigError,
+    LanguageModel,
+    SRMConfig,
+    build,
+    config_from_dict,
+    preset,
+    register,
+)
 from srmlab.models.ordering import LETTERS, StepOrder
 
 REFUSED = [
@@ -205,3 +215,13 @@ def test_an_order_calls_its_letters_in_turn(functions, data):
 @pytest.mark.parametrize("name", SMALL)
 def test_a_config_that_exists_can_be_built(name):
     assert build(SMALL[name]).config == SMALL[name]
+
+
+def test_an_architecture_takes_no_name_of_another():
+    with pytest.raises(UserError, match="there is already an architecture called 'srm': give SRMConfig"):
+
+        @register
+        class Mine(LanguageModel[SRMConfig]):  # pyright: ignore[reportUnusedClass]
+            pass
+
+    assert type(build(SRM_TINY)).__name__ == "SRM"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from srmlab.data import byte_tokenizer, train_bpe
 from srmlab.errors import UserError
-from srmlab.tasks import TASKS, Problem, find_task, problems
+from srmlab.tasks import TASKS, Problem, Task, find_task, problems, register
 from srmlab.tasks.problems import sudoku_grids
 
 SEEDS = st.integers(0, 2**64)
@@ -169,3 +169,15 @@ def test_an_unknown_name_or_difficulty_is_refused_with_what_is_known():
     for bad in (0, 7):
         with pytest.raises(UserError, match=f"hops of difficulty {bad}: it counts arrows to follow, 1 to 6"):
             next(problems("hops", bad))
+
+
+def test_a_task_may_be_written_anew_but_takes_no_name_of_another(monkeypatch):
+    def echo(_: Random, size: int) -> Problem:
+        return Problem(question="a" * size, answer="a")
+
+    monkeypatch.setitem(TASKS, "echo", Task(echo, counts="letters", least=1, most=4, usual=(1, 2)))
+    again = Task(echo, counts="letters", least=1, most=8, usual=(1, 2))
+    register("echo", again)
+    assert find_task("echo") is again
+    with pytest.raises(UserError, match="there is already a task called 'hops'"):
+        register("hops", again)

@@ -24,7 +24,7 @@ from typing import Literal
 
 from srmlab.analysis.capture import Accumulator, Batches
 from srmlab.analysis.result import Result
-from srmlab.errors import UserError
+from srmlab.errors import UserError, written_anew
 from srmlab.models import LanguageModel
 
 Need = Literal["states", "outputs", "means", "depth"]
@@ -92,10 +92,13 @@ ANALYSES: dict[str, Analysis] = {}
 
 
 def register(analysis: Analysis) -> None:
-    """Make an analysis known by the kind of its result, to `survey` and `srmlab analyze`."""
+    """Make an analysis known by the kind of its result, to `survey` and `srmlab analyze`, in place of an
+    earlier version of itself.
+    """
     if analysis.needs not in PASSES:
         raise UserError(f"{analysis.name} needs {analysis.needs!r}: choose one of {', '.join(PASSES)}")
-    if analysis.name in ANALYSES:
+    known = ANALYSES.get(analysis.name)
+    if known is not None and not written_anew(known.result, analysis.result):
         raise UserError(f"there is an analysis called {analysis.name!r}: give its result another kind")
     ANALYSES[analysis.name] = analysis
 

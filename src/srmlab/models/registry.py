@@ -16,7 +16,7 @@ from typing import Any, TypeVar, get_args
 
 import torch
 
-from srmlab.errors import UserError, nearest
+from srmlab.errors import UserError, nearest, written_anew
 from srmlab.models.config import ModelConfig
 from srmlab.models.fields import ConfigError, known_fields
 from srmlab.models.model import LanguageModel, outlined
@@ -32,8 +32,13 @@ FAMILIES: dict[str, Preset] = {}  # presets that take arguments, such as a sweep
 
 
 def register(kind: Architecture) -> Architecture:
-    """Register an architecture, under its config's `architecture`, with its presets."""
-    name = config_of(kind).architecture
+    """Register an architecture, under its config's `architecture`, with its presets; in place of an earlier
+    version of itself.
+    """
+    config = config_of(kind)
+    name = config.architecture
+    if name in ARCHITECTURES and not written_anew(ARCHITECTURES[name], kind):
+        raise UserError(f"there is already an architecture called {name!r}: give {config.__name__} another")
     given = ((PRESETS, kind.presets), (SWEEP_PRESETS, kind.sweep_presets), (FAMILIES, kind.preset_families))
     for known, presets in given:
         for taken in known.keys() & presets.keys() if name not in ARCHITECTURES else ():

@@ -28,7 +28,7 @@ from random import Random
 import numpy as np
 
 from srmlab.data import ANSWER
-from srmlab.errors import UserError, unknown
+from srmlab.errors import UserError, unknown, written_anew
 from srmlab.puzzles.maze import searched
 from srmlab.puzzles.sudoku import solve
 
@@ -159,10 +159,12 @@ TASKS: dict[str, Task] = {
 
 
 def register(name: str, task: Task) -> None:
-    """Register your own task, for `srmlab prepare task:NAME` and `srmlab solve`."""
+    """Register your own task, for `srmlab prepare task:NAME` and `srmlab solve`, in place of an earlier
+    version of itself.
+    """
     if not name.isidentifier():
         raise UserError(f"a task called {name!r}: use letters, digits and underscores")
-    if name in TASKS:
+    if name in TASKS and not written_anew(TASKS[name].make, task.make):
         raise UserError(f"there is already a task called {name!r}: choose another name")
     TASKS[name] = task
 
