@@ -279,6 +279,13 @@ def test_an_option_of_puzzles_is_refused_with_text(data, tmp_path, toml, capsys)
     assert not (tmp_path / "run").exists()
 
 
+def test_the_end_of_a_schedule_that_there_is_not_is_refused(data, tmp_path, capsys):
+    options = ("--data", data, "--out", tmp_path / "run", *TINY, *SHORT, "--lr-end", "0.5")
+    assert srmlab_command("train", "srm-nano", *options, "--schedule", "constant") == 2
+    check_one_line(capsys, "lr_end = 0.5: is for the cosine schedule; set --schedule cosine")
+    assert not (tmp_path / "run").exists()
+
+
 def test_bad_data_is_refused(tmp_path, toml, capsys):
     options = ("--out", tmp_path / "run", "--config", toml)
     assert srmlab_command("train", "srm-nano", "--data", tmp_path, *options) == 2

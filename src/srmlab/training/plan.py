@@ -87,6 +87,8 @@ def refuse_without_meaning(config: TrainConfig, data: Data) -> None:
     for name in names:
         if getattr(config, name) != getattr(usual, name):
             raise UserError(f"{name} = {getattr(config, name)!r}: is for {meant}; leave it out with {here}")
+    if config.lr_end != usual.lr_end and config.schedule != "cosine":
+        raise UserError(f"lr_end = {config.lr_end}: is for the cosine schedule; set --schedule cosine")
 
 
 def check_puzzles(plan: RunConfig, data: Puzzles, world: World) -> None:
