@@ -188,6 +188,12 @@ def test_a_board_is_marked_with_what_changed_and_what_is_wrong():
     assert shown[shown.index("segment 2: 2 cells wrong; r1c2 4→1, r1c4 4→2") + 1] == "4 1 | 3 2    x + | . X"
 
 
+@pytest.mark.parametrize(("segments", "told"), [(1, None), (2, "segment 2"), (4, "segments 2 to 4")])
+def test_segments_that_change_nothing_are_told_together(segments, told):
+    said = "\n".join(play(SUDOKU, sudoku(*[SOLUTION] * segments), 0))
+    assert said.endswith(f"\n{told}: no change") if told else "no change" not in said
+
+
 def test_given_cells_that_were_not_trained_are_shown_as_given():
     other = SOLUTION.copy()
     other[15] = 2

@@ -253,8 +253,9 @@ def play(kind: Kind, found: Solving, board: int) -> Iterator[str]:
             yield beside(kind.drawing(after), replace(kind, symbols=MARKS).drawing(marks))
             since = s
         before = after
-    if since < len(found.answers):
-        yield f"\nsegments {since + 1} to {len(found.answers)}: no change"
+    first, last = since + 1, len(found.answers)
+    if first <= last:
+        yield f"\nsegment{f's {first} to' if first < last else ''} {last}: no change"
 
 
 def moves(kind: Kind, before: np.ndarray, after: np.ndarray) -> str:
