@@ -139,6 +139,7 @@ def test_past_the_context_it_slides_when_asked(capsys, bare):
         (["FOLDER", "--tokens", "999"], "token 999 is not in the model's vocabulary of 257 ids"),
         (["FOLDER", "--temperature", "-1"], "temperature = -1.0: must be 0 (greedy) or more"),
         (["FOLDER", "--tokenizer", "gpt7"], "unknown tokenizer 'gpt7'"),
+        (["--pretrained", "--tokenizer", "byte"], "has its own, bpe:512; leave it out"),
         (["BARE", "--prompt", "a"], "give --tokens 1 2 3, or --tokenizer gpt2"),
     ],
 )

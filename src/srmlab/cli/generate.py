@@ -79,7 +79,9 @@ class Command(ExitsEarly, OfModel):
         if not model.config.causal:
             raise UserError(f"{path} is a puzzle model and does not generate text: use `srmlab solve`")
         if self.tokenizer is not None:
-            tokenizer = make_tokenizer(self.tokenizer)
+            own, tokenizer = tokenizer, make_tokenizer(self.tokenizer)
+            if own is not None and own.fingerprint != tokenizer.fingerprint:
+                raise UserError(f"--tokenizer {self.tokenizer}: {path} has its own, {own.name}; leave it out")
         prompt = self.prompt_tokens(model, byte_tokenizer() if fresh and tokenizer is None else tokenizer)
         seed = torch.seed() % 2**32 if self.seed is None else self.seed
         written: list[int] = []
