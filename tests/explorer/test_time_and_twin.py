@@ -94,6 +94,10 @@ def test_training_says_when_no_answer_comes(watch, session):
         page.route("**/api/results/dynamics", lambda route: route.abort())
         picture(page, "training")
         assert "The server did not answer." in page.evaluate("() => explorer.panel('training').svg()")
+        page.unroute("**/api/results/dynamics")
+        page.locator("#trace").click()
+        picture(page, "training")
+        assert len(page.evaluate("() => explorer.panel('training').drawn.table().rows")) == 2
         watched.errors.clear()  # the browser's own words about it
 
 

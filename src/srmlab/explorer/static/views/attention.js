@@ -68,7 +68,8 @@ export const attention = {
       const path = `/api/induction?checkpoint=${encodeURIComponent(checkpoint)}`;
       const answer = await ctx.ask(`induction ${checkpoint}`, path);
       if (answer) scores.set(checkpoint, answer);
-      store.touch("induction");
+      else scores.delete(checkpoint); // to be asked again
+      if (answer) store.touch("induction");
     }
 
     const weights = () => asked.now;

@@ -61,7 +61,8 @@ export const training = {
     }
 
     return {
-      update() {
+      update(keys) {
+        if (found === null && keys.has("base")) asked = false; // the server may be there by now
         if (!found) return;
         pick.value = shown();
         panel.note.textContent = found.curves[shown()].unit;
