@@ -11,6 +11,7 @@ which `srmlab --help` need not wait for.
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -79,7 +80,8 @@ def __getattr__(name: str):
     if name in ROOMS:
         return importlib.import_module(f"srmlab.{name}")
     if name not in __all__:
-        raise AttributeError(f"module 'srmlab' has no attribute {name!r}")
+        told = f"module 'srmlab' has no attribute {name!r}"
+        raise AttributeError(told, name=name, obj=sys.modules[__name__])  # python adds the nearest name
     home = {"load": "storage", "load_tokenizer": "storage", "patch_grid": "analysis"}.get(name, "models")
     room = importlib.import_module(f"srmlab.{home}")
     return globals().setdefault(name, getattr(room, name))

@@ -279,3 +279,11 @@ def test_the_positions_of_a_puzzle_model_are_its_cells(name):
         _, cache = model.run_with_cache(CLEAN, "layers.1.out")
         assert cache["layers.1.out"].shape[1] == T + 2
         assert np.abs(paths.change[2]).max() > 1e-9
+
+
+@pytest.mark.parametrize("answer", [" States", 7, torch.tensor(7), torch.tensor([0.5])])
+def test_answers_that_are_no_ids_are_refused_when_the_metric_is_made(answer):
+    with pytest.raises(UserError, match=r"wrong = .*: give ids \[pair\], such as torch"):
+        logit_difference(RIGHT, answer)
+    with pytest.raises(UserError, match=r"right = .*: give ids"):
+        log_probability(answer)

@@ -272,3 +272,13 @@ def test_what_cannot_be_learned_is_refused(small, options, message):
 def test_a_model_without_streams_is_refused():
     with pytest.raises(UserError, match="; GPT2 has none"):
         srmlab.dictionaries.learn(srmlab.build(srmlab.preset("gpt2-nano")), text, steps=1)
+
+
+def test_settings_that_nothing_learns_with_are_refused_by_name():
+    model, tokens = srmlab.build(srmlab.preset("srm-nano")), torch.arange(8)[None]
+    with pytest.raises(UserError, match="no setting is called 'layer'; did you mean 'layers'"):
+        srmlab.dictionaries.learn(model, lambda _: tokens, steps=1, layer=3)
+    with pytest.raises(UserError, match="no setting is called 'layers'; there are activation, features, k"):
+        srmlab.dictionaries.learn(model, lambda _: tokens, of="mlp", steps=1, layers=3)
+    with pytest.raises(UserError, match="batch is a function of the step"):
+        srmlab.dictionaries.learn(model, [tokens], steps=1)

@@ -151,3 +151,9 @@ def test_streams_of_another_sparsity_or_order_are_refused(small, tmp_path):
     with pytest.raises(UserError, match="streams 0, 2, 1"):
         saelens.load([two[0], two[2], two[1]])
     assert saelens.load(two[2:]).config.streams == 2
+
+
+def test_one_folder_in_place_of_a_list_is_refused(tmp_path):
+    for folder in (tmp_path, str(tmp_path)):
+        with pytest.raises(UserError, match="give a list, SAELens' folder of every stream"):
+            saelens.load(folder)

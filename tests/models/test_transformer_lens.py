@@ -224,6 +224,16 @@ def test_a_token_may_be_given_to_logit_attrs_as_argmax_gives_it():
     assert torch.equal(cache.logit_attrs(parts, column), cache.logit_attrs(parts, column.expand(3, -1)))
 
 
+@pytest.mark.parametrize(
+    ("tokens", "says"),
+    [([1, 2], "give one id"), (-1, "token ids of -1 to -1"), (10**6, "this model's range is 0 to")],
+)
+def test_ids_that_logit_attrs_cannot_take_are_refused(tokens, says):
+    _, cache = small(SRM_TINY).run_with_cache(TOKENS)
+    with pytest.raises(UserError, match=says):
+        cache.logit_attrs(cache.decompose_resid(), tokens)
+
+
 def test_a_token_may_be_given_to_logit_attrs_as_text():
     model = srmlab.load("srm-nano")
     _, cache = model.run_with_cache("of the United")
@@ -239,6 +249,12 @@ def test_an_option_that_no_pass_has_is_refused_by_name():
         small(SRM_TINY).run_with_cache(TOKENS, pos_slice=-1)
     with pytest.raises(UserError, match="did you mean 'attention_mask'"):
         small(SRM_TINY)(TOKENS, attn_mask=TOKENS)
+    with pytest.raises(UserError, match="did you mean 'attention_mask'"):
+        small(SRM_TINY)(TOKENS, attention_masks=None)
+    with pytest.raises(UserError, match="did you mean 'names_filter'"):
+        small(SRM_TINY).run_with_cache(TOKENS, name_filter="logits")
+    with pytest.raises(UserError, match=r"stop_at_layer, targets$"):
+        small(SRM_TINY)(TOKENS, labels=TOKENS)
 
 
 def test_a_cache_stacks_sites_and_names_what_it_lacks():

@@ -86,11 +86,13 @@ class Patched:
 
 def logit_difference(right: Tensor, wrong: Tensor) -> Metric:
     """The logit of each pair's `right` token less that of its `wrong` one [pair], after the last token."""
+    right, wrong = _ids("right", right), _ids("wrong", wrong)
     return lambda logits: _picked(logits[:, -1], right) - _picked(logits[:, -1], wrong)
 
 
 def log_probability(right: Tensor) -> Metric:
     """The log-probability in nats of each pair's token `right` [pair], after the last token."""
+    right = _ids("right", right)
     return lambda logits: _picked(logits[:, -1].float().log_softmax(-1), right)
 
 
@@ -98,6 +100,15 @@ def kl_from(reference: Tensor) -> Metric:
     """KL in nats from the prediction of the logits `reference` [pair, token, V], after the last token."""
     log_p = reference[:, -1].detach().float().log_softmax(-1)
     return lambda logits: kl_divergence(log_p, logits[:, -1].float().log_softmax(-1))
+
+
+def _ids(name: str, tokens: Tensor) -> Tensor:
+    if not isinstance(tokens, Tensor) or tokens.ndim != 1 or tokens.is_floating_point():
+        given = list(tokens.shape) if isinstance(tokens, Tensor) else repr(tokens)
+        raise UserError(
+            f"{name} = {given}: give ids [pair], such as torch.tensor([model.to_single_token(text)])"
+        )
+    return tokens
 
 
 def _picked(values: Tensor, tokens: Tensor) -> Tensor:

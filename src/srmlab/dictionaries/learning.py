@@ -24,6 +24,7 @@ its step function.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from inspect import signature
 from typing import Any, Literal, get_args, overload
 
 import torch
@@ -43,7 +44,7 @@ from srmlab.dictionaries.dictionary import (
 from srmlab.dictionaries.sparsity import chosen, first_threshold
 from srmlab.dictionaries.transcoder import PARTS, Part, Transcoders
 from srmlab.dictionaries.transcoding import new_transcoders
-from srmlab.errors import UserError, check_choice
+from srmlab.errors import UserError, check_choice, unknown
 from srmlab.models import HookPoint, LanguageModel
 
 PATIENCE = 100_000  # states without firing, after which a feature is dead
@@ -74,11 +75,17 @@ def learn(
     progress: Progress | None = None,
     **settings: Any,
 ) -> Dictionary | Transcoders:
-    """A dictionary of each stream's states, with the settings of `new_dictionary`; or transcoders `of` a part
-    of every step function ("mlp", "attention", "step"), with those of `new_transcoders`.
+    """A dictionary of each stream's states, or transcoders `of` a part of every step function ("mlp",
+    "attention", "step").
 
-    `batch` gives the `srmlab.data.Batch` of a step, or its tokens [B, T] alone.
+    `batch` is a function of the step that gives its `srmlab.data.Batch`, or its tokens [B, T] alone. Settings
+    are `features` and `k` (of each stream), `activation` and `seed`; of a dictionary also `layers` ("last",
+    "every", or their numbers); of transcoders `skip`, `reach` and `per_depth`.
     """
+    if not callable(batch):
+        raise UserError(
+            f"batch is a function of the step, such as lambda step: windows[step], not {type(batch).__name__}"
+        )
     new = new_learner(model, of, **settings)
     learn_all(model, batch, new.members, steps, lr, patience, dead, progress)
     return new
@@ -87,6 +94,10 @@ def learn(
 def new_learner(model: LanguageModel, of: str, **settings: Any) -> Dictionary | Transcoders:
     """What learns of the states, or of a part of the step functions."""
     check_choice("of", of, ("states", *PARTS))
+    make = new_dictionary if of == "states" else new_transcoders
+    known = signature(make).parameters.keys() - {"model", "of"}
+    if others := settings.keys() - known:
+        raise unknown("setting", min(others), sorted(known))
     return new_dictionary(model, **settings) if of == "states" else new_transcoders(model, of, **settings)
 
 

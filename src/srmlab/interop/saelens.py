@@ -84,6 +84,10 @@ def described(config: DictionaryConfig, stream: int) -> dict[str, Any]:
 
 def load(folders: Iterable[str | Path]) -> Dictionary:
     """One dictionary out of a folder for every stream, in this order."""
+    if isinstance(folders, str | Path):
+        raise UserError(
+            f"folders = {str(folders)!r}: give a list, SAELens' folder of every stream in their order"
+        )
     read = [read_sae(Path(folder)) for folder in folders]
     if not read:
         raise UserError("no folders to load: give one of SAELens' for every stream")

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from srmlab.errors import UserError
+from srmlab.models.decoding import check_range
 from srmlab.models.sites import NamesFilter, UnknownSite, hint
 
 if TYPE_CHECKING:
@@ -122,7 +123,13 @@ class ActivationCache(dict[str, Tensor]):
             raise UserError(f"parts of shape {list(parts.shape)}: give [part, batch, token, stream, dim]")
         if isinstance(tokens, str):
             tokens = model.to_single_token(tokens)
-        ids = torch.as_tensor(tokens, device=parts.device).expand(parts.shape[1:3])
+        ids, positions = torch.as_tensor(tokens, device=parts.device), parts.shape[1:3]
+        if ids.ndim and ids.shape not in (positions, positions[1:]):
+            raise UserError(
+                f"tokens of shape {list(ids.shape)}: give one id, or {list(positions)}, as parts have"
+            )
+        check_range(ids, model.config.vocab_size)
+        ids = ids.expand(positions)
         directions = model.unembedding[ids]  # [B, T, E]
         wanted = torch.einsum("bte,sde->btsd", directions, model.stream_readout)
         return torch.einsum("nbtsd,btsd->nbt", parts, wanted.to(parts))

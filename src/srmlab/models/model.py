@@ -40,6 +40,14 @@ from srmlab.models.sites import SILENT, Recorder, Tap, uncompiled
 from srmlab.models.transformer_lens import ReturnType, TransformerLensConfig, as_asked, state_before
 
 OPTIONS = frozenset(How.__annotations__)  # of a forward pass, by name
+OF_VERBS = (
+    "names_filter",
+    "fwd_hooks",
+    "bwd_hooks",
+    "device",
+    "detach",
+    "remove_batch_dim",
+)  # may be misspelt
 
 
 @dataclass(frozen=True)
@@ -197,10 +205,11 @@ class LanguageModel(Described[Config], Generic[Config]):
         """
         if not isinstance(tokens, Tensor):
             tokens, how["attention_mask"] = self.read_text(tokens, how.get("attention_mask"))
+        if others := set(how) - OPTIONS:
+            listed = [*sorted(OPTIONS), "return_type", "stop_at_layer", "targets"]
+            known = [*listed, "loss_per_token", "progress", *OF_VERBS]
+            raise unknown("option of a pass", min(others), known, f"there are {', '.join(listed)}")
         given = {name for name, value in how.items() if value is not None}
-        if given - OPTIONS:
-            known = [*sorted(OPTIONS), "return_type", "stop_at_layer"]
-            raise unknown("option of a pass", min(given - OPTIONS), known)
         if loss_per_token and return_type not in ("loss", "both"):
             raise UserError('loss_per_token is for return_type="loss" or "both": give one of them')
         if return_type is not None or stop_at_layer is not None:
