@@ -69,6 +69,8 @@ def test_a_task_is_by_default_bytes(tmp_path, capsys):
         (["{text}", "--val-fraction", "1.5"], "val_fraction is 1.5"),
         (["{text}", "--out", "{text}"], "never overwritten"),
         (["{text}", "--count", "5"], "--count is for puzzles"),
+        (["{text}", "sotu"], "'sotu' cannot be combined with others"),
+        (["task:hops", "{text}"], "'task:hops' cannot be combined with others"),
         (["sudoku:4x4", "--tokenizer", "byte"], "--tokenizer is for text"),
     ],
 )

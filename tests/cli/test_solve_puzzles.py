@@ -348,6 +348,8 @@ def test_a_vote_takes_the_most_frequent_answer_brought_back(home, monkeypatch):
         (["--segments", "0"], "must be at least 1"),
         (["--votes", "0"], "must be at least 1"),
         (["--file", "nowhere.txt"], "nowhere.txt"),
+        (["--file", "mine.txt", "--data", "other"], "--file and --data cannot be combined"),
+        (["--seed", "7"], "--seed is for text"),
     ],
 )
 def test_what_cannot_be_is_one_line(home, arguments, message, capsys):

@@ -70,7 +70,10 @@ class Command(RunsModel):
         if not model_of(path).causal:
             from srmlab.cli.solve_puzzles import measure
 
-            refuse(self, "task", "difficulty", "document_mask", why=f"is for text, and {path} solves puzzles")
+            text_only = ("task", "difficulty", "document_mask", "seed")
+            refuse(self, *text_only, why=f"is for text, and {path} solves puzzles")
+            if self.file is not None and self.data is not None:
+                raise UserError("--file and --data cannot be combined: give one of them")
             return measure(path, self)
         if self.pretrained and self.data is None:
             fix = "give --data DIR, or --pretrained sudoku for a model of puzzles"

@@ -111,6 +111,9 @@ def open_source(
         return HuggingFace.parse(specs[0], column)
     if len(specs) == 1 and (saved := SavedDataset.at(specs[0], column)):
         return saved
+    for spec in specs if len(specs) > 1 else ():
+        if not Path(spec).exists() and (spec in ("sotu", "python-stdlib") or ":" in spec):
+            raise DataError(f"source {spec!r} cannot be combined with others: prepare it by itself")
     return TextFiles.find(specs, section_chars, column)
 
 
