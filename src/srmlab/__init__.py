@@ -80,8 +80,8 @@ def __getattr__(name: str):
     if name in ROOMS:
         return importlib.import_module(f"srmlab.{name}")
     if name not in __all__:
-        told = f"module 'srmlab' has no attribute {name!r}"
-        raise AttributeError(told, name=name, obj=sys.modules[__name__])  # python adds the nearest name
+        message = f"module 'srmlab' has no attribute {name!r}"
+        raise AttributeError(message, name=name, obj=sys.modules[__name__])  # python adds the nearest name
     home = {"load": "storage", "load_tokenizer": "storage", "patch_grid": "analysis"}.get(name, "models")
     room = importlib.import_module(f"srmlab.{home}")
     return globals().setdefault(name, getattr(room, name))
