@@ -122,3 +122,15 @@ def test_what_cannot_be_a_start_is_refused_in_one_line(trained, data, tmp_path, 
 def test_a_preset_that_is_not_the_first_word_is_refused_and_not_taken_for_another(data, tmp_path, capsys):
     assert run("--data", data, "--out", tmp_path / "run", *SHORT, "srm-nano") == 2
     assert refused(capsys, "give the preset first: srmlab train srm-nano …")
+
+
+def test_a_shipped_model_is_begun_from_by_its_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    text = "\n\n".join(f"stream {n} meets step {n * n} of {n % 7}" for n in range(2000))
+    Path("notes.txt").write_text(text)
+    where = ("--data", "notes.txt", "--out", "runs/notes", "--batch-size", 2, *SHORT)
+    assert run("--init-from", "srm-nano", *where) == 0
+    assert f"starting from {srmlab.pretrained.folder()}" in capsys.readouterr().out
+    about = told(Path("runs/notes"))
+    assert about["init_from"]["path"] == str(srmlab.pretrained.folder())
+    assert about["model"] == srmlab.load("srm-nano").config.to_dict()

@@ -66,7 +66,8 @@ class Command:
     out: Path
     """The run's folder; must not exist yet."""
     init_from: Path | None = None
-    """Start from the weights of this run (its last good checkpoint), checkpoint or export."""
+    """Start from the weights of this run (its last good checkpoint), checkpoint, export or shipped model,
+    such as srm-nano."""
     config: Path | None = None
     """A TOML file with preset, init_from, data, out, [model] and [training]."""
     resume: bool = False
@@ -80,8 +81,10 @@ class Command:
     first: tyro.conf.Suppress[str | None] = None  # the preset that `model` and `training` were made from
 
     def run(self) -> None:
+        from srmlab.storage.save_and_load import named
         from srmlab.training.start import train
 
+        self.init_from = self.init_from and named(self.init_from)
         if self.preset != self.first:
             raise UserError(f"give the preset first: srmlab train {self.preset} …")
         if not self.dry_run:
@@ -209,24 +212,25 @@ def defaults(arguments: list[str]) -> Command:
     """
     file = _option(arguments, "--config")
     content = _read_toml(Path(file)) if file else {}
-    named = arguments[0] if arguments and not arguments[0].startswith("-") else content.get("preset")
+    preset = arguments[0] if arguments and not arguments[0].startswith("-") else content.get("preset")
     missing: Any = tyro.MISSING
     start = _option(arguments, "--init-from") or content.get("init_from")
-    if named is None and start is not None:
+    if preset is None and start is not None:
+        from srmlab.storage.save_and_load import named
         from srmlab.training.initial import model_of
 
-        source = _source(Path(start), _option(arguments, "--out") or content.get("out"), arguments)
+        source = _source(named(start), _option(arguments, "--out") or content.get("out"), arguments)
         model, training = model_of(source), recipe(_preset_of(source) or "srm-med")
     else:
-        model, training = srmlab.preset("srm-med" if named is None else named), recipe(named or "srm-med")
+        model, training = srmlab.preset("srm-med" if preset is None else preset), recipe(preset or "srm-med")
         model = _for_data(model, _option(arguments, "--data") or content.get("data"))
     training = training.replace(**content.get("training", {}))
     steps = _option(arguments, "--steps") or ""
     if steps.isdigit() and int(steps) < training.warmup:  # a trial: the recipe's warm-up is for its steps
         training = training.replace(warmup=int(steps) // 10)
     return Command(
-        preset=missing if named is None and start is None else named,
-        first=named,
+        preset=missing if preset is None and start is None else preset,
+        first=preset,
         data=Path(content["data"]) if "data" in content else missing,
         out=Path(content["out"]) if "out" in content else missing,
         init_from=Path(start) if start else None,

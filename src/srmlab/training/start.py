@@ -9,6 +9,7 @@ from typing import Any
 from srmlab.errors import UserError
 from srmlab.models import ModelConfig
 from srmlab.storage.run_directory import RunDirectory
+from srmlab.storage.save_and_load import named
 from srmlab.training.config import TrainConfig
 from srmlab.training.distributed import open_world
 from srmlab.training.initial import begin, model_of
@@ -46,6 +47,7 @@ def train(
         again = resume and world.share(run.exists())
         start = None
         if init_from is not None:
+            init_from = named(init_from)
             model_config = model_config or (RunConfig.read(out).model if again else model_of(init_from))
             start = begin(init_from, run, model_config, data, world, again=again)
         if model_config is None:
