@@ -43,7 +43,7 @@ from srmlab.analysis.bootstrap import correlation
 from srmlab.analysis.capture import Done, counting
 from srmlab.analysis.interventions import Hook, put_in
 from srmlab.analysis.prompt_pairs import Metric, Pairs, Patched, Prompts, Side, measure
-from srmlab.analysis.result import Array, Measured, Result, derived
+from srmlab.analysis.result import Array, Measured, Result, derived, plus_minus
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
 from srmlab.models.forward import gradient_everywhere
@@ -107,7 +107,7 @@ class PatchGrid(Patched, Result):
             f"  metric: {changed} {self.text('before', '.4g')}, {other} {self.text('goal', '.4g')}",
         ]
         lines += self.strongest("+.1%", self.cell)
-        by_layer = " ".join(f"{r:.2f}" for r in self.correlation_by_layer)
+        by_layer = " ".join(plus_minus(r, form=".2f") for r in self.correlation_by_layer)
         r = f"{self.text('correlation')} over {self.change.size} cells"
         lines.append(f"  gradient against exact: r = {r}, by layer {by_layer}")
         return "\n".join(lines)
