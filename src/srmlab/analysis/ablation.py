@@ -78,9 +78,9 @@ class Ablation(Result):
         """Groups from the greatest impact to the least."""
         return [int(g) for g in np.argsort(-self.kl, kind="stable")]
 
-    @property
+    @derived("rank", "bits")
     def ranked_bits(self) -> Array:
-        """[rank] The KLs from the greatest to the least."""
+        """The KLs from the greatest to the least."""
         return self.bits[self.ranking]
 
     @derived("", "bits")

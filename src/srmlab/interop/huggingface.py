@@ -410,10 +410,15 @@ class SRMForCausalLM(SRMModel, GenerationMixin):
             logits = logits[:, -logits_to_keep:]
         return self._output(CausalLMOutputWithPast, found, return_dict, loss=loss, logits=logits)
 
-    def prepare_inputs_for_generation(self, *args: Any, tokenizer: Any = None, **kwargs: Any) -> Any:  # noqa: ARG002
-        """Without the tokenizer: `generate` has read `stop_strings` with it, and hands it on."""
+    def prepare_inputs_for_generation(
+        self, *args: Any, inputs_embeds: Any = None, tokenizer: Any = None, **kwargs: Any
+    ) -> Any:
+        """Without the tokenizer: `generate` has read `stop_strings` with it, and hands it on. (It looks for
+        `inputs_embeds` by name before it accepts any.)
+        """
+        del tokenizer
         above: Any = super()
-        return above.prepare_inputs_for_generation(*args, **kwargs)
+        return above.prepare_inputs_for_generation(*args, inputs_embeds=inputs_embeds, **kwargs)
 
     def _prepare_generated_length(self, *args: Any, **kwargs: Any) -> Any:
         """An export's `max_length` is our default: no warning that `max_new_tokens` was given beside it."""
