@@ -66,8 +66,7 @@ class Command:
     out: Path
     """The run's folder; must not exist yet."""
     init_from: Path | None = None
-    """Start from the weights of this run (its last good checkpoint), checkpoint, export or shipped model,
-    such as srm-nano."""
+    """Start from the weights of this run (its last good checkpoint), checkpoint, export or shipped model."""
     config: Path | None = None
     """A TOML file with preset, init_from, data, out, [model] and [training]."""
     resume: bool = False
