@@ -128,7 +128,7 @@ def segment(
         last = slot.segments >= t.segments
         if t.halting != "fixed":
             loss = loss + 0.5 * binary(q[0], float(right))
-        if t.halting == "hrm":
+        if t.halting == "hrm" and t.segments > 1:  # HRM trains no continue head where there is one segment
             with torch.no_grad():
                 _, later, _, _ = forward(w, c, slot)
                 target = 1 / (1 + torch.exp(-(later[0] if last else max(later[0], later[1]))))

@@ -169,6 +169,21 @@ def test_segments_of_hrm_and_trm_are_those_of_the_long_way(model_config, halting
 # --- the objective ------------------------------------------------------------------------------------------
 
 
+def test_of_one_segment_there_is_no_extra_forward_pass_in_the_step_nor_in_its_flops(monkeypatch):
+    model, data, passes = build(HRM.replace(context=10, puzzle_ids=3)).train(), some_puzzles(0, ids=3), []
+    segment = model.segment
+    monkeypatch.setattr(model, "segment", lambda *args, **how: passes.append(1) or segment(*args, **how))
+    flops = {}
+    for segments in (1, 2):
+        fast = objective(model, segments_config(segments=segments, halting="hrm", augment=False), data)
+        passes.clear()
+        fast.backward(1, 0)
+        assert len(passes) == segments  # with two, the second is for q_continue
+        flops[segments] = fast.size(1)["flops"]
+    forward = model.flops_per_token(10).forward
+    assert flops[2] - flops[1] == forward * 4 * 10
+
+
 def test_the_embedding_of_a_puzzle_moves_by_the_sign_of_its_summed_gradient_and_no_other_does():
     data = some_puzzles(0, ids=3)
     model = build(HRM.replace(context=10, puzzle_ids=3)).train()

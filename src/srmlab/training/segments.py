@@ -11,7 +11,7 @@ Halting (in training; evaluation always runs all segments):
 
     hrm     q_halt > q_continue. q_halt is trained to predict whether the whole answer is right, q_continue
             what q will be after one more segment: sigmoid(max of both), or of q_halt at the last; an extra
-            forward pass
+            forward pass, left out where there is one segment and nothing to decide
     trm     q_halt > 0; there is no q_continue
     fixed   after the last segment only; q is not trained
 
@@ -86,6 +86,11 @@ def continue_target(next: Segment, last: Tensor) -> Tensor:
     """[B] What q_continue is to tell, from the segment after this one; `last` [B] where there is none."""
     halt, go_on = next.q.unbind(-1)
     return torch.where(last, halt, torch.maximum(halt, go_on)).sigmoid()
+
+
+def learns_to_continue(config: TrainConfig) -> bool:
+    """Whether q_continue is trained, which takes an extra forward pass."""
+    return config.halting == "hrm" and config.segments > 1
 
 
 def halts(q: Tensor, segment: Tensor, least: Tensor, config: TrainConfig) -> Tensor:
@@ -227,7 +232,7 @@ class DeepSupervision(Objective):
     @torch.no_grad()
     def next_q(self, inputs: Tensor, out: Segment, before: Tensor, segment: Tensor) -> Tensor | None:
         """What q_continue is to tell, from a segment more than there will be."""
-        if self.config.halting != "hrm":
+        if not learns_to_continue(self.config):
             return None
         more = self.model.segment(inputs, state=out.state, before=before, fresh=torch.zeros_like(segment) > 0)
         return continue_target(more, segment >= self.config.segments)
@@ -349,7 +354,7 @@ def run_segments(
 def segment_flops(model: LanguageModel, config: TrainConfig, positions: int) -> int:
     """FLOP of a training step per position: a segment, and the extra forward pass of HRM's q_continue."""
     flops = model.flops_per_token(positions)
-    return flops.training + (flops.forward if config.halting == "hrm" else 0)
+    return flops.training + (flops.forward if learns_to_continue(config) else 0)
 
 
 @torch.no_grad()
