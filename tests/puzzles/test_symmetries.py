@@ -142,6 +142,30 @@ def test_arc_grids_of_two_sizes_are_changed_together_and_back(variant, number):
     assert change.values[2] == 2  # black stays
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_the_grid_of_an_answer_is_the_largest_rectangle_of_colours_at_its_corner(seed):
+    """Of answers with holes and torn edges, by trying all rectangles; a tie goes to the fewest rows."""
+    random = np.random.default_rng(seed)
+    board = random.integers(2, 12, (30, 30))
+    board[random.random((30, 30)) < 0.02 * seed] = 1
+    whole = [(r, c) for r in range(1, 31) for c in range(1, 31) if (board[:r, :c] >= 2).all()]
+    found = grid_of(board.reshape(-1))
+    assert found.size == max((r * c for r, c in whole), default=0)
+    if whole:
+        rows, columns = max(whole, key=lambda size: (size[0] * size[1], -size[0]))
+        assert np.array_equal(found, board[:rows, :columns])
+
+
+def test_an_arc_answer_with_a_hole_is_not_the_grid_with_black_there():
+    grid = np.full((3, 3), 5)
+    grid[1, 1] = 2
+    holed = place(grid)
+    holed[31] = 0
+    same = arc_symmetry(0, 0, 0, (place(grid), place(grid)))
+    assert np.array_equal(same.inverse().apply(place(grid)), place(grid))
+    assert not np.array_equal(same.inverse().apply(holed), place(grid))
+
+
 def test_arc_pairs_have_one_key_exactly_if_they_are_symmetries():
     random = np.random.default_rng(0)
     kind = find_kind("arc")

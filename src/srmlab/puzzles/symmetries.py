@@ -138,14 +138,14 @@ def turned(grid: np.ndarray, turn: int) -> np.ndarray:
 
 
 def grid_of(board: np.ndarray, begin: tuple[int, int] = (0, 0)) -> np.ndarray:
-    """The grid on a board [900], which begins there: its rows up to the first that is no colour, its columns
-    likewise. Of a board that holds no proper grid (a model's answer), as much as is coloured.
+    """The grid on a board [900], which begins there. Of a board that holds no proper grid (a model's answer),
+    the largest rectangle from there on with nothing but colours in it, as HRM and TRM read one.
     """
     square = board.reshape(ARC_SIDE, ARC_SIDE)[begin[0] :, begin[1] :]
-    coloured = square >= BLACK
-    rows = int(np.logical_and.accumulate(coloured[:, 0]).sum())
-    columns = int(np.logical_and.accumulate(coloured[0]).sum())
-    return np.where(coloured[:rows, :columns], square[:rows, :columns], BLACK)
+    widths = np.logical_and.accumulate(square >= BLACK, axis=1).sum(1)  # coloured cells that begin each row
+    widths = np.minimum.accumulate(widths)  # and all rows above it
+    rows = int((widths * np.arange(1, len(widths) + 1)).argmax()) + 1
+    return square[:rows, : widths[rows - 1]]
 
 
 def place(grid: np.ndarray, begin: tuple[int, int] = (0, 0)) -> np.ndarray:
