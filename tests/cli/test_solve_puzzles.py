@@ -341,6 +341,24 @@ def test_a_vote_takes_the_most_frequent_answer_brought_back(home, monkeypatch):
     assert vote(None, puzzles, votes=5, **how).all()
 
 
+def test_of_equally_frequent_answers_the_vote_takes_the_one_with_the_higher_mean_probability(
+    home, monkeypatch
+):
+    """Right twice at 0.82; wrong once at 0.99995 and once at 0.002, whose mean q is the higher one."""
+    puzzles = open_puzzles(home / "data")
+    calls = iter([(False, 10.0), (False, -6.0), (True, 1.5), (True, 1.5)])
+
+    def answered(model, batches, kind, **_):  # noqa: ARG001
+        [batch] = batches
+        inputs, labels = batch.inputs.numpy(), batch.labels.numpy()
+        right, q = next(calls)
+        given = labels if right else np.full_like(labels, 1)  # all empty, under every symmetry
+        return Solving(inputs, labels, kind.unknown(inputs), given[None], np.full((1, 1, 2), q))
+
+    monkeypatch.setattr("srmlab.training.solving.solve", answered)
+    assert vote(None, puzzles, votes=4, attempts=1, limit=1, batch_size=1, segments=1).all()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

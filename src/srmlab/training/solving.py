@@ -126,8 +126,8 @@ def vote(
 ) -> np.ndarray:
     """[board] whether one of the `attempts` most frequent answers to `votes` symmetries of a board is right.
 
-    An answer is a whole board, brought back by the inverse symmetry; of equally frequent ones the first has
-    the highest mean q_halt.
+    An answer is a whole board, brought back by the inverse symmetry; of equally frequent ones the first is
+    the one that is most probably right, by the mean of the sigmoid of q_halt.
     """
     ballots: list[dict[bytes, list[float]]] = [defaultdict(list) for _ in range(limit)]
     first: Solving | None = None
@@ -137,8 +137,9 @@ def vote(
         first = first or found
         back = variant_of(puzzles, variant).inverse()
         answers = back.apply(found.answers[-1].astype(np.uint8)).astype(np.int64)
-        for ballot, answer, q in zip(ballots, answers, found.q[-1, :, 0], strict=True):
-            ballot[answer.tobytes()].append(float(q))
+        sure = np.exp(-np.logaddexp(0, -found.q[-1, :, 0]))  # sigmoid
+        for ballot, answer, probability in zip(ballots, answers, sure, strict=True):
+            ballot[answer.tobytes()].append(float(probability))
         progress(variant + 1)
     assert first is not None
     solved = np.zeros(limit, bool)
