@@ -7,11 +7,13 @@ import pytest
 import torch
 
 from srmlab.cli import main
+from srmlab.data import DataError
 from srmlab.errors import Notice
 from srmlab.puzzles import PuzzleBatches, PuzzleConfig, open_puzzles, prepare_puzzles, variant_of
 from srmlab.puzzles.batches import evaluation_puzzles
 from srmlab.puzzles.files import read_puzzles
 from srmlab.puzzles.symmetries import arc_orbit, grid_of, orbits
+from srmlab.training.objective import open_data
 
 EASY = ["1..4 ..2. .3.. 4..1", "...4 3... ..1. .2..", "12.. .... ..43 ..2.", ".2.4 3... .... 4.1. "]
 LINES = [line.replace(" ", "") for line in EASY]
@@ -189,6 +191,8 @@ def test_what_hrms_builder_writes_is_read(tmp_path):
         np.save(folder / "all__puzzle_identifiers.npy", np.zeros(len(rows), np.int32))
         np.save(folder / "all__puzzle_indices.npy", np.arange(len(rows) + 1, dtype=np.int32))
         np.save(folder / "all__group_indices.npy", np.arange(0, len(rows) + 1, group, dtype=np.int32))
+    with pytest.raises(DataError, match=r"/hrm is a data folder of HRM or TRM: run `srmlab prepare hrm:.*/hrm "):
+        open_data(tmp_path / "hrm")  # as `srmlab train --data` does
     read = prepare_puzzles(PuzzleConfig(f"hrm:{tmp_path}/hrm", tmp_path / "read"))
     assert read.kind.name == "sudoku:9x9"
     assert read.train.num_groups == 2

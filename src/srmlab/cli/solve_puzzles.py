@@ -160,13 +160,12 @@ def difficulties(puzzles: Puzzles, count: int) -> dict[str, np.ndarray]:
 def grouped(found: Solving, ratings: np.ndarray, halts: np.ndarray) -> list[dict[str, Any]]:
     """In groups of about equal size, from easy to hard."""
     edges = np.unique(np.quantile(ratings, [0, 0.25, 0.5, 0.75, 1], method="nearest"))
-    groups = [(low, high) for low, high in zip(edges, [*(edges[1:] - 1)[:-1], edges[-1]], strict=False)]
+    ends = [*(edges[1:-1] - 1), edges[-1]]
     rows = []
-    for low, high in groups or [(edges[0], edges[0])]:
+    for low, high in zip(edges, ends, strict=False):  # each begins with a rating that there is
         mine = (ratings >= low) & (ratings <= high)
-        if mine.any():
-            segments = {"segments": float(halts[mine].mean())}
-            rows.append({"from": int(low), "to": int(high), **after(found, -1, mine), **segments})
+        segments = {"segments": float(halts[mine].mean())}
+        rows.append({"from": int(low), "to": int(high), **after(found, -1, mine), **segments})
     return rows
 
 

@@ -109,8 +109,8 @@ class Puzzles:
 
 
 def is_puzzles(path: str | Path) -> bool:
-    """Whether a folder holds puzzles rather than tokens."""
-    return (Path(path) / "train" / "dataset.json").is_file() and (Path(path) / "manifest.json").is_file()
+    """Whether a folder holds puzzles, prepared here or by the code of HRM or TRM, rather than tokens."""
+    return (Path(path) / "train" / "dataset.json").is_file()
 
 
 def open_puzzles(path: str | Path, *, verify: bool = True) -> Puzzles:
@@ -121,8 +121,11 @@ def open_puzzles(path: str | Path, *, verify: bool = True) -> Puzzles:
     """
     path = Path(path)
     if not is_puzzles(path):
+        raise DataError(f"{path} holds no puzzles: run `srmlab prepare sudoku:6x6 --out {path}` first")
+    if not (path / "manifest.json").is_file():
         raise DataError(
-            f"{path} holds no prepared puzzles: run `srmlab prepare sudoku:6x6 --out {path}` first"
+            f"{path} is a data folder of HRM or TRM: run `srmlab prepare hrm:{path} --out FOLDER` first, "
+            "then give --data FOLDER"
         )
     try:
         if verify:

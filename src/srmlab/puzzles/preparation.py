@@ -24,7 +24,7 @@ from srmlab.errors import Notice
 from srmlab.puzzles.arc import read_arc
 from srmlab.puzzles.copies import with_copies, with_variants
 from srmlab.puzzles.files import plain_ratings, read_hrm, read_puzzles
-from srmlab.puzzles.folder import FORMAT, Boards, Manifest, Puzzles, is_puzzles, read_manifest, write_puzzles
+from srmlab.puzzles.folder import FORMAT, Boards, Manifest, Puzzles, read_manifest, write_puzzles
 from srmlab.puzzles.generation import COUNT, Example, Range, Wanted, as_boards, generate, side_of
 from srmlab.puzzles.kinds import PADDING, Kind, find_kind
 from srmlab.puzzles.symmetries import orbits
@@ -207,8 +207,9 @@ def collect_hrm(config: PuzzleConfig) -> Collected:
         )
     warn_of_shared(kind, rated)
     found = Collected(kind, rated, config.source, tuple(names), ignore=ignore)
-    if kind.family == "arc" and is_puzzles(config.place):  # one of ours, whose variants are not written out
-        own = read_manifest(config.place / "manifest.json")
+    manifest = config.place / "manifest.json"
+    if kind.family == "arc" and manifest.is_file():  # one of ours, whose variants are not written out
+        own = read_manifest(manifest)
         found = replace(found, variants=own.variants, seed=own.seed)
     return found
 
