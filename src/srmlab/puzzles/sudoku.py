@@ -130,13 +130,11 @@ class Search:
             if single:
                 if not self.fill_singles(open_to, single):
                     return None
-            elif self.lines:
-                moved = self.fill_lines(open_to)
-                if moved is None:
-                    return None
-                if not moved:
-                    return self.choices(open_to, twice & ~thrice, once)
-            else:
+                continue
+            moved = self.lines and self.fill_lines(open_to)
+            if moved is None:
+                return None
+            if not moved:
                 return self.choices(open_to, twice & ~thrice, once)
 
     def fill_singles(self, open_to: list[int], single: int) -> bool:
