@@ -129,6 +129,24 @@ except srmlab.ConfigError as error:
     assert "--import" in done.stdout
 
 
+def with_looped(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    code = f"import sys; sys.path.insert(0, {str(HERE)!r}); import looped\n{code}"
+    return subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True)
+
+
+def test_an_architecture_that_reads_its_config_runs_at_another_depth(tmp_path):
+    code = """
+import srmlab, torch
+model, tokens = srmlab.build(srmlab.preset("looped-nano")), torch.arange(8)[None]
+deeper = model.at_depth(6)
+assert torch.equal(model(tokens, depth=6), deeper(tokens))
+trained = [m(tokens, tokens, progress=0.0, depth=6)["loss"] for m in (model, deeper)]
+print(torch.equal(*trained), torch.equal(model(tokens), deeper(tokens)))
+"""
+    done = with_looped(code, tmp_path)
+    assert done.stdout.strip() == "True False", done.stderr
+
+
 def test_a_gradient_that_an_architecture_cannot_cut_is_refused(tmp_path):
     code = """
 import srmlab
@@ -139,8 +157,7 @@ try:
 except ValueError as error:
     print(repr(str(error)))
 """
-    code = f"import sys; sys.path.insert(0, {str(HERE)!r}); import looped\n{code}"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    done = with_looped(code, tmp_path)
     assert "gradient_depth = 2: the gradient of looped goes through 6 of 6 levels" in done.stdout, done.stderr
 
 

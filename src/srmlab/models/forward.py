@@ -54,12 +54,10 @@ class Pass:
         documents: Tensor | None = None,
         real: Tensor | None = None,
         exit: Exit | None = None,
-        config: Any = None,
         causal: bool = True,
     ) -> None:
         self.tap = tap
         self.cache, self.exit = cache, exit
-        self.config = config  # of another depth than the model's, if the pass has one
         self.start = 0 if cache is None else cache.length  # the column of the first token
         self.real = real  # [B, start + T] False where there is padding; None if there is none
         self.rotary: tuple[Tensor, Tensor] | None = None  # cos and sin of the tokens' positions

@@ -341,7 +341,7 @@ class HRM(LanguageModel[HRMConfig]):
         self.ready()
 
     def hidden(self, tokens: Tensor, here: Pass) -> Tensor:
-        config: HRMConfig = here.config or self.config
+        config = self.config
         x = here.embed(self.embedding, tokens) * (math.sqrt(config.dim) if config.embedding_scale else 1.0)
         x = here("input.embedding", x)
         here.rotary = self.rotary(here.start, x.shape[1], like=x)
@@ -371,7 +371,7 @@ class HRM(LanguageModel[HRMConfig]):
 
     def cycle(self, h: int, z_low: Tensor, z_high: Tensor, x: Tensor, here: Pass) -> tuple[Tensor, Tensor]:
         """One high cycle: the low net several times, then the high net."""
-        config: HRMConfig = here.config or self.config
+        config = self.config
         last_cycle, everything = h == config.high_cycles - 1, config.gradient == "all"
         for l in range(config.low_cycles):
             last_call = l == config.low_cycles - 1

@@ -161,11 +161,10 @@ class Huginn(BlockModel[HuginnConfig]):
         self.ready()
 
     def hidden(self, tokens: Tensor, here: Pass) -> Tensor:
-        config: HuginnConfig = here.config or self.config
         e = self.embed(tokens, here)
         for b, block in enumerate(self.prelude_blocks):
             e = here.call(f"prelude.{b}", block, e)
-        return here("output.embedding", self.norm(self.through_coda(self.last_state(e, config, here), here)))
+        return here("output.embedding", self.norm(self.through_coda(self.last_state(e, here), here)))
 
     def first_state(self, e: Tensor) -> Tensor:
         """s_0 [B, T, D]: in training another draw for every token, in evaluation one for all."""
@@ -193,9 +192,9 @@ class Huginn(BlockModel[HuginnConfig]):
             h = here.call(f"coda.{b}", block, h)
         return h
 
-    def last_state(self, e: Tensor, config: HuginnConfig, here: Pass) -> Tensor:
+    def last_state(self, e: Tensor, here: Pass) -> Tensor:
         """s_n; with early exit, for every row the first that has settled by the rule that was asked for."""
-        exit = here.exit
+        config, exit = self.config, here.exit
         reads = exit is not None and exit.by not in (None, "change")  # a rule about the next token
 
         def step(t: int, state: State, e: Tensor) -> State:

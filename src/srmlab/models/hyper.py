@@ -200,8 +200,7 @@ class Hyper(BlockModel[HyperConfig]):
         self.ready()
 
     def hidden(self, tokens: Tensor, here: Pass) -> Tensor:
-        config: HyperConfig = here.config or self.config
-        x = self.embed(tokens, here)
+        config, x = self.config, self.embed(tokens, here)
 
         def loop(t: int, state: State, _: Tensor) -> State:
             return (self.loop(t, state[0], here),)

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, Unpack
+from typing import Any, Generic, Self, Unpack
 
 import torch
 from torch import Tensor
@@ -101,7 +101,7 @@ class LanguageModel(Described[Config], Generic[Config]):
     ) -> Tensor:
         """The embedding [B, T, E] that the unembedding turns into logits."""
         tap = self.tap() if tap is None else tap
-        config = self.config_at(depth, gradient_depth, tap)
+        model = self.for_pass(depth, gradient_depth, tap)
         if (wanted := Exit.of(exit)) is not None:
             self.check_exit()
             if wanted.by not in (None, *self.exit_rules):
@@ -114,27 +114,30 @@ class LanguageModel(Described[Config], Generic[Config]):
         real = None if attention_mask is None else attention_mask.to(tokens.device).bool()
         if cache is not None:
             self.check_reuse(cache.reuse, wanted)
-            cache.begin(len(tokens), wanted is not None, self.depth if depth is None else depth)
+            cache.begin(len(tokens), wanted is not None, model.depth)
             real = cache.with_padding(tokens, real)
         if real is not None and self.puzzle is not None:
             if not bool(real[:, 0].all()):
                 raise UserError("a board begins at its first position: pad it on the right, not on the left")
             real = torch.cat((real.new_ones(len(real), self.config.puzzle_positions), real), dim=1)
-        here = Pass(tap, cache, documents, real, wanted, config, self.config.causal)
+        here = Pass(tap, cache, documents, real, wanted, self.config.causal)
         if self.puzzle is None:
-            return self.hidden(tokens, here)
+            return model.hidden(tokens, here)
         if documents is not None:
             raise UserError("a board is one document: leave documents out")
         here.before = self.puzzle.before(len(tokens))
-        return self.read_puzzle(tokens, here)[0]
+        return model.read_puzzle(tokens, here)[0]
 
-    def config_at(self, depth: int | None, gradient_depth: int | None, tap: Tap) -> Config | None:
-        """The config of a pass at another depth, or with another gradient; None for the model's own."""
+    def for_pass(self, depth: int | None, gradient_depth: int | None, tap: Tap) -> Self:
+        """This model; for a pass at another depth, or with another gradient, the same with another config."""
         if depth is not None and tap is not SILENT:
             raise UserError("hooks need every site, and another depth has others; hook model.at_depth(…)")
         if depth is None and gradient_depth is None:
-            return None
-        return self.config.at_depth(self.depth if depth is None else depth, gradient_depth)
+            return self
+        config = self.config.at_depth(self.depth if depth is None else depth, gradient_depth)
+        other = object.__new__(type(self))  # not copy.copy, for which FSDP2 would build a model
+        other.__dict__.update(self.__dict__ | {"config": config})
+        return other
 
     def read_puzzle(self, tokens: Tensor, here: Pass) -> tuple[Tensor, Tensor]:
         """Of a puzzle model: the cells' embeddings [B, T, E], and q [B, 2]."""
@@ -169,11 +172,11 @@ class LanguageModel(Described[Config], Generic[Config]):
             raise UserError("segments are for puzzle models: set causal = False")
         self.check_tokens(tokens)
         tap = self.tap()
-        here = Pass(tap, config=self.config_at(depth, None, tap), causal=False)
+        here = Pass(tap, causal=False)
         known = self.puzzle.before(len(tokens), puzzles) if before is None else self.puzzle.padded(before)
         begins = torch.full((len(tokens),), state is None, device=tokens.device) if fresh is None else fresh
         here.before, here.fresh, here.state = known, begins, state
-        hidden, q = self.read_puzzle(tokens, here)
+        hidden, q = self.for_pass(depth, None, tap).read_puzzle(tokens, here)
         assert here.state is not None
         return Segment(tap("logits", hidden @ self.unembedding.T), q, here.state)
 
@@ -231,9 +234,8 @@ class LanguageModel(Described[Config], Generic[Config]):
             self.check_next_tokens()
             if targets is None or given & {"cache", "exit", "attention_mask"}:
                 raise UserError("progress is for training: give targets, without cache, exit and padding")
-            config = self.config_at(how.get("depth"), how.get("gradient_depth"), tap)
-            here = Pass(tap, documents=how.get("documents"), config=config)
-            return self.training_loss(tokens, targets, here, progress)
+            model = self.for_pass(how.get("depth"), how.get("gradient_depth"), tap)
+            return model.training_loss(tokens, targets, Pass(tap, documents=how.get("documents")), progress)
         try:
             hidden = self.output_embedding(tokens, **how, tap=tap)
         except IndexError:  # of an embedding, on a CPU

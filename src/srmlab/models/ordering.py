@@ -62,10 +62,11 @@ class StepOrder:
     def random(self) -> bool:
         return self.calls is None
 
-    def draw(self, layers: int, generator: torch.Generator) -> tuple[LayerOrder, ...]:
-        """One order for each of `layers` layers; a fixed order does not touch the generator."""
+    def draw(self, layers: int, source: torch.Generator | int) -> tuple[LayerOrder, ...]:
+        """One order for each of `layers` layers, from a generator or a seed; a fixed order needs neither."""
         if self.calls is not None:
             return (self.calls,) * layers
+        generator = torch.Generator("cpu").manual_seed(source) if isinstance(source, int) else source
         drawn = torch.randint(
             self.step_functions, (layers, self.length), generator=generator, device=generator.device
         )

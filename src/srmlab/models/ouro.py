@@ -140,7 +140,6 @@ class Ouro(BlockModel[OuroConfig]):
         self.ready()
 
     def hidden(self, tokens: Tensor, here: Pass) -> Tensor:
-        config: OuroConfig = here.config or self.config
         h, exit = self.embed(tokens, here), here.exit
 
         def loop(t: int, state: State, _: Tensor) -> State:
@@ -154,13 +153,13 @@ class Ouro(BlockModel[OuroConfig]):
 
         by_gate = exit is not None and exit.by in (None, "gate")
         state = (h, torch.ones_like(h[..., :1]))  # and the probability of going on
-        h, *_ = recurse(loop, state, h, config.loops, here, stopped if by_gate else None)
+        h, *_ = recurse(loop, state, h, self.config.loops, here, stopped if by_gate else None)
         return here("output.embedding", h)
 
     def loop(self, t: int, h: Tensor, here: Pass) -> Tensor:
         """The stack once: [B, T, D] → [B, T, D]."""
         if here.cache is not None and here.cache.reuse and here.exit is None:
-            here.slots = here.cache.calls_of_level(last=t == (here.config or self.config).loops - 1)
+            here.slots = here.cache.calls_of_level(last=t == self.config.loops - 1)
         inside = here.at(f"loops.{t}")
         for b, block in enumerate(self.blocks):
             h = inside.call(f"blocks.{b}", block, h)
@@ -178,7 +177,7 @@ class Ouro(BlockModel[OuroConfig]):
     def training_loss(
         self, tokens: Tensor, targets: Tensor, here: Pass, progress: float
     ) -> dict[str, Tensor]:
-        config: OuroConfig = here.config or self.config
+        config = self.config
         if config.trains == "gate":
             return self.gate_loss(tokens, targets, here)
         h, after = self.embed(tokens, here), []
@@ -205,7 +204,7 @@ class Ouro(BlockModel[OuroConfig]):
 
     def gate_loss(self, tokens: Tensor, targets: Tensor, here: Pass) -> dict[str, Tensor]:
         """The second stage: the gate of a loop learns whether that loop was worth it."""
-        config: OuroConfig = here.config or self.config
+        config = self.config
         losses, logits = [], []
         h = self.embed(tokens, here)
         for t in range(config.loops):

@@ -109,20 +109,18 @@ class SRM(LanguageModel[SRMConfig]):
             self.register_buffer("z0", z0)
         self.order_generator = torch.Generator(device="cpu")  # draws random step orders in training
         self.order_generator.manual_seed(config.order_seed)
-        self.evaluation_orders = config.step_order.draw(
-            config.depth, torch.Generator(device="cpu").manual_seed(config.order_seed)
-        )
+        self.evaluation_orders = config.step_order.draw(config.depth, config.order_seed)
         self.ready()
 
     def hidden(self, tokens: Tensor, here: Pass) -> Tensor:
-        config: SRMConfig = here.config or self.config
+        config = self.config
         x = here.streams("input.streams", self.input_function(tokens, here))
         here.rotary = self.rotary(here.start, x.shape[2], like=x)
         here.fold_streams(config.streams)
         for i, step in enumerate(self.pre):
             x = here.call(f"pre.{i}", step, x, None)
 
-        orders = self.draw_orders(config.depth)
+        orders = self.draw_orders()
 
         def layer(t: int, state: State, x: Tensor) -> State:
             with here.gradient(t >= config.depth - config.gradient_depth):
@@ -146,14 +144,14 @@ class SRM(LanguageModel[SRMConfig]):
         z = self.z0[:, None, None, :]
         return z if here is None or here.silent else z.expand_as(x)
 
-    def draw_orders(self, depth: int | None = None) -> tuple[LayerOrder, ...]:
+    def draw_orders(self) -> tuple[LayerOrder, ...]:
         """The step order of every layer for one pass."""
-        order, depth = self.config.step_order, depth or self.config.depth
+        order, depth = self.config.step_order, self.config.depth
         if order.random and self.training:
             return order.draw(depth, self.order_generator)
-        if depth == self.config.depth:
+        if depth == len(self.evaluation_orders):  # no generator is made inside a compiled graph
             return self.evaluation_orders
-        return order.draw(depth, torch.Generator(device="cpu").manual_seed(self.config.order_seed))
+        return order.draw(depth, self.config.order_seed)
 
     @property
     def initial_state(self) -> Tensor:
