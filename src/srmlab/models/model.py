@@ -17,10 +17,9 @@ What an architecture must or may define is in `contract`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Generic, Self, Unpack
 
 import torch
@@ -37,17 +36,7 @@ from srmlab.models.loss import chunked_cross_entropy, cross_entropy
 from srmlab.models.puzzle import PuzzleParts, Segment
 from srmlab.models.shapes import without_data
 from srmlab.models.sites import SILENT, Recorder, Tap, uncompiled
-from srmlab.models.transformer_lens import ReturnType, TransformerLensConfig, as_asked, state_before
-
-OPTIONS = frozenset(How.__annotations__)  # of a forward pass, by name
-OF_VERBS = (
-    "names_filter",
-    "fwd_hooks",
-    "bwd_hooks",
-    "device",
-    "detach",
-    "remove_batch_dim",
-)  # may be misspelt
+from srmlab.models.transformer_lens import ReturnType, TransformerLensConfig, as_asked
 
 
 @dataclass(frozen=True)
@@ -208,23 +197,9 @@ class LanguageModel(Described[Config], Generic[Config]):
         """
         if not isinstance(tokens, Tensor):
             tokens, how["attention_mask"] = self.read_text(tokens, how.get("attention_mask"))
-        if others := set(how) - OPTIONS:
-            listed = [*sorted(OPTIONS), "return_type", "stop_at_layer", "targets"]
-            known = [*listed, "loss_per_token", "progress", *OF_VERBS]
-            raise unknown("option of a pass", min(others), known, f"there are {', '.join(listed)}")
-        given = {name for name, value in how.items() if value is not None}
-        if loss_per_token and return_type not in ("loss", "both"):
-            raise UserError('loss_per_token is for return_type="loss" or "both": give one of them')
-        if return_type is not None or stop_at_layer is not None:
-            if targets is not None or progress is not None or given - {"documents", "attention_mask"}:
-                others = "targets, progress, cache, exit and depth"
-                raise UserError(f"{others} cannot be combined with return_type or stop_at_layer")
-            plain = partial(self.forward, tokens, **how)
-            if stop_at_layer is not None:
-                return state_before(self, stop_at_layer, plain)
-            if return_type != "logits":
-                self.check_next_tokens()
-            return as_asked(plain(), tokens, how.get("attention_mask"), return_type, loss_per_token)
+        given = check_options(how | {"targets": targets, "progress": progress})
+        if return_type is not None or stop_at_layer is not None or loss_per_token:
+            return as_asked(self, tokens, how, given, return_type, loss_per_token, stop_at_layer)
         if torch.compiler.is_compiling() and (self.listening or given & {"exit", "depth", "gradient_depth"}):
             return uncompiled(self.forward, tokens, targets, progress=progress, **how)
         self.check_tokens(tokens, targets, **how)
@@ -364,6 +339,19 @@ class LanguageModel(Described[Config], Generic[Config]):
             raise UserError(
                 f"{tokens.shape[1]} tokens{before} exceed the context of {self.config.context}; cut the input"
             )
+
+
+LISTED = (*sorted(How.__annotations__), "return_type", "stop_at_layer", "targets")  # options of a pass
+OF_VERBS = ("names_filter", "fwd_hooks", "bwd_hooks", "device", "detach", "remove_batch_dim")
+
+
+def check_options(options: Mapping[str, Any]) -> set[str]:
+    """The names of those that are given; one that a pass does not have, or that is misspelt, is refused."""
+    known = [*LISTED, "loss_per_token", "progress"]
+    if others := set(options) - set(known):
+        listed = f"there are {', '.join(LISTED)}"
+        raise unknown("option of a pass", min(others), [*known, *OF_VERBS], listed)
+    return {name for name, value in options.items() if value is not None}
 
 
 # One function is compiled with and without gradient, for the first layer, for every batch shape and for

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
@@ -15,6 +16,7 @@ from srmlab.models.loss import IGNORE
 from srmlab.models.sites import HookPoint
 
 if TYPE_CHECKING:
+    from srmlab.models.forward import How
     from srmlab.models.model import LanguageModel
 
 ReturnType = Literal["logits", "loss", "both"]
@@ -62,10 +64,26 @@ def state_before(model: LanguageModel, level: int, run: Callable[[], Any]) -> Te
 
 
 def as_asked(
-    logits: Tensor, tokens: Tensor, mask: Tensor | None, return_type: str | None, per_token: bool
+    model: LanguageModel,
+    tokens: Tensor,
+    how: How,
+    given: set[str],
+    return_type: str | None,
+    per_token: bool,
+    stop_at_layer: int | None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Logits, the loss of the tokens that follow, or both, as TransformerLens' `return_type` says."""
+    """The state before a level; or logits, the loss of the tokens that follow, or both."""
+    if per_token and return_type not in ("loss", "both"):
+        raise UserError('loss_per_token is for return_type="loss" or "both": give one of them')
+    if given - {"documents", "attention_mask"}:
+        others = "targets, progress, cache, exit and depth"
+        raise UserError(f"{others} cannot be combined with return_type or stop_at_layer")
+    if stop_at_layer is not None:
+        return state_before(model, stop_at_layer, partial(model.forward, tokens, **how))
     check_choice("return_type", return_type, get_args(ReturnType))
+    if return_type != "logits":
+        model.check_next_tokens()
+    logits, mask = model.forward(tokens, **how), how.get("attention_mask")
     if return_type == "logits":
         return logits
     targets = tokens[:, 1:].long()
