@@ -121,8 +121,7 @@ class Looped(LanguageModel[LoopedConfig]):
     def flops_per_token(self, context: int) -> Flops:
         c = self.config
         block = 4 * c.dim**2 + 2 * c.dim * c.mlp_dim + c.dim * (context + 1)
-        forward = c.loops * block + c.dim * c.vocab_size
-        return Flops(forward=2 * forward, training=6 * forward)
+        return Flops.of(c.loops * block + c.dim * c.vocab_size)
 
     @torch.no_grad()
     def initialize(self) -> None:

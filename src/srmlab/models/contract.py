@@ -48,6 +48,14 @@ class Flops:
     forward: int
     training: int  # forward, and backward through what is differentiated
 
+    @classmethod
+    def of(cls, forward: float, differentiated: float | None = None) -> Flops:
+        """From multiply-adds: of a forward pass, and of the part of it with a gradient, by default all. The
+        backward pass takes twice as many as what it differentiates.
+        """
+        backward = 2 * (forward if differentiated is None else differentiated)
+        return cls(round(2 * forward), round(2 * (forward + backward)))
+
 
 @dataclass(frozen=True)
 class Point:

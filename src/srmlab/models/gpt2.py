@@ -125,8 +125,7 @@ class GPT2(ResidualModel[GPT2Config]):
     def flops_per_token(self, context: int) -> Flops:
         c = self.config
         block = 4 * c.dim**2 + 2 * c.dim * c.mlp_dim + 2 * c.dim * (context + 1) / 2
-        forward = c.blocks * block + c.dim * c.vocab_size
-        return Flops(round(2 * forward), round(6 * forward))
+        return Flops.of(c.blocks * block + c.dim * c.vocab_size)
 
     @torch.no_grad()
     def initialize(self) -> None:

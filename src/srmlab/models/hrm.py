@@ -442,11 +442,10 @@ class HRM(LanguageModel[HRMConfig]):
             mixing = 3 * c.dim * c.token_mlp
         block = mixing + (2 if c.mlp == "gelu" else 3) * c.dim * c.mlp_dim
         unembed = c.dim * c.vocab_size
-        forward = unembed + c.sizes.layers * block
         low_calls = 1 if c.gradient == "last-call" else c.low_cycles
         cycles = c.high_cycles if c.gradient == "all" else 1
-        backward = 2 * (unembed + cycles * (low_calls * c.low_blocks + c.high_blocks) * block)
-        return Flops(round(2 * forward), round(2 * (forward + backward)))
+        in_gradient = cycles * (low_calls * c.low_blocks + c.high_blocks)
+        return Flops.of(unembed + c.sizes.layers * block, unembed + in_gradient * block)
 
     @torch.no_grad()
     def initialize(self) -> None:

@@ -270,9 +270,7 @@ class Huginn(BlockModel[HuginnConfig]):
         block = c.block_cost(context)
         outside = (c.prelude + c.coda) * block + c.dim * c.vocab_size
         step = c.core * block + 2 * c.dim**2
-        forward = outside + c.steps * step
-        backward = 2 * (outside + c.gradient_depth * step)
-        return Flops(round(2 * forward), round(2 * (forward + backward)))
+        return Flops.of(outside + c.steps * step, outside + c.gradient_depth * step)
 
     @torch.no_grad()
     def initialize(self) -> None:

@@ -286,8 +286,7 @@ class Hyper(BlockModel[HyperConfig]):
         if c.connection == "dynamic":
             link += c.streams * c.dim * (2 + c.streams)
         blocks = c.blocks * max(c.loops, 1) * (c.block_cost(context) + 2 * link)
-        forward = blocks + c.dim * c.vocab_size
-        return Flops(round(2 * forward), round(6 * forward))
+        return Flops.of(blocks + c.dim * c.vocab_size)
 
     @torch.no_grad()
     def initialize(self) -> None:

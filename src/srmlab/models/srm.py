@@ -313,9 +313,7 @@ class SRM(LanguageModel[SRMConfig]):
             + 2 * c.embedding_dim * c.width
             + c.embedding_dim * c.vocab_size
         )
-        forward = outside + c.depth * layer
-        backward = 2 * (outside + c.gradient_depth * layer)
-        return Flops(round(2 * forward), round(2 * (forward + backward)))
+        return Flops.of(outside + c.depth * layer, outside + c.gradient_depth * layer)
 
     @torch.no_grad()
     def initialize(self) -> None:

@@ -111,5 +111,4 @@ class Transformer(ResidualModel[TransformerConfig], BlockModel[TransformerConfig
 
     def flops_per_token(self, context: int) -> Flops:
         c = self.config
-        forward = c.blocks * c.block_cost(context) + c.dim * c.vocab_size
-        return Flops(round(2 * forward), round(6 * forward))
+        return Flops.of(c.blocks * c.block_cost(context) + c.dim * c.vocab_size)
