@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -20,7 +19,6 @@ from srmlab.models import (
     Rotary,
     Sizes,
     causal_attention,
-    init_linear_,
     register,
 )  # fmt: skip
 
@@ -122,11 +120,3 @@ class Looped(LanguageModel[LoopedConfig]):
         c = self.config
         block = 4 * c.dim**2 + 2 * c.dim * c.mlp_dim + c.dim * (context + 1)
         return Flops.of(c.loops * block + c.dim * c.vocab_size)
-
-    @torch.no_grad()
-    def initialize(self) -> None:
-        generator = torch.Generator(device=self.device).manual_seed(self.config.init_seed)
-        init_linear_(self.embedding.weight, self.config.dim, generator)
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                init_linear_(module.weight, module.in_features, generator)

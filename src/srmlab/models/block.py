@@ -26,7 +26,7 @@ from srmlab.models.contract import Config
 from srmlab.models.fields import require
 from srmlab.models.forward import Pass
 from srmlab.models.model import LanguageModel
-from srmlab.models.streams import RMSNorm, init_linear_
+from srmlab.models.streams import RMSNorm
 
 Norms = Literal["before", "around", "sum"]
 
@@ -177,14 +177,10 @@ class BlockModel(LanguageModel[Config]):
 
     @torch.no_grad()
     def initialize(self) -> None:
-        """Std 1/sqrt(fan in); what is added to a residual stream without norms, divided by the root of how
-        often: twice a layer.
+        """As usual; what is added to a residual stream without norms, divided by the root of how often: twice
+        a layer.
         """
-        generator = torch.Generator(device=self.device).manual_seed(self.config.init_seed)
-        init_linear_(self.embedding.weight, self.embedding.embedding_dim, generator)
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                init_linear_(module.weight, module.in_features, generator)
+        self.draw_weights()
         for block in self.modules():
             if isinstance(block, Block) and block.norms == "before":
                 for linear in (block.attn_out, block.mlp_down):

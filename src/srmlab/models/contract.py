@@ -6,13 +6,13 @@ An architecture is a config (a frozen `ModelConfig`) and a class with `@register
     hidden(tokens, here)          the computation; named values go through `here` (see `forward`)
     embedding, head               the token embedding, and the unembedding (None: tied to it)
     flops_per_token(context)      its FLOP count
-    initialize()                  weights and buffers from the config's seed
     units                         the modules that are compiled, recomputed and sharded as one
     points                        where in depth its state can be read, and how (`read_out`)
 
-and may define more: several streams (`streams`, `exchanges`), what its calls contribute (`calls`), running at
-another depth (`config.at_depth`), early exit (`check_exit`), puzzles (`initial_state`), and what training
-minimises if that is not the cross-entropy (`training_loss`). Sites and the slots of the KV cache are found by
+and may define more: other first weights than the usual (`initialize`), several streams (`streams`,
+`exchanges`), what its calls contribute (`calls`), running at another depth (`config.at_depth`), early exit
+(`check_exit`), puzzles (`initial_state`), and what training minimises if that is not the cross-entropy
+(`training_loss`). Sites and the slots of the KV cache are found by
 running the computation once on the meta device.
 `docs/extending.md` builds one from scratch.
 """
@@ -32,7 +32,7 @@ from srmlab.models.forward import Pass
 from srmlab.models.loss import chunked_cross_entropy
 from srmlab.models.puzzle import PuzzleParts
 from srmlab.models.shapes import without_data
-from srmlab.models.streams import RMSNorm
+from srmlab.models.streams import RMSNorm, StreamLinear, init_linear_
 from srmlab.models.text import WithText
 
 Losses = dict[str, Tensor]  # "loss", and parts of it
@@ -130,7 +130,21 @@ class Described(WithText, Generic[Config]):
         """Fill weights and buffers from the config's seed (after `to_empty`, for a model built on the meta
         device).
         """
-        raise NotImplementedError
+        self.draw_weights()
+
+    @torch.no_grad()
+    def draw_weights(self) -> torch.Generator:
+        """The embedding and every linear map: std 1/sqrt(fan in). The generator, for what else is drawn."""
+        generator = torch.Generator(device=self.device).manual_seed(self.config.init_seed)
+        init_linear_(self.embedding.weight, self.embedding.embedding_dim, generator)
+        for module in self.modules():
+            if isinstance(module, StreamLinear):
+                init_linear_(module.weight, module.fan_in, generator)
+            elif isinstance(module, nn.Linear):
+                init_linear_(module.weight, module.in_features, generator)
+            elif isinstance(module, RMSNorm) and module.weight is not None:
+                module.weight.fill_(1.0)
+        return generator
 
     # --- depth: where the state can be read, and how -------------------------------------------------------
 

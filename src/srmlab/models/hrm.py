@@ -42,7 +42,7 @@ from srmlab.models.fields import require
 from srmlab.models.forward import Pass
 from srmlab.models.model import LanguageModel
 from srmlab.models.registry import register
-from srmlab.models.streams import RMSNorm, init_linear_
+from srmlab.models.streams import RMSNorm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -449,11 +449,7 @@ class HRM(LanguageModel[HRMConfig]):
 
     @torch.no_grad()
     def initialize(self) -> None:
-        generator = torch.Generator(device=self.low0.device).manual_seed(self.config.init_seed)
-        init_linear_(self.embedding.weight, self.config.dim, generator)
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                init_linear_(module.weight, module.in_features, generator)
+        generator = self.draw_weights()
         for state in (self.low0, self.high0):
             nn.init.trunc_normal_(state, std=1.0, a=-2.0, b=2.0, generator=generator)
 

@@ -39,7 +39,6 @@ from srmlab.models.ordering import LETTERS, LayerOrder
 from srmlab.models.registry import register
 from srmlab.models.srm_config import PRESETS, SWEEP_PRESETS, SRMConfig, srm_sweep
 from srmlab.models.step import Step
-from srmlab.models.streams import RMSNorm, StreamLinear, init_linear_
 
 
 class InputFunction(nn.Module):
@@ -319,15 +318,7 @@ class SRM(LanguageModel[SRMConfig]):
     def initialize(self) -> None:
         config = self.config
         self.order_generator.manual_seed(config.order_seed)
-        generator = torch.Generator(device=self.z0.device).manual_seed(config.init_seed)
-        init_linear_(self.input_function.embedding.weight, config.embedding_dim, generator)
-        for module in self.modules():
-            if isinstance(module, StreamLinear):
-                init_linear_(module.weight, module.fan_in, generator)
-            elif isinstance(module, nn.Linear):
-                init_linear_(module.weight, module.in_features, generator)
-            elif isinstance(module, RMSNorm) and module.weight is not None:
-                module.weight.fill_(1.0)
+        generator = self.draw_weights()
         self.layer.connection.initialize()
         if config.z0 in ("fixed", "learned"):
             nn.init.trunc_normal_(self.z0, std=1.0, a=-2.0, b=2.0, generator=generator)
