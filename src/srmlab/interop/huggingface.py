@@ -219,8 +219,6 @@ class SRMModel(PreTrainedModel):
         real = None if attention_mask is None else real_tokens(attention_mask, tokens, past)
         if position_ids is not None:
             check_positions(position_ids, real, tokens, past)
-        if cache is not None:
-            cache.rows = len(tokens)
         config = self.config
         states_wanted = config.output_hidden_states if output_hidden_states is None else output_hidden_states
         patterns_wanted = config.output_attentions if output_attentions is None else output_attentions

@@ -12,6 +12,7 @@ from transformers.cache_utils import Cache
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
 from srmlab.models.cache import DecodingCache
+from srmlab.models.loss import IGNORE
 from srmlab.models.sites import HookPoint
 
 
@@ -21,7 +22,6 @@ class SRMCache(Cache):
     def __init__(self, model: LanguageModel, capacity: int | None = None) -> None:
         super().__init__(layers=[])
         self.past = model.new_cache(capacity)
-        self.rows = -1  # until something has been read
 
     def get_seq_length(self, layer_idx: int = 0) -> int:  # noqa: ARG002
         return self.past.length
@@ -31,19 +31,18 @@ class SRMCache(Cache):
 
     @property
     def batch_size(self) -> int:
-        return self.rows
+        return self.past.rows or -1  # until something has been read
 
     def batch_select_indices(self, indices: Tensor) -> None:
         """Row r goes on from what row indices[r] has read."""
-        if self.rows > 0:
-            self.past.select(indices, self.rows)
-            self.rows = len(indices)
+        if self.past.rows:
+            self.past.select(indices)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         self.batch_select_indices(beam_idx)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        self.batch_select_indices(torch.arange(max(self.rows, 0)).repeat_interleave(repeats))
+        self.batch_select_indices(torch.arange(self.past.rows).repeat_interleave(repeats))
 
     @property
     def is_croppable(self) -> bool:
@@ -53,7 +52,7 @@ class SRMCache(Cache):
         raise UserError("this cache cannot take tokens back: generate without assistant and prompt lookup")
 
     def reset(self) -> None:
-        self.past, self.rows = DecodingCache(self.past.capacity, self.past.reuse), -1
+        self.past = DecodingCache(self.past.capacity, self.past.reuse)
 
 
 def real_tokens(mask: Tensor, tokens: Tensor, past: DecodingCache | None) -> Tensor:
@@ -135,17 +134,17 @@ def attentions(model: LanguageModel, wanted: bool) -> Iterator[list[Tensor]]:
 
 def aligned(labels: Tensor | None) -> Tensor | None:
     """[B, T] What each token is to predict: the label of the next; at last −100, which does not count."""
-    return None if labels is None else nn.functional.pad(labels[:, 1:], (0, 1), value=-100)
+    return None if labels is None else nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORE)
 
 
 def without_padding(given: Tensor, real: Tensor) -> Tensor:
     """Aligned labels [B, T], of real tokens alone; what padding would predict does not count."""
-    return given.masked_fill(~real[:, -given.shape[1] :].to(given.device), -100)
+    return given.masked_fill(~real[:, -given.shape[1] :].to(given.device), IGNORE)
 
 
 def share_counted(counted: Tensor, given: Tensor) -> Tensor:
     """How many of the aligned labels [B, T] that were given count: a share, never 0."""
-    kept, all = ((labels != -100).sum().clamp_min(1) for labels in (counted, given))
+    kept, all = ((labels != IGNORE).sum().clamp_min(1) for labels in (counted, given))
     return kept / all
 
 

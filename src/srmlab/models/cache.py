@@ -280,7 +280,7 @@ class DecodingCache:
 
     def __init__(self, capacity: int, reuse: bool = False) -> None:
         self.capacity, self.reuse = capacity, reuse
-        self.rows: int | None = None  # B, from the first pass on
+        self.rows = 0  # B, from the first pass on
         self.depth: int | None = None  # and of how many levels that was
         self.slots: list[KeyValues] = []
         self.settled: Copied | Settled | None = None
@@ -342,15 +342,15 @@ class DecodingCache:
         self.real = torch.cat((before, now), dim=1)
         return self.real
 
-    def select(self, rows: Tensor, of: int) -> None:
-        """Continue from these `rows`, of the `of` that were read; a row may occur several times."""
+    def select(self, rows: Tensor) -> None:
+        """Continue from these `rows` of those that were read; a row may occur several times."""
         if self.settled is not None:
             raise UserError("rows read with early exit cannot be put in another order; leave out exit")
         for slot in self:
             if slot.keys is not None and slot.values is not None:
                 slot.keys, slot.values = (
-                    kept.unflatten(0, (-1, of)).index_select(1, rows.to(kept.device)).flatten(0, 1)
-                    for kept in (slot.keys, slot.values)  # [streams × of, H, capacity, K]
+                    kept.unflatten(0, (-1, self.rows)).index_select(1, rows.to(kept.device)).flatten(0, 1)
+                    for kept in (slot.keys, slot.values)  # [streams × rows, H, capacity, K]
                 )
         self.rows = len(rows)
         self.kept = {level: kept[rows.to(kept.device)] for level, kept in self.kept.items()}
