@@ -7,7 +7,7 @@ import torch
 from small_runs import VOCAB, loss_log, small_config, state, train_twice
 
 import srmlab
-from srmlab.models import HuginnConfig, ModelConfig, MoRConfig, OuroConfig
+from srmlab.models import HuginnConfig, ModelConfig, MoRConfig, Ouro, OuroConfig
 from srmlab.storage import read_metrics
 from srmlab.training import train
 
@@ -37,6 +37,19 @@ def test_it_resumes_bitwise_and_logs_its_parts(name, data, tmp_path, monkeypatch
     assert loss_log(stopped) == loss_log(whole)
     rows = [row for row in read_metrics(tmp_path / "stopped" / "metrics.jsonl") if "loss" in row]
     assert all(set(row.get("parts", ())) == parts for row in rows)
+
+
+def test_what_is_logged_does_not_depend_on_the_order_of_the_parts(data, tmp_path, monkeypatch):
+    train(small_config(steps=3), OURO, data, tmp_path / "first", show=False)
+    training_loss = Ouro.training_loss
+
+    def loss_last(*given):
+        found = training_loss(*given)
+        return {name: found[name] for name in reversed(found)}
+
+    monkeypatch.setattr(Ouro, "training_loss", loss_last)
+    train(small_config(steps=3), OURO, data, tmp_path / "last", show=False)
+    assert loss_log(tmp_path / "last") == loss_log(tmp_path / "first")
 
 
 def test_the_second_stage_of_ouro_trains_the_gate_alone_on_the_weights_of_the_first(data, tmp_path):

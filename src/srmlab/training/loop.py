@@ -147,15 +147,16 @@ class Trainer:
         lr = self.set_rate(step)
         losses, norm = self.gradient(step)
         mine = [value / self.world.size for value in losses.values()]
-        loss, *rest = self.world.total(*mine, *self.stop.flags())
-        parts, flags = rest[: len(losses) - 1], rest[len(losses) - 1 :]
+        sums = self.world.total(*mine, *self.stop.flags())
+        parts, flags = dict(zip(losses, sums, strict=False)), sums[len(losses) :]
+        loss = parts.pop("loss")
         finite = math.isfinite(loss) and math.isfinite(norm)
         if finite:
             self.optimizer.step()
             self.step = step
         row: dict[str, Any] = {"step": step, "loss": loss, "lr": lr, "grad_norm": norm}
         if parts:
-            row["parts"] = dict(zip(list(losses)[1:], parts, strict=True))
+            row["parts"] = parts
         if finite:
             row |= self.objective.after(lr)
         if not finite:
