@@ -33,7 +33,12 @@ def test_the_address_carries_the_whole_state(watch, nano_address):
         flow="all",
         brush=[1, 3],
         big="ranked",
+        steered=True,
     )
+    first.locator("#seed").fill("7")
+    first.locator("#temperature").fill("1.3")
+    first.locator("#count").fill("3")
+    first.locator("#exit input").fill("0.2")
     settle(first)
     url = first.url
     assert parse_qs(url.split("#")[1])["stream"] == ["4"]
@@ -54,11 +59,19 @@ def test_the_address_carries_the_whole_state(watch, nano_address):
         "brush",
         "big",
         "prompt",
+        "steered",
+        "seed",
+        "temperature",
+        "count",
+        "exit",
     ]
     assert {k: state(again)[k] for k in keys} == {k: state(first)[k] for k in keys}
     assert again.evaluate("() => explorer.outcome.kl") == first.evaluate("() => explorer.outcome.kl")
     assert "3 together" in again.evaluate("() => explorer.panel('ranked').svg()")
     assert again.locator("#panel-flow input").is_checked()
+    fields = [again.locator(f".generate {one}") for one in ("#seed", "#temperature", "#count", "#exit input")]
+    assert [field.input_value() for field in fields] == ["7", "1.3", "3", "0.2"]
+    assert again.locator("#intervened").is_checked()
     assert not again.locator("#panel-card").is_visible()
 
 
@@ -119,13 +132,14 @@ def test_a_broken_address_is_harmless(watch, nano_address):
 
 
 def test_no_index_of_an_address_is_negative_or_a_fraction(watch, nano_address):
-    given = "token=1.5&layer=2.5&stream=0.5&tokenHead=-1&part=-1&step=-1&first=1.5"
+    given = "token=1.5&layer=2.5&stream=0.5&tokenHead=-1&part=-1&step=-1&first=1.5&seed=-2&count=0.5"
     cuts = "[[-1,0,0,0,null],[0.5,0,0,0,null],[1,0,0,0,-3],[1,0,2,3,null]]"
     page = watch(f"{nano_address}/#{given}&cuts={cuts}", viewport={"width": 1280, "height": 4000}).page
     found = state(page)
     assert [found[name] for name in ("token", "layer", "stream", "tokenHead", "first")] == [12, 2, 0, 0, -1]
     assert found["cuts"] == [[1, 0, 2, 3, None]]
     assert "bits" in page.locator(".bar .effect").inner_text()
+    assert [page.locator(one).input_value() for one in ("#seed", "#count")] == ["0", "8"]
 
 
 @pytest.mark.parametrize("link", ["ids=[99999]", "checkpoint=step-9"])

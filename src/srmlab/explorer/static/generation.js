@@ -1,12 +1,42 @@
 // Generate: the prompt continued, by a seed, with or without the intervention and early exit.
 
+import { REAL, START } from "./store.js";
+
 const $ = (id) => document.getElementById(id);
 
 export function generation(app, info, prompt, say) {
+  const { store } = app;
+  const fields = {
+    count: $("count"),
+    temperature: $("temperature"),
+    seed: $("seed"),
+    exit: $("exit").querySelector("input"),
+  };
+  const steered = $("under").querySelector("input");
   let last = null; // { from, made }: what the last one continued, and the tokens it made of it
-  const count = () => Math.max(1, Math.min(64, Number($("count").value) || 8));
-  const seed = () => Math.max(0, Math.floor(Number($("seed").value)) || 0);
-  const tolerance = () => (info.exits ? Math.max(0, Number($("exit").querySelector("input").value)) || 0 : 0);
+
+  // A field's number: the chosen one, which may come from a link, within its bounds.
+  function chosen(name) {
+    const { min, max } = fields[name];
+    return Math.max(Number(min), Math.min(Number(max), store.get(name)));
+  }
+
+  function show() {
+    for (const [name, field] of Object.entries(fields))
+      if (field !== document.activeElement) field.value = name === "exit" ? chosen(name) || "" : chosen(name);
+    steered.checked = store.get("steered");
+  }
+
+  for (const [name, field] of Object.entries(fields)) {
+    field.addEventListener("input", () => {
+      const typed = field.value === "" ? START[name] : Number(field.value);
+      store.set({ [name]: REAL.has(name) ? typed : Math.floor(typed) });
+    });
+    field.addEventListener("blur", show); // what is out of bounds was not taken
+  }
+  steered.addEventListener("change", () => store.set({ steered: steered.checked }));
+  store.subscribe(show);
+  show();
 
   async function generate(from = prompt.given()) {
     if (app.isAsking("generate")) return app.client.cancel("generate");
@@ -16,12 +46,12 @@ export function generation(app, info, prompt, say) {
     const began = performance.now();
     const made = await app.ask("generate", "/api/generate", {
       ...from,
-      count: count(),
-      temperature: Math.max(0, Number($("temperature").value) || 0),
-      seed: seed(),
-      ...(tolerance() ? { exit: tolerance() } : {}),
+      count: chosen("count"),
+      temperature: chosen("temperature"),
+      seed: chosen("seed"),
+      ...(info.exits && chosen("exit") ? { exit: chosen("exit") } : {}),
       ...prompt.weights(),
-      ...($("intervened").checked && app.isIntervening() ? { intervention: app.intervention() } : {}),
+      ...(store.get("steered") && app.isIntervening() ? { intervention: app.intervention() } : {}),
     });
     $("generate").textContent = "Generate";
     if (made === undefined && !app.isAsking("trace")) say("stopped");
@@ -40,7 +70,7 @@ export function generation(app, info, prompt, say) {
 
   // The same again by the next seed, in place of what was made last.
   function reroll() {
-    $("seed").value = String(seed() + 1);
+    store.set({ seed: chosen("seed") + 1 });
     const isLast = last && !prompt.isEdited() && last.made === String(app.tokens());
     return generate(isLast ? last.from : prompt.given());
   }

@@ -44,11 +44,16 @@ export const START = {
   click: "select", // or change: what a plain click on an edge or a feature does
   against: "", // compare: "", intervention, checkpoint:NAME, run:NAME, prompt:TEXT, trace:INDEX
   measure: "routing", // compare: routing, connection, update, lens, surprisal
+  count: 8, // of Generate: tokens,
+  temperature: 0.8,
+  seed: 0,
+  exit: 0, // the tolerance of early exit, 0 for none,
+  steered: false, // and whether with the intervention
   theme: "", // "", light, dark
   big: "", // the panel that fills the page
 };
 const PASSING = new Set(["hover"]); // neither in the URL nor in a saved state
-const REAL = new Set(["threshold", "hold"]); // the other numbers are indices and counts
+export const REAL = new Set(["threshold", "hold", "temperature", "exit"]); // the other numbers are indices and counts
 
 export class Store {
   constructor(state) {
