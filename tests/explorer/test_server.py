@@ -12,11 +12,13 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 import torch
-from explorer_subjects import serving
+from explorer_subjects import serving, tiny_model
 
+from srmlab.data import byte_tokenizer
 from srmlab.explorer import Trace, background
 from srmlab.explorer.frontend import static_files
 from srmlab.explorer.guard import MAX_BODY
+from srmlab.explorer.session import Session
 from srmlab.explorer.worker import Busy, Gone, Worker
 
 client: httpx.Client  # one for all: making one takes longer than most of the tests
@@ -51,6 +53,12 @@ def test_the_model_tells_its_shape(address):
         64,
     )
     assert info["order"] == [["A", "B", "C"]] * 3
+    assert info["shape"] == ["3 streams", "3 layers × ABC", "2 heads"]
+
+
+def test_one_layer_and_one_head_are_no_layers_and_heads():
+    model = tiny_model(depth=1, gradient_depth=1, stream_heads=1)
+    assert Session(model, byte_tokenizer()).shape() == ["3 streams", "1 layer × ABC", "1 head"]
 
 
 def test_a_trace_over_the_wire_is_the_trace(address, session):

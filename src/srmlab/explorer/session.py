@@ -174,13 +174,13 @@ class Session:
         """What the model is made of, in a few words."""
         streams, heads, order = len(self.model.streams), heads_of(self.model), orders(self.model)[0]
         word = f" × {''.join(order)}" if order and all(len(group) == 1 for group in order) else ""
-        found = [f"{streams} streams"] if streams > 1 else []
+        found = [_counted(streams, "streams")] if streams > 1 else []
         depth, segments = self.model.depth, ""
         if isinstance(self.tokenizer, BoardTokens):
             depth = self.tokenizer.manifest["segment_depth"]
-            segments = f"{self.model.depth // depth} segments of "
-        found.append(f"{segments}{depth} {self.model.level_name}{word}")
-        return found + ([f"{heads} heads"] if heads else [])
+            segments = f"{_counted(self.model.depth // depth, 'segments')} of "
+        found.append(f"{segments}{_counted(depth, self.model.level_name)}{word}")
+        return found + ([_counted(heads, "heads")] if heads else [])
 
     def encode(self, prompt: str, cut: bool = False) -> list[int]:
         """The prompt's tokens; with `cut` only the first that can be shown."""
@@ -415,6 +415,11 @@ class Session:
                 self._baselines.popitem(last=False)
         self._baselines.move_to_end(key)
         return self._baselines[key]
+
+
+def _counted(number: int, names: str) -> str:
+    """(2, "layers") → '2 layers', (1, "layers") → '1 layer'."""
+    return f"{number} {names if number != 1 else names.removesuffix('s')}"
 
 
 def _rounded(values: Tensor) -> list[float]:
