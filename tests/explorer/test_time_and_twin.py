@@ -60,6 +60,7 @@ def test_a_click_on_the_training_curve_goes_to_the_checkpoint(watch, session):
         picture(page, "training")
         rows = page.evaluate("() => explorer.panel('training').drawn.table().rows")
         assert [row[:2] for row in rows] == [[i + 1, pytest.approx(found.loss[i])] for i in range(3)]
+        assert page.locator("#panel-training .note").inner_text().endswith(" · 24 tokens")
         click_region(page, "training", 0, 0, which=1)  # step 2, whose weights are not kept
         assert state(page)["checkpoint"] == ""
         click_region(page, "training", 0, 0, which=0)

@@ -205,7 +205,7 @@ def over_training(result: Dynamics) -> dict[str, Any]:
         for name, about in Dynamics.uncertain().items()
         if about.names == "checkpoint" and np.isfinite(getattr(result, name)).all()
     }
-    return {"steps": result.steps.tolist(), "curves": curves}
+    return {"steps": result.steps.tolist(), "curves": curves, "tokens": result.evidence.tokens}
 
 
 def beside_twins(file: Path, result: Result) -> str:

@@ -26,7 +26,7 @@ export const training = {
     });
     panel.controls.append(pick);
     let asked = false;
-    let found; // { steps, curves: { name: { values, errors, unit } } }; null when there is no answer
+    let found; // { steps, curves: { name: { values, errors, unit } }, tokens }; null when there is no answer
 
     async function load() {
       asked = true;
@@ -65,7 +65,7 @@ export const training = {
         if (found === null && keys.has("base")) asked = false; // the server may be there by now
         if (!found) return;
         pick.value = shown();
-        panel.note.textContent = found.curves[shown()].unit;
+        panel.note.textContent = `${found.curves[shown()].unit} · ${found.tokens.toLocaleString("en")} tokens`;
       },
       height: () => 170,
       render(pen, width, height, theme) {
