@@ -94,6 +94,8 @@ def test_every_panel_says_what_it_shows_and_how_to_read_it(page):
         page.locator(f"#panel-{view} .actions button").first.click()
         about = page.locator(f"#about-{view}")
         assert len(about.locator("p").all_inner_texts()) == 2, view
+        if view == "routing":
+            assert "Alt-click cuts an edge" in about.inner_text()  # there is a model to ask
         page.keyboard.press("Escape")
         assert not about.is_visible()
 

@@ -81,6 +81,9 @@ def test_it_opens_from_a_file_draws_every_view_and_asks_for_nothing(watch, repor
         assert re.search(r"\d", caption), view
         assert caption.endswith("."), view
     assert not page.locator("#panel-board .board").is_visible()  # its switches need the model
+    said = page.evaluate("() => [...document.querySelectorAll('.about p')].map((p) => p.textContent).join()")
+    assert "Each row sums to 1." in said
+    assert not re.search("alt-click|ablates a|reruns", said, re.IGNORECASE)  # nor does anything else
     assert page.locator("#training canvas").count() == 1
     assert page.locator(".report .caption").first.inner_text() == (
         "Training loss goes from 7.92 to 0.42 nats per token in 300 steps; validation loss is lowest at step "

@@ -10,7 +10,8 @@ export class Panel {
   constructor(view, ctx) {
     this.view = view;
     this.ctx = ctx;
-    const [title, shows, reading] = [view.title, view.shows, view.reading].map((one) => ctx.said(one));
+    const sentences = [view.reading, ctx.client && view.asking].filter(Boolean).join(" ");
+    const [title, shows, reading] = [view.title, view.shows, sentences].map((one) => ctx.said(one));
     this.title = title;
     this.dirty = true;
     this.seen = false;

@@ -6,6 +6,7 @@
 //   place           "wide", or its column: "upper left", "upper right", "lower left", "lower right"
 //   needs           arrays of the trace without which the view is not shown
 //   shows, reading  two sentences behind the panel's "i": what it shows, and how to read it
+//   asking          optional: a third sentence, where there is a model to ask: what can be done with it
 //   terms           optional: words of the glossary (glossary.js) that are explained below them
 //   versions        optional: false if it does not follow the bar's switch between baseline, intervened and
 //                   difference (see docs/extending.md)

@@ -15,12 +15,11 @@ export const board = {
   title: "Prediction",
   place: "upper right",
   needs: ["lens_ids", "lens_logprob", "target"],
-  shows:
-    "What the model expects at the selected token, and what it expects with streams ablated, edges cut or " +
-    "features clamped.",
-  reading:
-    "Where there are switches, each ablates a stream (by its mean, zero or another token's state) after the " +
-    "chosen layers; bars compare before and after.",
+  shows: "What the model expects at the selected token.",
+  reading: "A bar is the probability of one of the most likely tokens.",
+  asking:
+    "A switch ablates a stream (by its mean, zero or another token's state) after the chosen layers; bars compare " +
+    "before and after, as they do for cut edges and clamped features.",
   terms: ["ablation", "KL"],
   uses: ["token", "outcome", "ablated", "cuts", "holds", "first", "last"],
 

@@ -22,11 +22,11 @@ export const compare = {
   title: "Compare",
   place: "lower left",
   needs: ["tokens"],
-  shows:
-    "This trace (A), another (B: a second prompt, a checkpoint, the intervention or another run), and B − A.",
+  shows: "This trace (A), another one (B), and B − A.",
   reading:
     "A and B share one colour scale; click a cell to select it. Routing is a mean over the prompt. Runs of unlike " +
     "depth are set side by side by their share of it.",
+  asking: "B is a second prompt, a checkpoint, the intervention or another run.",
   uses: ["measure", "layer", "head", "stream", "source", "token", "step", "other", "against"],
   versions: false, // it shows two at once
 

@@ -21,7 +21,8 @@ export const features = {
   needs: ["features", "feature_activation"],
   shows:
     "SAE features active in the selected stream and token, the tokens they promote, a max-activating example.",
-  reading: "The map has the prompt's strongest features in order of their peaks; alt-click clamps a feature.",
+  reading: "The map has the prompt's strongest features in order of their peaks.",
+  asking: "Alt-click clamps a feature.",
   terms: ["feature", "clamp"],
   uses: ["token", "stream", "layer", "holds"],
 

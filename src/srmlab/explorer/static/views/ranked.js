@@ -16,8 +16,9 @@ export const ranked = {
   place: "upper right",
   needs: ["ablation_kl"],
   shows: "Streams ranked by KL(full ‖ mean-ablated) of their final state, with the cumulative share.",
-  reading:
-    "Click a bar to ablate its stream; drag over bars to compare a group's joint effect with the sum of single ones.",
+  reading: "Bars are means over the prompt; a click selects the stream.",
+  asking:
+    "It also ablates the stream; drag over bars to compare a group's joint effect with the sum of single ones.",
   terms: ["ablation", "KL"],
   uses: ["stream", "ablated", "rank", "sweep", "layer", "brush"],
   stretches: true,

@@ -13,8 +13,8 @@ export const routing = {
   place: "upper right",
   needs: ["routing"],
   shows: "The attention pattern between streams of one layer and head at one token.",
-  reading:
-    "Each row sums to 1; alt-click cuts an edge at this token (shift-alt-click: at all tokens) and reruns the model.",
+  reading: "Each row sums to 1.",
+  asking: "Alt-click cuts an edge at this token (shift-alt-click: at all tokens) and reruns the model.",
   terms: ["routing", "switch", "cut"],
   uses: ["layer", "head", "token", "stream", "source", "cuts", "hover", "checkpoint"],
 
