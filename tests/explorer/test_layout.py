@@ -88,7 +88,34 @@ def test_the_names_of_many_layers_do_not_overlap(watch, width):
             assert ">L31</text>" in svg
 
 
-@pytest.mark.parametrize("width", [390, 1280])
+def test_the_numbers_of_many_streams_are_whole_on_every_screen(watch):
+    with serving(Session(tiny_model(streams=32), byte_tokenizer(), prompts=(PROMPT,))) as address:
+        page = watch(address).page
+        settle(page)
+        cut = """() => [...document.querySelectorAll(".board button")].filter((button) => {
+          const range = document.createRange();
+          range.selectNodeContents(button);
+          return range.getBoundingClientRect().width > button.clientWidth;
+        }).map((button) => button.textContent)"""
+        for width in (390, 1024, 1280):
+            page.set_viewport_size({"width": width, "height": 900})
+            settle(page)
+            assert page.evaluate(cut) == [], width
+
+
+def test_on_a_small_screen_the_words_of_a_heading_are_whole(page):
+    page.set_viewport_size({"width": 1024, "height": 900})
+    settle(page)
+    cut = """() => [...document.querySelectorAll(".note, .charts h3")].filter((words) => {
+      const { right } = words.closest(".panel").getBoundingClientRect();
+      return words.scrollWidth > words.clientWidth || words.getBoundingClientRect().right > right - 4;
+    }).map((words) => words.textContent)"""
+    found = page.evaluate(cut)
+    page.set_viewport_size({"width": 1280, "height": 900})
+    assert found == []
+
+
+@pytest.mark.parametrize("width", [390, 1024, 1280])
 def test_no_words_of_a_picture_are_cut_off_or_lie_over_others(page, width):
     page.set_viewport_size({"width": width, "height": 900})
     drawn = [view for view in VIEWS if view not in ("tokens", "compare")]

@@ -276,3 +276,13 @@ def test_a_model_of_many_layers_has_its_wall_in_several_lines_none_of_them_outsi
         assert "press a number" in page.evaluate("() => explorer.panel('board').svg()").lower()
         page.locator("#help").click()
         assert page.evaluate("() => document.querySelector('dialog').scrollTop") == 0
+
+
+def test_a_model_of_one_layer_has_no_drift_to_export_and_one_token_reads_itself_wholly(watch):
+    model = tiny_model(depth=1, gradient_depth=1)
+    with serving(Session(model, byte_tokenizer(), prompts=("S",))) as address:
+        page = watch(address).page
+        picture(page, "attention")
+        words = "(name) => explorer.panel(name).svg().match(/>[^<]+<\\/text>/g).join()"
+        assert "no transitions" in page.evaluate(words, "drift")
+        assert page.evaluate(words, "attention").count(">1.00</text>") == 2  # where both scales end

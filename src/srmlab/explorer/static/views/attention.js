@@ -159,7 +159,8 @@ export const attention = {
       const { T } = ctx.base;
       const chosen = heads().find(isChosen);
       const values = mapOf(chosen);
-      const colors = scaleFor(ctx.trace, values, 0, largest(values.subarray(T))); // the first reads itself only
+      const told = T > 1 ? values.subarray(T) : values; // the first reads itself only
+      const colors = scaleFor(ctx.trace, values, 0, largest(told));
       pen.text(`${nameOf(chosen)}: row attends to column`, box.x, box.y - 6, {
         color: theme.ink,
         size: 10,

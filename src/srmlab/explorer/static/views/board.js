@@ -74,8 +74,9 @@ export const board = {
           ),
         ),
       ]);
-      grid.style.gridTemplateColumns = `auto repeat(${trace.S}, minmax(0, 1fr))`;
-      grid.classList.toggle("dense", trace.S > 12);
+      grid.style.setProperty("--streams", trace.S);
+      grid.style.setProperty("--lines", Math.ceil(trace.S / 16)); // on a small screen
+      grid.classList.toggle("dense", trace.S > 16);
       grid.replaceChildren(...buttons);
       for (const select of [first, last])
         select.replaceChildren(...range(trace.L, (l) => h("option", { value: String(l) }, String(l))));

@@ -7,6 +7,8 @@ import { lineChart, penLines } from "../lines.js";
 import { driftClass, driftOf, mean, quantile } from "../measures.js";
 
 const LOW = 150; // pixels that a chart is high at least
+const NARROW = 150; // and wide, with its name
+const NONE = "A model of one layer has no transitions.";
 
 export const drift = {
   name: "drift",
@@ -33,7 +35,7 @@ export const drift = {
   caption(trace) {
     const groups = trace.manifest.letters.map((_, g) => driftOf(trace, "cosine", g));
     const { transitions } = groups[0];
-    if (transitions === 0) return "A model of one layer has no transitions.";
+    if (transitions === 0) return NONE;
     const across = (d) => mean(groups.flatMap(({ lines }) => lines.map((line) => line[d])));
     const [first, last] = [across(0), across(transitions - 1)];
     // gaps: a random order, or a stream that a group does not move
@@ -73,7 +75,6 @@ export const drift = {
         ? { cosine: "Δ 1−cos", kl: "Δ KL, nats" }
         : { cosine: "1 − cos", kl: "KL, nats" };
       const name = names[store.get("drift")];
-      const whose = trace.S > 1 ? `${trace.streamName(chosen)} ` : ""; // one alone needs no name
       return {
         x,
         whole: true,
@@ -82,7 +83,7 @@ export const drift = {
         title:
           `${trace.manifest.letters[group]}: ${name}` +
           (Number.isFinite(converged[chosen])
-            ? ` (${whose}${driftClass(converged[chosen], transitions)})`
+            ? ` (${driftClass(converged[chosen], transitions)})`
             : ""),
         band: { low: at(0.25), high: at(0.75), color: theme.band, solid: theme.dim },
         series: [
@@ -114,7 +115,7 @@ export const drift = {
     // as many beside one another as have room; in a tall place one below the other, rather than narrow towers
     const perRow = (width, height = 0) => {
       const { G } = ctx.trace;
-      const most = Math.max(1, Math.min(G > 3 ? Math.ceil(G / 2) : G, Math.floor(width / 130)));
+      const most = Math.max(1, Math.min(G > 3 ? Math.ceil(G / 2) : G, Math.floor(width / NARROW)));
       return height >= G * LOW && height > (2 * width) / most ? 1 : most;
     };
     const rowsIn = (width, height) => Math.ceil(ctx.trace.G / perRow(width, height));
@@ -122,7 +123,8 @@ export const drift = {
       update() {
         if (!ctx.trace) return;
         kind.show(store.get("drift"));
-        panel.note.textContent = "dashed: converged";
+        const whose = ctx.trace.S > 1 ? `brackets: ${ctx.trace.streamName(store.get("stream"))} · ` : "";
+        panel.note.textContent = `${whose}dashed: median`;
       },
       height: (width) => (rowsIn(width) > 1 ? 180 * rowsIn(width) : 210),
       stretched: () => host,
@@ -131,7 +133,7 @@ export const drift = {
         plots.forEach((plot) => plot.destroy());
         const { G } = ctx.trace;
         if (ctx.trace.L < 2) {
-          host.textContent = "A model of one layer has no transitions.";
+          host.textContent = NONE;
           return;
         }
         const columns = perRow(width, height),
@@ -156,6 +158,10 @@ export const drift = {
         );
       },
       render(pen, width, height, theme) {
+        if (ctx.trace.L < 2) {
+          pen.text(NONE, 8, 24, { color: theme.dim, size: 11 });
+          return;
+        }
         const columns = perRow(width, height),
           rows = rowsIn(width, height);
         for (let g = 0; g < ctx.trace.G; g++)
