@@ -115,6 +115,21 @@ def test_on_a_small_screen_the_words_of_a_heading_are_whole(page):
     assert found == []
 
 
+def test_on_a_small_screen_the_first_change_and_the_scales_of_compare_are_whole(page):
+    page.set_viewport_size({"width": 1024, "height": 900})
+    put(page, ablated=[15], first=0, last=7, against="intervention", layer=3, head=1)
+    page.wait_for_function("() => explorer.other !== null")
+    picture(page, "compare")
+    crowded = page.evaluate(CROWDED, "compare")
+    note = page.locator("#panel-compare .note").inner_text()
+    right = "(one) => one.getBoundingClientRect().right"
+    ends = [page.locator(one).evaluate(right) for one in (".bar .ablated button", ".bar .chips")]
+    page.set_viewport_size({"width": 1280, "height": 900})
+    assert crowded == []
+    assert note == "L3 H1"
+    assert ends[0] <= ends[1]
+
+
 @pytest.mark.parametrize("width", [390, 1024, 1280])
 def test_no_words_of_a_picture_are_cut_off_or_lie_over_others(page, width):
     page.set_viewport_size({"width": width, "height": 900})

@@ -229,13 +229,13 @@ def test_the_results_of_a_runs_analyses_are_a_click_away(watch, session):
         "kind": "routing",
         "headline": "hubs S1",
         "summary": "all <of> it",
-        "evidence": "",
+        "evidence": "1,024 tokens in 4 sequences, text 0",
     }
     with serving(session) as address:
         page = watch(address).page
         page.locator("#results").click()
         page.locator("dialog.results summary").click()
-        assert page.locator("dialog.results summary").inner_text() == "routing hubs S1"
+        assert page.locator("dialog.results summary").inner_text() == "routing hubs S1 (1,024 tokens)"
         assert page.locator("dialog.results pre").inner_text() == "all <of> it"
     del session.saved["routing"]
 

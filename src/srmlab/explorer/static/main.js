@@ -55,7 +55,7 @@ function showHelp(app, info) {
   dialog.querySelector("form").prepend(h("button", { type: "button", id: "tour", onclick: tour }, "Tour"));
 }
 
-// What the run's saved analyses found, each in a line, with the rest folded away.
+// What the run's saved analyses found, each in a line with how much text it is of; the rest is folded away.
 async function showResults(names) {
   const found = await Promise.all(
     names.map((name) => client.ask(`result ${name}`, `/api/results/${encodeURIComponent(name)}`)),
@@ -64,14 +64,12 @@ async function showResults(names) {
     document.body,
     { class: "results" },
     h("h2", {}, "Measured over evaluation text"),
-    names.map((name, i) =>
-      h(
-        "details",
-        {},
-        h("summary", {}, h("strong", {}, name.replaceAll("_", " ")), ` ${found[i].headline}`),
-        h("pre", {}, found[i].summary),
-      ),
-    ),
+    names.map((name, i) => {
+      const { headline, evidence, summary } = found[i];
+      const said = ` ${headline} (${evidence.split(" in ")[0]})`;
+      return h("details", {}, h("summary", {}, h("strong", {}, name.replaceAll("_", " ")), said), h("pre", {}, summary));
+    }),
+    h("p", { class: "dim" }, "Each opens: all its numbers with their standard errors and, if measured, untrained twins."),
   );
 }
 

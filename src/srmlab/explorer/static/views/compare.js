@@ -107,8 +107,7 @@ export const compare = {
     // chooses (pick), of one trace.
     function grid(trace) {
       const { stream, source, token } = store.state;
-      const layer = level(trace);
-      const head = Math.min(store.get("head"), (trace.H || 1) - 1);
+      const { layer, head } = mapOf(trace);
       const streams = range(trace.S, (s) => trace.streamName(s));
       const layers = range(trace.L, (l) => `L${l}`);
       const words = range(trace.T, (t) => trace.name(t, 5));
@@ -133,7 +132,7 @@ export const compare = {
           const values = meanWeights(trace).subarray(at, at + size);
           const pick = ofShape((row, column) => store.set({ stream: row, source: column }));
           const mark = { row: stream, column: source };
-          return made(values, streams, streams, "sequential", `weight, L${layer} H${head}`, mark, pick);
+          return made(values, streams, streams, "sequential", "weight", mark, pick);
         }
         case "connection": {
           const values = meanOverTokens(trace, "connection_cosine");
@@ -181,7 +180,18 @@ export const compare = {
     // By their text: another run's ids are another tokenizer's.
     const hasSameTokens = (trace) => String(trace.strings) === String(ctx.base.strings);
     const hasSameShape = ({ S, L, N }) => String([S, L, N]) === String([ctx.base.S, ctx.base.L, ctx.base.N]);
-    const level = (trace) => matching(store.get("layer"), ctx.base, trace);
+    // The layer and head of a trace that stand for the selected ones.
+    const mapOf = (trace) => ({
+      layer: matching(store.get("layer"), ctx.base, trace),
+      head: Math.min(store.get("head"), (trace.H || 1) - 1),
+    });
+
+    // Which maps of routing are shown.
+    function maps() {
+      const other = ctx.other?.has("routing") ? ctx.other : ctx.base;
+      const [a, b] = [ctx.base, other].map(mapOf).map(({ layer, head }) => `L${layer} H${head}`);
+      return a === b ? a : `${a}, of B ${b}`;
+    }
 
     // B by the rows of A, where they are layers: the one at the same share of the depth.
     function aligned(grid) {
@@ -248,10 +258,10 @@ export const compare = {
         if (!chosen) offers.replaceChildren(h("span", {}, "Put beside this trace, with the difference:"), ...offer());
         prompt.hidden = !chosen.startsWith("prompt:");
         if (!prompt.hidden && document.activeElement !== prompt) prompt.value = chosen.slice(7);
-        panel.note.textContent =
-          ctx.other && store.get("against") === "intervention" && !ctx.isIntervening()
-            ? "no intervention: B equals A"
-            : "";
+        const isSame = ctx.other && chosen === "intervention" && !ctx.isIntervening();
+        panel.note.textContent = [chosen && measured() === "routing" && maps(), isSame && "no intervention: B equals A"]
+          .filter(Boolean)
+          .join(" · ");
       },
       height(width) {
         if (!store.get("against")) return 36;

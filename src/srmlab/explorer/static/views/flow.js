@@ -37,7 +37,7 @@ export const flow = {
 
   mount(panel, ctx) {
     const { store } = ctx;
-    const host = h("div", { class: "flow" });
+    const host = h("div", { class: "flow", role: "img", "aria-label": panel.title });
     panel.canvas.replaceWith(host);
     const next = () => store.get("layer") + 1;
     const play = player(
