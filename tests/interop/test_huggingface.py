@@ -405,6 +405,16 @@ def test_a_left_padded_row_is_continued_as_it_is_alone(ours, theirs, tokens, use
 
 
 @each_architecture
+def test_a_prompt_read_in_chunks_is_continued_as_in_one(theirs, tokens):
+    filled, mask = padded(tokens, "left")
+    options = {"attention_mask": mask, "max_new_tokens": 4, "do_sample": False}
+    chunk = filled.shape[1] - 1
+    assert bool(mask[:, :chunk].any(-1).all())
+    chunked = theirs.generate(filled, prefill_chunk_size=chunk, **options)
+    assert torch.equal(chunked, theirs.generate(filled, **options))
+
+
+@each_architecture
 def test_beam_search_is_the_same_with_and_without_the_cache(theirs, tokens):
     filled, mask = padded(tokens, "left")
     options = {"attention_mask": mask, "max_new_tokens": 10, "num_beams": 4, "do_sample": False}
@@ -495,6 +505,12 @@ def test_rows_of_a_cache_are_chosen_and_repeated(theirs, tokens):
         (
             lambda m, t: m.generate(t, max_new_tokens=9, prompt_lookup_num_tokens=2),
             "without .* prompt lookup",
+        ),
+        (
+            lambda m, t: m.generate(
+                t, attention_mask=torch.tensor([[0, 0, 1, 1]]), max_new_tokens=2, prefill_chunk_size=2
+            ),
+            "prefill_chunk_size = 2: the first chunk of a padded row would be padding alone",
         ),
         (lambda m, _: m.resize_token_embeddings(99), "build a model with another vocab_size"),
     ],

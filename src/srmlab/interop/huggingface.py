@@ -437,6 +437,12 @@ class SRMForCausalLM(SRMModel, GenerationMixin):
             if (generation_config.num_beams or 1) > 1 or generation_config.use_cache is False:
                 raise UserError("exit goes with greedy search or sampling, and with the cache; leave it out")
             model_kwargs["exit"] = Exit.of(exit)
+        mask, chunk = model_kwargs.get("attention_mask"), generation_config.prefill_chunk_size
+        if mask is not None and chunk is not None and not bool(mask[:, :chunk].any(-1).all()):
+            raise UserError(
+                f"prefill_chunk_size = {chunk}: the first chunk of a padded row would be padding alone; "
+                "leave it out, or give prompts of more equal length"
+            )
         length, context = generation_config.max_length, self.model.config.context
         if (embeddings := model_kwargs.get("inputs_embeds")) is not None:
             length += embeddings.shape[1]  # a prompt that transformers does not count
