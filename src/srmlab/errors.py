@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import operator
 import shutil
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
+
+OWN = "for one of your own, srmlab --import its file first"  # the tail of an error about a registered name
 
 
 class UserError(ValueError):
@@ -24,10 +27,33 @@ def check_choice(name: str, value: object, choices: Collection[str]) -> None:
         raise UserError(f"{name} = {value!r}: must be one of {', '.join(choices)}")
 
 
-def unknown(kind: str, name: str, known: Collection[str], listed: str = "") -> UserError:
-    """The error about a name that nothing of this kind has: the nearest one, or where all are listed."""
-    every = listed or f"there are {', '.join(known)}"
-    return UserError(f"no {kind} is called {name!r}{nearest(name, list(known)) or f'; {every}'}")
+def number(name: str, value: Any) -> float:
+    """An argument as a number; text and true or false are none."""
+    return _read(float, name, value, "a number")
+
+
+def whole(name: str, value: Any) -> int:
+    """An argument as a whole number."""
+    return _read(operator.index, name, value, "a whole number")
+
+
+def _read(kind: Callable[[Any], Any], name: str, value: Any, what: str) -> Any:
+    try:
+        if isinstance(value, bool | str | bytes):
+            raise TypeError
+        return kind(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise UserError(f"{name} = {value!r}: must be {what}") from None
+
+
+def unknown(
+    kind: str, name: str, known: Collection[str], listed: str = "", *, own: bool = False
+) -> UserError:
+    """The error about a name that nothing of this kind has: the nearest one, or where all are listed. With
+    `own` there may be others, of the user's.
+    """
+    every = (listed or f"there are {', '.join(known)}") + (f"; {OWN}" if own else "")
+    return UserError(f"no {kind} is called {name!r}{nearest(str(name), list(known)) or f'; {every}'}")
 
 
 def reason(error: BaseException) -> str:

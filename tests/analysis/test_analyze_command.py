@@ -183,6 +183,13 @@ def test_a_checkpoint_is_analysed_beside_itself_and_left_untouched(trained):
         ({"path": Path("nowhere")}, "nowhere does not exist"),
         ({"batch_size": 0}, "--batch-size 0: must be at least 1"),
         ({"formats": ("jpgg",)}, "--formats jpgg: must be one of png, svg, pdf"),
+        ({"only": ("edgs",)}, "did you mean 'edges'"),
+        ({"only": ("mine",)}, "switches, translations; for one of your own, srmlab --import its file first"),
+        ({"margin": 0.1}, "--margin is for edges, not measured here; leave it out"),
+        ({"only": ("drift",), "threshold": "2/S"}, "--threshold is for routing and dynamics, not measured"),
+        ({"only": ("drift",), "lens_tokens": 9}, "--lens-tokens is for logit_lens, not measured here"),
+        ({"only": ("drift",), "max_depth": 6}, "--max-depth is for depth and fixed_points, not measured"),
+        ({"only": ("dynamics",), "null": 1}, "--null is not for dynamics"),
         ({"max_depth": 2}, "max_depth = 2: must be at least the trained depth, 3"),
         ({"max_depth": 0}, "max_depth = 0: must be at least the trained depth, 3"),
     ],
@@ -243,6 +250,10 @@ def test_a_text_file_is_one_document_all_of_which_counts(masked, tmp_path):
     assert answer["results"]["depth"]["tokens"] == 159 // 32 * 32
     with pytest.raises(UserError, match="--answers-only: no document ends in a text file"):
         Command(**options, answers_only=True).analyze(show=False)
+    with pytest.raises(UserError, match="--document-mask: a text file is one document"):
+        Command(**options, document_mask=True).analyze(show=False)
+    with pytest.raises(UserError, match="--data and --text: only one of them can be read"):
+        Command(**options, data=masked.parent / "data").analyze(show=False)
 
 
 def test_the_shipped_analyses_are_known_as_those_of_the_shipped_model():

@@ -194,6 +194,24 @@ def test_the_loss_is_that_of_evaluate(runs, capsys):
     assert np.isfinite(answer["models"][0]["loss"]["half"])
 
 
+def test_only_the_first_run_needs_its_data(runs, tmp_path, capsys):
+    assert call(*runs, "--json") == 0
+    expected = json.loads(capsys.readouterr().out)
+    alone = shutil.copytree(runs[1], tmp_path / "alone")
+    about = json.loads((alone / "run.json").read_text())
+    about["data"]["path"] = str(tmp_path / "gone")
+    (alone / "run.json").write_text(json.dumps(about))
+    (alone / "run.sha256").unlink()
+    export = srmlab.save(srmlab.load(runs[1]), tmp_path / "export")  # without a tokenizer
+    assert call(runs[0], alone, export, "--json") == 0
+    answer = json.loads(capsys.readouterr().out)
+    for model in answer["models"][1:]:
+        assert model["loss"] == expected["models"][1]["loss"]
+        assert model["difference"] == expected["models"][1]["difference"]
+    assert call(alone, runs[0]) == 2
+    assert "gone" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

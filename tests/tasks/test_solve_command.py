@@ -98,6 +98,7 @@ def test_evaluate_tells_the_loss_on_answers(folder, capsys):
     ("arguments", "says"),
     [
         (["srm", "--task", "hosp"], "no task is called 'hosp'; did you mean 'hops'?"),
+        (["srm", "--task", "mine"], "for one of your own, srmlab --import its file first"),
         (["srm", "--difficulty", "99"], "addition of difficulty 99: it counts digits, 1 to 32"),
         (["srm", "--difficulty", "32"], "exceeds the model's context of 64"),
         (["srm", "--depth", "0"], "--depth 0: must be at least 1"),

@@ -37,10 +37,10 @@ def chosen(model: LanguageModel, only: Iterable[str] | None) -> tuple[str, ...]:
     known = available(model)
     if only is None:
         return known
-    wanted = tuple(only)
+    wanted = (only,) if isinstance(only, str) else tuple(only)
     for name in wanted:
         if name not in ANALYSES:
-            raise unknown("analysis", name, ANALYSES)
+            raise unknown("analysis", name, ANALYSES, own=True)
         if name not in known:
             lacks = ANALYSES[name].defined_on.__name__.replace("_", " ")
             raise UserError(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from srmlab.cli.shared import OfText, at_least, readable, refuse
-from srmlab.errors import UserError
+from srmlab.errors import UserError, unknown
 from srmlab.files import writing
 
 if TYPE_CHECKING:
@@ -29,6 +29,13 @@ TOKENS = 16_384
 TRANSLATED = 4096  # tokens on which translations are checked
 FORMATS = ("png", "svg", "pdf")
 EXTRA = ("dynamics", "edges", "switches", "translations")  # only when asked for: they take long
+READ_BY = {  # options that only some analyses read
+    "threshold": ("routing", "dynamics"),
+    "lens_tokens": ("logit_lens",),
+    "max_depth": ("depth", "fixed_points"),
+    **dict.fromkeys(("margin", "closed", "exact", "edge_tokens"), ("edges",)),
+    "dictionary": ("switches", "translations"),
+}
 WITHOUT_TWINS = ("dynamics", "switches")  # switches measures twins of its own
 
 
@@ -178,10 +185,13 @@ class Command(OfText):
         display: Display,
     ) -> list[str]:
         """Which analyses are to be made; what cannot be is refused before any is."""
-        from srmlab.analysis import lens_cost
+        from srmlab.analysis import ANALYSES, lens_cost
         from srmlab.analysis.depth import deepened
         from srmlab.analysis.survey import chosen
 
+        for name in self.only:
+            if name not in (*ANALYSES, *EXTRA):
+                raise unknown("analysis", name, (*ANALYSES, *EXTRA), own=True)
         wanted = [name for name in self.only if name not in EXTRA]
         usual = chosen(model, wanted or None) if wanted or not self.only else ()
         if "depth" in usual:
@@ -189,7 +199,22 @@ class Command(OfText):
         if "logit_lens" in usual and not store.has("logit_lens"):
             tokens = min(self.lens_tokens, batches.windows * batches.context)
             display.say(f"logit lens: {lens_cost(model, tokens)}")
-        return [*usual, *(kind for kind in EXTRA if kind in self.only)]
+        asked = [*usual, *(kind for kind in EXTRA if kind in self.only)]
+        self.refuse_unused(asked)
+        return asked
+
+    def refuse_unused(self, asked: Sequence[str]) -> None:
+        """Refuse options that nothing reads; an analysis of the user's own may read what all are given."""
+        from srmlab.analysis import ANALYSES
+
+        kinds = [kind for kind in asked if kind in ANALYSES]
+        own = any(not ANALYSES[kind].result.__module__.startswith("srmlab.") for kind in kinds)
+        for option, readers in READ_BY.items():
+            perhaps = own and option in ("threshold", "lens_tokens", "max_depth")
+            if not perhaps and not {*readers} & {*asked}:
+                refuse(self, option, why=f"is for {' and '.join(readers)}, not measured here")
+        if {*asked} == {"dynamics"}:
+            refuse(self, "null", why="is not for dynamics, which compares a run's checkpoints")
 
     def own_settings(self, text: RunText) -> dict[str, list[Any]]:
         """What only one of the results depends on."""

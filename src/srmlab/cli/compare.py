@@ -95,17 +95,18 @@ class Command(Answers):
             raise UserError("give at least two runs: srmlab compare runs/srm runs/ouro")
         if len(set(runs.values())) < len(runs) or len(set(asked)) < len(asked):
             raise UserError("a run is given twice: give each only once")
-        options: dict[str, Any] = {"data": self.data, "text": self.text, "context": self.context}
-        options |= {"spread": True, "device": self.device}
-        found = [open_text(fixed(run), **options) for run in runs.values()]
-        context = min(text.context for text in found)
-        for run, text in zip(runs, found, strict=True):
-            if text.tokenizer.fingerprint != found[0].tokenizer.fingerprint:
-                first = next(iter(runs))
+        options: dict[str, Any] = {"data": self.data, "text": self.text, "device": self.device}
+        (first, path), *others = runs.items()
+        text = open_text(fixed(path), context=self.context, spread=True, **options)
+        found = {first: text}
+        for run, path in others:
+            found[run] = text.read_by(fixed(path), context=self.context, device=self.device)
+            if found[run].tokenizer.fingerprint != text.tokenizer.fingerprint:
                 raise UserError(
                     f"{run} and {first} have different tokenizers: compare runs trained on the same data"
                 )
-        return {run: replace(text, context=context) for run, text in zip(runs, found, strict=True)}
+        context = min(text.context for text in found.values())
+        return {run: replace(text, context=context) for run, text in found.items()}
 
 
 def named_runs(asked: Sequence[str]) -> dict[str, str]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, Literal, get_args
 
+from srmlab.errors import OWN
 from srmlab.models.config import LATER, NANO, SUDOKU_NANO, ModelConfig, Sizes
 from srmlab.models.connection import CONNECTIONS
 from srmlab.models.fields import ConfigError, require
@@ -61,7 +62,7 @@ class SRMConfig(ModelConfig):
         self.require_positive("embedding_dim", "streams", "stream_dim", "stream_heads", "step_functions")
         self.require_positive("depth", "token_heads", "head_dim", "mlp_dim")
         kinds = " or ".join(map(repr, CONNECTIONS))
-        require(self, "connection", self.connection in CONNECTIONS, f"must be {kinds}")
+        require(self, "connection", self.connection in CONNECTIONS, f"must be {kinds}; {OWN}")
         self.require_not_negative("pre_steps", "post_steps")
         self.require_seed("order_seed")
         self.require_attention(self.head_dim, self.rope_theta, self.norm_eps)

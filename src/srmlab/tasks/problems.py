@@ -172,5 +172,5 @@ def register(name: str, task: Task) -> None:
 def find_task(name: str) -> Task:
     """A task by its name."""
     if name not in TASKS:
-        raise unknown("task", name, TASKS)
+        raise unknown("task", name, TASKS, own=True)
     return TASKS[name]

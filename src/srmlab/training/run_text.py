@@ -11,7 +11,7 @@ The text is a file, if one is given, or the validation tokens of the run's data.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +71,17 @@ class RunText:
             raise UserError(f"{self.path} does not come with its training data: give --data DIR")
         return self.data
 
+    def read_by(self, path: str | Path, *, context: int | None = None, device: str = "auto") -> RunText:
+        """The same text for another model, whose own data need not be there; without a tokenizer of its own
+        it is taken to have this one."""
+        path = Path(path)
+        model, run = load(path, device=device_of(device)), run_config(path)
+        check_reads_text(path, model, context)
+        tokenizer = saved_tokenizer(path) or self.tokenizer
+        check_vocabulary(model.config.vocab_size, tokenizer.vocab_size, self.source, trained=True)
+        context = min(self.context, context or window_of(model, run))
+        return replace(self, path=path, run=run, model=model, tokenizer=tokenizer, context=context)
+
     def name(self, batches: EvaluationBatches) -> str:
         """What was read, and how. A result is known by it."""
         within = ", attention within documents" if self.document_mask else ""
@@ -105,14 +116,19 @@ def open_text(
     check_reads_text(path, model, context)
     run = run_config(path)
     trained = run.training if run else TrainConfig()
-    context = min(context or trained.context or model.config.context, longest or model.config.context)
+    context = min(context or window_of(model, run), longest or model.config.context)
     file = text or (None if data else text_of(path))
     folder = data or (run.data if run else None)
     if file is not None:
+        fix = "give --data DIR instead of --text"
         if answers_only:
-            fix = "no document ends in a text file; give --data DIR instead of --text"
-            raise UserError(f"--answers-only: {fix}")
-        tokenizer = saved_tokenizer(path) or _tokenizer_of_data(path, folder, file)
+            raise UserError(f"--answers-only: no document ends in a text file; {fix}")
+        if document_mask:
+            raise UserError(f"--document-mask: a text file is one document; {fix}")
+        own = saved_tokenizer(path)
+        if own is not None and data is not None:
+            raise UserError("--data and --text: only one of them can be read; leave out the other")
+        tokenizer = own or _tokenizer_of_data(path, folder, file)
         tokens = read_text(file, tokenizer)
         digest = hashlib.sha256(tokens.read(0, len(tokens)).tobytes()).hexdigest()
         check_vocabulary(model.config.vocab_size, tokens.vocab_size, file, trained=True)
@@ -139,6 +155,11 @@ def open_text(
         marks=opened.tokenizer.answer_marks if answers_only or trained.answers_only else None,
         spread=spread,
     )
+
+
+def window_of(model: LanguageModel, run: RunConfig | None) -> int:
+    """Tokens of a window in training."""
+    return (run and run.training.context) or model.config.context
 
 
 def check_reads_text(path: Path, model: LanguageModel, context: int | None = None) -> None:
