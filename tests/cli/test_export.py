@@ -123,6 +123,7 @@ def test_what_is_there_is_not_overwritten(capsys, folder, tmp_path, kind):
         (["nowhere", "--out", "x"], "nowhere does not exist: give a run, a checkpoint or an export"),
         (["FOLDER", "--out", "x", "--to", "onnx"], "onnx"),
         (["FOLDER"], "--out missing"),
+        (["FOLDER", "--out", "x", "--tokenizer", "gpt2"], "has its own, byte; leave it out"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(capsys, folder, arguments, complaint):

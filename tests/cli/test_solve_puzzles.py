@@ -368,6 +368,7 @@ def test_of_equally_frequent_answers_the_vote_takes_the_one_with_the_higher_mean
         (["--file", "nowhere.txt"], "nowhere.txt"),
         (["--file", "mine.txt", "--data", "other"], "--file and --data cannot be combined"),
         (["--seed", "7"], "--seed is for text"),
+        (["--show", "--json"], "--show and --json cannot be combined"),
     ],
 )
 def test_what_cannot_be_is_one_line(home, arguments, message, capsys):

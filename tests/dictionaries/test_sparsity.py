@@ -178,7 +178,11 @@ def test_the_command_writes_the_curve(tmp_path, capsys):
     assert np.isfinite(found.shuffled).all()
     assert "(untrained " in found.summary()
     assert isinstance(found.evidence, Evidence)
-    for wrong, message in ((["--seeds", "0"], "at least one"), (["--k", "99"], "k = 99: give 1 to 64")):
+    for wrong, message in (
+        (["--seeds", "0"], "at least one"),
+        (["--k", "99"], "k = 99: give 1 to 64"),
+        (["--of", "mlp", "--layers", "every"], "--layers is for --of states, not for mlp; leave it out"),
+    ):
         with pytest.raises(SystemExit) as stop:
             main(["sparsity", str(run), *options[:4], *wrong, "--out", str(tmp_path / "never")])
         assert stop.value.code == 2

@@ -177,6 +177,7 @@ def test_the_command_says_what_it_made(tmp_path, capsys):
         (["sudoku:4x4", "maze:5"], "give only one SOURCE"),
         (["sudoku:4x4", "--count", "20", "--rating", "90-99"], "widen the range"),
         (["sotu", "--count", "5"], "--count is for puzzles"),
+        (["sudoku:mine.txt", "--seed", "3"], "--seed is for what is generated, and sudoku:mine.txt is only"),
     ],
 )
 def test_bad_requests_are_one_line_and_write_nothing(arguments, says, tmp_path, capsys):

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import tyro
 
 import srmlab
-from srmlab.cli.shared import Answers, at_least, folded
+from srmlab.cli.shared import Answers, at_least, folded, refuse
 from srmlab.errors import UserError, unknown
 
 FOLDER = Path(__file__).parents[3] / "benchmarks"
@@ -50,6 +50,8 @@ class Command(Answers):
         for bench in self.benches:
             if bench not in BENCHES:
                 raise unknown("bench", bench, BENCHES)
+        if "analyses" not in self.benches:
+            refuse(self, "base_tokens", why="is for the bench analyses")
         at_least(self, rounds=1, threads=1, base_tokens=2)
         torch.set_num_threads(self.threads)
         keep_buffers()

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import srmlab
-from srmlab.cli.shared import OfModel
-from srmlab.data import Tokenizer, make_tokenizer
+from srmlab.cli.shared import OfModel, own_or_given
+from srmlab.data import Tokenizer
 from srmlab.files import refuse_existing, sealed_folder, writing
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Command(OfModel):
 
         path = self.subject()
         model = srmlab.load(path)
-        tokenizer = make_tokenizer(self.tokenizer) if self.tokenizer else saved_tokenizer(path)
+        tokenizer = own_or_given(path, saved_tokenizer(path), self.tokenizer)
         if self.to == "safetensors":
             srmlab.save(model, self.out, tokenizer=tokenizer)
             print(f'{self.out}: load it with srmlab.load("{self.out}")')

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 import srmlab
-from srmlab.cli.shared import OR_PRETRAINED, ExitsEarly, OfModel
-from srmlab.data import Tokenizer, byte_tokenizer, gpt2_tokenizer, make_tokenizer
+from srmlab.cli.shared import OR_PRETRAINED, ExitsEarly, OfModel, own_or_given
+from srmlab.data import Tokenizer, byte_tokenizer, gpt2_tokenizer
 from srmlab.data.errors import DataError
 from srmlab.errors import UserError, nearest
 
@@ -78,10 +78,7 @@ class Command(ExitsEarly, OfModel):
         model.check_reuse(self.reuse_cache, exit)
         if not model.config.causal:
             raise UserError(f"{path} is a puzzle model and does not generate text: use `srmlab solve`")
-        if self.tokenizer is not None:
-            own, tokenizer = tokenizer, make_tokenizer(self.tokenizer)
-            if own is not None and own.fingerprint != tokenizer.fingerprint:
-                raise UserError(f"--tokenizer {self.tokenizer}: {path} has its own, {own.name}; leave it out")
+        tokenizer = own_or_given(path, tokenizer, self.tokenizer)
         prompt = self.prompt_tokens(model, byte_tokenizer() if fresh and tokenizer is None else tokenizer)
         seed = torch.seed() % 2**32 if self.seed is None else self.seed
         written: list[int] = []

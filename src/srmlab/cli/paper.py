@@ -12,7 +12,7 @@ import tyro
 
 from srmlab.cli.analyze import TOKENS
 from srmlab.cli.analyze import Command as Analyze
-from srmlab.cli.shared import Answers
+from srmlab.cli.shared import Answers, refuse
 from srmlab.errors import UserError
 from srmlab.pretrained import folder as shipped
 
@@ -61,6 +61,8 @@ class Command(Answers):
         runs = parse(self.runs if self.pretrained is None else (*self.runs, f"{self.pretrained}={shipped()}"))
         if self.out.is_file():
             raise UserError(f"--out {self.out} is a file: give a folder")
+        if not runs.keys() & {*ANALYSED}:
+            refuse(self, "tokens", why=f"is for the analyses of {', '.join(ANALYSED)}")
         data = self.out / "data"
         written: list[Path] = []
         for label in ANALYSED:

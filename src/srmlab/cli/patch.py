@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from srmlab.cli.shared import RunsModel
+from srmlab.cli.shared import RunsModel, refuse
 from srmlab.errors import UserError, reason
 from srmlab.files import refuse_existing, write_file, writing
 
@@ -73,6 +73,7 @@ class Command(RunsModel):
 
         from srmlab.analysis import patch_grid, path_grid
 
+        self.refuse_unused()
         rows = self.rows()
         path, model, tokenizer = self.load()
         clean, corrupt = (tokenizer([row[side] for row in rows]) for side in ("clean", "corrupt"))
@@ -99,6 +100,14 @@ class Command(RunsModel):
             found = patch_grid(model, clean, corrupt, metric, self.over, labels=labels, **options)
         shown = {name: tokenizer.token_strings(ids.tolist()) for name, ids in answers.items()}
         return found, {"model": str(path), "metric": self.metric, "pairs": len(rows)} | shown | cells(found)
+
+    def refuse_unused(self) -> None:
+        if self.paths:
+            refuse(self, "over", why="is not for --paths, which patches every pair of streams in every layer")
+        if self.metric == "kl":
+            refuse(self, "answer", "other", why="is for the other metrics, not for --metric kl")
+        if self.metric == "log-probability":
+            refuse(self, "other", why="is for --metric logit-difference")
 
     def rows(self) -> list[dict[str, str]]:
         """The pairs, each with its prompts and, where given, its answers."""

@@ -12,7 +12,6 @@ from srmlab.cli.shared import Answers, refuse
 from srmlab.data import Manifest, PrepareConfig, Progress, prepare
 from srmlab.data.corpora import TEXT_COLUMN
 from srmlab.errors import UserError
-from srmlab.progress import Display
 from srmlab.puzzles import PuzzleConfig, Puzzles, is_puzzle_source, prepare_puzzles
 from srmlab.tasks.corpus import PREFIX, TaskCorpus
 
@@ -98,7 +97,7 @@ class Command(Answers):
             self.shard_tokens,
             column=self.column,
         )
-        with Display() as display:
+        with self.display() as display:
             reading = display.task("preparing", unit="MB")
 
             def show(progress: Progress) -> None:
@@ -126,7 +125,7 @@ class Command(Answers):
             variants=self.variants,
             copies=self.copies or 0,
         )
-        with Display() as display:
+        with self.display() as display:
             task = display.task("preparing", total=config.total, unit="puzzles")
             return prepare_puzzles(config, task.update)
 

@@ -129,6 +129,18 @@ class OfText(RunsModel):
         return open_text(self.subject(), **(own | options))
 
 
+def own_or_given(path: Path, own: Tokenizer | None, given: str | None) -> Tokenizer | None:
+    """A model's own tokenizer, or the one of --tokenizer for a model that has none."""
+    from srmlab.data import make_tokenizer
+
+    if given is None:
+        return own
+    tokenizer = make_tokenizer(given)
+    if own is not None and own.fingerprint != tokenizer.fingerprint:
+        raise UserError(f"--tokenizer {given}: {path} has its own, {own.name}; leave it out")
+    return tokenizer
+
+
 def finite(answer: Any) -> Any:
     """An answer as JSON can say it: there is no NaN or infinity, so such numbers are null.
 

@@ -72,6 +72,8 @@ class Command(RunsModel):
 
             text_only = ("task", "difficulty", "document_mask", "seed")
             refuse(self, *text_only, why=f"is for text, and {path} solves puzzles")
+            if self.show and self.json:
+                raise UserError("--show and --json cannot be combined: give one of them")
             if self.file is not None and self.data is not None:
                 raise UserError("--file and --data cannot be combined: give one of them")
             return measure(path, self)

@@ -72,7 +72,7 @@ def measure(path: Path, command: Command) -> dict[str, Any]:
         answer["by_depth"] = [{"depth": depth, **after(one, -1)} for depth, one in runs.items()]
         if command.votes > 1:
             answer["votes"] = counted_votes(model, puzzles, command, limit, how, display)
-    if command.show and not command.json:
+    if command.show:
         for board in range(min(SHOWN, len(found))):
             print("\n".join(play(puzzles.kind, found, board)) + "\n")
         print(LEGEND + "\n")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from srmlab.cli.dictionary import Activation, Learning, chosen_layers
+from srmlab.cli.shared import refuse
 from srmlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -57,9 +58,11 @@ class Command(Learning):
 
         if self.seeds < 1 or not self.k or not self.activations:
             raise UserError("--k, --seeds and --activations: give at least one of each")
+        of_states = self.of == "states"
+        if not of_states:
+            refuse(self, "layers", why=f"is for --of states, not for {self.of}")
         text = self.text()
         steps = self.steps(text)
-        of_states = self.of == "states"
         out = self.folder(text, f"sparsity-{'-'.join(self.layers) if of_states else self.of}")
         others = [twin for _, twin in twins(text.model, self.seeds)] if self.twin else []
         held_out = text.batches(self.batch_size, self.eval_tokens)

@@ -117,6 +117,13 @@ def open_source(
     return TextFiles.find(specs, section_chars, column)
 
 
+def has_columns(source: Source) -> bool:
+    """Whether its documents are one of several fields, so that `column` means something."""
+    if isinstance(source, TextFiles):
+        return any(_kind(path) in _TABLES for path in source.paths)
+    return isinstance(source, HuggingFace | SavedDataset)
+
+
 # --- the default corpus: State of the Union -----------------------------------------------------------------
 
 
@@ -189,7 +196,8 @@ class StandardLibrary:
 
 # --- your own text ------------------------------------------------------------------------------------------
 
-_KINDS = (".txt", ".md", ".jsonl", ".parquet")
+_TABLES = (".jsonl", ".parquet")
+_KINDS = (".txt", ".md", *_TABLES)
 _PACKINGS = (".gz", ".zst")
 
 

@@ -35,6 +35,7 @@ from srmlab.data.corpora import (
     Document,
     Source,
     extend_fingerprint,
+    has_columns,
     open_source,
     text_digest,
 )
@@ -105,6 +106,8 @@ def prepare(
     source = source or _source(config)
     try:
         refuse_existing(out)
+        if config.column != TEXT_COLUMN and not has_columns(source):
+            raise DataError(f"--column {config.column}: {source.name} has no columns; leave it out")
         if isinstance(source, NanoGPT):
             source.check(config.tokenizer, config.val_fraction, VAL_FRACTION)
         elif not any(document.text.strip() for document in source.documents()):

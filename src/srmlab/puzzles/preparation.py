@@ -68,6 +68,9 @@ class PuzzleConfig:
             raise DataError(f"--val-fraction: {self.source} has a split, which is kept; leave it out")
         if self.count is not None and self.total is None:
             raise DataError(f"--count is for generated puzzles, not for {self.source}: leave it out")
+        drawn = self.total is not None or self.copies or (self.variants or 1) > 1
+        if self.seed and not drawn:
+            raise DataError(f"--seed is for what is generated, and {self.source} is only read: leave it out")
         if self.empty is not None and self.total is None:
             raise DataError(f"--empty is for generated puzzles, not for {self.source}: leave it out")
         if self.rating is not None and self.family in ("arc", "hrm"):
