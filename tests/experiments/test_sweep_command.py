@@ -329,6 +329,8 @@ def test_the_list(capsys):
         (["show", "tiny", "--scale", "small", "--out", "/a"], "`srmlab sweep tiny --scale small` runs it"),
         (["show", "tiny", "--only", "none"], "--only is for running an experiment; leave it out"),
         (["list", "--dry-run"], "--dry-run is for running an experiment; leave it out"),
+        (["list", "--seeds", "2"], "--seeds is not for the list; leave it out"),
+        (["tiny", "--on", "slurm", "--workers", "2"], "--workers is for --on machine; leave it out"),
     ],
 )
 def test_bad_input_is_one_line(arguments, complaint, capsys):
@@ -343,6 +345,15 @@ def test_what_is_shown_of_puzzles_is_in_nats_per_cell(capsys, monkeypatch):
     for name, unit in (("reasoning-depth", "cell"), ("transition", "token")):
         assert sweep("show", name, "--out", "/nowhere") == 0
         assert f"losses in nats per {unit}" in capsys.readouterr().out
+
+
+def test_the_tables_of_a_clone_are_found_from_any_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert sweep("show", "transition") == 0
+    assert "results/transition-mini/table.md" in capsys.readouterr().out
+    monkeypatch.setattr("srmlab.cli.sweep.CLONE", tmp_path / "of an installed package, which has none")
+    assert sweep("show", "transition") == 2
+    assert "or give --results, such as the folder results/ of a clone" in capsys.readouterr().err
 
 
 def test_slurm_options_are_key_and_value(words, tmp_path, capsys):

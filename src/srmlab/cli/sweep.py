@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from srmlab.training.objective import Data
 
 MINI_SOURCE, MINI_TOKENIZER = "sotu", "bpe:512"
+CLONE = Path(__file__).parents[3] / "results"  # our own; not part of the installed package
 
 
 @dataclass
@@ -75,8 +76,12 @@ class Command(Answers):
         slurm_options(self.slurm)  # refused before the work
         if self.on == "machine":
             refuse(self, "slurm", why="is for --on slurm")
+        else:
+            refuse(self, "workers", why="is for --on machine")
         if self.what[:1] in (("list",), ("show",)):
             refuse(self, "only", "workers", "on", "dry_run", why="is for running an experiment")
+        if self.what == ("list",):
+            refuse(self, "seeds", "out", "data", "results", "steps", why="is not for the list")
         match self.what:
             case ("list",):
                 return [
@@ -268,13 +273,13 @@ class Command(Answers):
             if result.cells:
                 self.check_table(experiment, data)
                 return self.write(experiment, result)
-        places = [self.results] if self.results else [self.out, Path("results")]  # the latter: in a checkout
+        places = [self.results] if self.results else [self.out, Path("results"), CLONE]
         for folder in (place / self.folder_name(experiment) for place in places):
             if (folder / "result.json").is_file():
                 return self.found(experiment, SweepResult.load(folder), folder)
         raise UserError(
             f"no results in {places[0] / self.folder_name(experiment)}: `srmlab sweep {experiment.name} "
-            f"--scale {self.scale}` runs it, or give a folder of results with --results"
+            f"--scale {self.scale}` runs it, or give --results, such as the folder results/ of a clone"
         )
 
     def records(self, data: Data) -> Records:
