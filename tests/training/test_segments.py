@@ -205,7 +205,8 @@ def test_the_embedding_of_a_puzzle_moves_by_the_sign_of_its_summed_gradient_and_
 def test_a_stop_after_any_step_changes_nothing(name, sudokus, tmp_path, monkeypatch):
     """Carry, slots, running mean, puzzle embedding: all of it is in the checkpoint."""
     halting = {"hrm": "hrm", "sr2": "fixed"}.get(name, "trm")
-    config = segments_config(steps=6, ema=0.9, halting=halting, exploration=0.5)
+    explores = {} if halting == "fixed" else {"exploration": 0.5}
+    config = segments_config(steps=6, ema=0.9, halting=halting, **explores)
     train(config, MODELS[name], sudokus, tmp_path / "never", show=False)
     for step in (1, 2, 5):
         with monkeypatch.context() as patch:
@@ -295,6 +296,9 @@ def test_puzzles_that_a_slot_was_just_given_are_left_too_if_their_step_is_not_fi
         (SRM, {"answers_only": True}, "answers_only = True: is for text"),
         (SRM, {"depth_schedule": "grow:1"}, "depth_schedule = 'grow:1': is for text"),
         (HRM.replace(context=18, token_mlp=4), {}, "set --model.context 17"),
+        (SRM, {"halting": "fixed", "exploration": 0.5}, "exploration = 0.5: .* with halting = 'fixed'"),
+        (SRM, {"segments": 1, "exploration": 0.5}, "exploration = 0.5: .* with segments = 1"),
+        (SRM.replace(puzzle_positions=0), {"puzzle_lr": 0.5}, "puzzle_lr = 0.5: is for puzzle embeddings"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_touched(model, changes, message, sudokus, tmp_path):

@@ -272,6 +272,36 @@ def test_data_that_the_model_cannot_read_is_refused_before_it_is_prepared(tmp_pa
     assert list(tmp_path.iterdir()) == [text]
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--context", "300"), "context = 300: the model's is 256"),
+        (("--init-from", "nowhere"), "nowhere does not exist"),
+        (("--init-from", "srm-nano", "--model.streams", "4"), "does not fit the model"),
+        (("--device", "gpu"), "device = 'gpu': use cpu"),
+        (("--ema", "0.9"), "ema = 0.9: is for puzzles"),
+        (("--depth-schedule", "grow:9"), "depth_schedule = 'grow:9'"),
+    ],
+)
+def test_what_no_text_would_mend_is_refused_before_it_is_prepared(options, message, tmp_path, capsys):
+    text = tmp_path / "notes.txt"
+    text.write_text("one text\n\n" * 100)
+    assert srmlab_command("train", "srm-nano", "--data", text, "--out", tmp_path / "run", *options) == 2
+    check_one_line(capsys, message)
+    assert list(tmp_path.iterdir()) == [text]
+
+
+def test_a_recipes_own_option_is_not_refused_where_it_means_nothing(tmp_path):
+    options = ("--model.puzzle-positions", 0, "--model.context", 16, "--steps", 1, "--warmup", 0)
+    options = (*options, "--batch-size", 2, "--eval-tokens", 64, "--peak-flops", "1e11", "--device", "cpu")
+    puzzles = tmp_path / "puzzles"
+    assert (
+        srmlab_command("prepare", "sudoku:4x4", "--count", 20, "--val-fraction", 0.2, "--out", puzzles) == 0
+    )
+    where = ("--data", puzzles, "--out", tmp_path / "run")
+    assert srmlab_command("train", "srm-sudoku-nano", *where, *options) == 0
+
+
 def test_an_option_of_puzzles_is_refused_with_text(data, tmp_path, toml, capsys):
     options = ("--data", data, "--out", tmp_path / "run", "--config", toml, "--ema", "0.9")
     assert srmlab_command("train", "srm-nano", *options) == 2

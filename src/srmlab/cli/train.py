@@ -97,8 +97,7 @@ class Command:
         if self.dry_run:
             self.show_plan()
             return
-        preset = self.preset or (self.init_from and _preset_of(self.init_from))
-        how = {"init_from": self.init_from, "resume": self.resume, "preset": preset}
+        how = {"init_from": self.init_from, "resume": self.resume, "preset": self.started_with()}
         finish(train(self.training, self.model, self.data, self.out, **how))
 
     def prepare(self) -> None:
@@ -107,11 +106,11 @@ class Command:
         from srmlab.puzzles import is_puzzle_source
         from srmlab.storage import RunDirectory
         from srmlab.training.objective import open_data
-        from srmlab.training.plan import check_reads
 
         source, folder = str(self.data), self.out.with_name(f"{self.out.name}-data")
         command, puzzles = [source, "--out", str(folder)], is_puzzle_source(source)
-        check_reads(self.model, source, puzzles=puzzles)
+        if not (self.resume and RunDirectory(self.out).exists()):
+            self.check(source, puzzles=puzzles)
         if not puzzles:
             command += ["--tokenizer", self.tokenizer()]
         typed = f"srmlab prepare {shlex.join(command)}"
@@ -138,6 +137,24 @@ class Command:
         self.data = folder
         if self.model.causal:
             self.model = _for_data(self.model, str(folder))
+
+    def check(self, source: str, *, puzzles: bool) -> None:
+        """Refuse now what would be refused once the data is prepared."""
+        from srmlab.training.distributed import device_of
+        from srmlab.training.initial import check_source, model_of
+        from srmlab.training.plan import check_options
+
+        device_of(self.training.device)
+        check_options(self.training, self.model, source, self.started_with(), puzzles=puzzles)
+        if self.init_from is not None:
+            model = self.model
+            if not puzzles:  # it is to have as many ids as its text, which the source's tokenizer will make
+                model = model.replace(vocab_size=model_of(self.init_from).vocab_size)
+            check_source(self.init_from, model)
+
+    def started_with(self) -> str | None:
+        """The preset, or that of --init-from."""
+        return self.preset or (self.init_from and _preset_of(self.init_from))
 
     def tokenizer(self) -> str:
         """GPT-2's, or one of the model's size that is learned from the text; of --init-from, its own."""

@@ -43,17 +43,23 @@ def model_of(path: str | Path) -> ModelConfig:
 def find_weights(path: str | Path, model: ModelConfig, data: TokenData | Puzzles) -> InitialWeights:
     """The checked weights in a run (its last good checkpoint), a checkpoint or an export; they must fit."""
     path = Path(path)
-    if is_huggingface(path):
-        raise UserError(f"{path} is an export for Hugging Face tools: give the run, or an export of srmlab")
-    source = model_of(path)
+    source = check_source(path, model)
     folder = weights_folder(path)
     if folder == path:  # a run's checkpoint has been checked when it was chosen
         verify_files(path)
-    refuse_misfit(path, source, model)
     if isinstance(data, TokenData):  # what puzzles need of a model, check_plan knows
         check_vocabulary(source.vocab_size, data.vocab_size, data.path, trained=True)
         check_tokenizer(folder, data)
     return InitialWeights(folder.absolute(), sha256(folder / SUMS))
+
+
+def check_source(path: Path, model: ModelConfig) -> ModelConfig:
+    """The config of the model that is there, if its weights can be loaded into this one."""
+    if is_huggingface(path):
+        raise UserError(f"{path} is an export for Hugging Face tools: give the run, or an export of srmlab")
+    source = model_of(path)
+    refuse_misfit(path, source, model)
+    return source
 
 
 def refuse_misfit(path: Path, source: ModelConfig, model: ModelConfig) -> None:

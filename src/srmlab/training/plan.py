@@ -15,7 +15,7 @@ import torch
 
 from srmlab.data import ANSWER, Batches, EvaluationBatches, TokenData, num_windows
 from srmlab.errors import UserError
-from srmlab.models import ModelConfig, build, outline
+from srmlab.models import PRESETS, SWEEP_PRESETS, ModelConfig, build, outline
 from srmlab.progress import Display, duration, si
 from srmlab.puzzles import PuzzleBatches, Puzzles
 from srmlab.training.config import TrainConfig
@@ -25,6 +25,7 @@ from srmlab.training.evaluation import check_vocabulary
 from srmlab.training.metrics import check_writers
 from srmlab.training.objective import Data
 from srmlab.training.peak import measure_peak
+from srmlab.training.recipes import recipe
 from srmlab.training.run import InitialWeights, RunConfig
 from srmlab.training.segments import segment_flops
 
@@ -48,22 +49,38 @@ def run_of(
 def check_plan(plan: RunConfig, data: Data, world: World, *, again: bool = False) -> None:
     """Refuse what cannot work, before anything is touched."""
     config, model = plan.training, plan.model
-    check_writers(config)
-    check_reads(model, data.path, puzzles=isinstance(data, Puzzles))
-    if not again:  # earlier versions recorded such options, which did nothing
-        refuse_without_meaning(config, data)
+    check_options(config, model, data.path, plan.preset, puzzles=isinstance(data, Puzzles), again=again)
     if isinstance(data, Puzzles):
         check_puzzles(plan, data, world)
         return
     check_vocabulary(model.vocab_size, data.vocab_size, data.path)
     context = config.context or model.context
-    if context > model.context:
-        fix = f"shorten it, or set --model.context {context}"
-        raise UserError(f"context = {context}: the model's is {model.context}; {fix}")
     batches = Batches(data.train, context, config.batch_size, config.seed)
     batches.windows(0, world.rank, world.size, 0, config.accumulate)
     if config.answers_only:
         check_answers(data, context, config)
+
+
+def check_options(
+    config: TrainConfig,
+    model: ModelConfig,
+    data: str | Path,
+    preset: str | None,
+    *,
+    puzzles: bool,
+    again: bool = False,
+) -> None:
+    """What can be refused before the data is prepared: all that depends only on whether it is puzzles."""
+    check_writers(config)
+    check_reads(model, data, puzzles=puzzles)
+    if not again:  # earlier versions recorded such options, which did nothing
+        refuse_without_meaning(config, model, preset, puzzles=puzzles)
+    if puzzles:
+        return
+    context = config.context or model.context
+    if context > model.context:
+        fix = f"shorten it, or set --model.context {context}"
+        raise UserError(f"context = {context}: the model's is {model.context}; {fix}")
     TrainingDepth(config, model)
 
 
@@ -78,17 +95,27 @@ def check_reads(model: ModelConfig, data: str | Path, *, puzzles: bool) -> None:
         raise UserError(f"{data} is text, but the model reads puzzles: prepare puzzles, such as sudoku:4x4")
 
 
-def refuse_without_meaning(config: TrainConfig, data: Data) -> None:
-    """Refuse options that mean nothing on this data."""
-    usual = TrainConfig()
-    meant, here, names = "puzzles", "text", FOR_PUZZLES
-    if isinstance(data, Puzzles):
-        meant, here, names = "text", "puzzles", FOR_TEXT
+def refuse_without_meaning(
+    config: TrainConfig, model: ModelConfig, preset: str | None, *, puzzles: bool
+) -> None:
+    """Refuse options that mean nothing here: values that are neither the default nor the preset's own."""
+    usual = [TrainConfig(), recipe(preset) if preset in PRESETS | SWEEP_PRESETS else TrainConfig()]
+
+    def refuse(name: str, why: str) -> None:
+        value = getattr(config, name)
+        if all(value != getattr(one, name) for one in usual):
+            raise UserError(f"{name} = {value!r}: {why}")
+
+    meant, here, names = ("text", "puzzles", FOR_TEXT) if puzzles else ("puzzles", "text", FOR_PUZZLES)
     for name in names:
-        if getattr(config, name) != getattr(usual, name):
-            raise UserError(f"{name} = {getattr(config, name)!r}: is for {meant}; leave it out with {here}")
-    if config.lr_end != usual.lr_end and config.schedule != "cosine":
-        raise UserError(f"lr_end = {config.lr_end}: is for the cosine schedule; set --schedule cosine")
+        refuse(name, f"is for {meant}; leave it out with {here}")
+    if config.schedule != "cosine":
+        refuse("lr_end", "is for the cosine schedule; set --schedule cosine")
+    if config.halting == "fixed" or config.segments == 1:
+        after = "segments = 1" if config.segments == 1 else "halting = 'fixed'"
+        refuse("exploration", f"is for boards that may halt early; leave it out with {after}")
+    if not model.puzzle_positions:
+        refuse("puzzle_lr", "is for puzzle embeddings; leave it out with puzzle_positions = 0")
 
 
 def check_puzzles(plan: RunConfig, data: Puzzles, world: World) -> None:
