@@ -322,7 +322,7 @@ def test_the_connection_is_judged_for_each_number_of_streams():
     said = outcome("connection", losses)
     addition = [line for line in said if "better than addition" in line]
     assert [word(line) for line in addition] == ["does not hold", "holds", "does not hold"]
-    assert all("(98.3% interval)" in line for line in addition)  # three claims at once
+    assert all("(98.3 % interval)" in line for line in addition)  # three claims at once
     more = [line for line in said if "16 streams are better than 2" in line]
     assert [word(line) for line in more] == ["does not hold", "does not hold"]
     assert word(outcome("connection", losses | {"learned, 16 streams": around(2.8)})[3]) == "holds"

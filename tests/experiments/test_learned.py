@@ -86,7 +86,7 @@ def test_the_second_table_has_a_row_for_every_statistic():
     heads, *rows = table(found)
     assert heads[1:] == ["8 streams", "16 streams"]
     assert [row[0] for row in rows] == list(STATISTICS)
-    assert rows[0][1] == "0.5, 0.1: +0.4 [+0.38, +0.42]"
+    assert rows[0][1] == "0.500, 0.100: +0.400 [+0.375, +0.425]"
     assert "| 8 streams | 16 streams |" in found.markdown(experiment("learned"))
 
 

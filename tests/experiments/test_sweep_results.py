@@ -22,7 +22,7 @@ from srmlab.experiments import (
 )
 from srmlab.experiments.evidence import below
 from srmlab.experiments.jobs import make_jobs
-from srmlab.experiments.results import Run
+from srmlab.experiments.results import Run, markdown_table
 from srmlab.experiments.runs import Records, read_run, thinned
 from srmlab.experiments.verdicts import verdicts
 from srmlab.models import preset
@@ -59,8 +59,8 @@ def test_differences_are_paired_by_seed():
     """What a seed does to both cells does not count as noise."""
     found = result(cell("a", 1.0, 2.0, 3.0), cell("b", 1.1, 2.1, 3.2))
     assert found.compare("a", "b") == (
-        "a 2.000 against b 2.133: -0.133 [-0.277, +0.010] over 3 seeds, "
-        "at equal parameters and tokens and FLOP."
+        "a at 2.000 against b at 2.133: -0.133 [-0.277, +0.010] over 3 seeds, "
+        "at equal parameters, tokens and FLOP."
     )
     unpaired = replace(found["b"], runs=[replace(run, seed=run.seed + 2) for run in found["b"].runs])
     assert "no two seeds in common" in result(found["a"], unpaired).compare("a", "b")
@@ -195,13 +195,23 @@ def test_claims_that_wait_for_a_cell_share_one_line():
 
 def test_the_other_sentences():
     found = result(cell("a", 3.0, 3.0, x=1), cell("b", 2.2, x=4), cell("c", 2.0, 2.0, x=8))
-    assert found.share("a", "b", "c") == "b has 80% of the 1.000 gained from a to c."
+    assert found.share("a", "b", "c") == "b has 80 % of the 1.000 gained from a to c."
     assert found.share("c", "b", "a") == ""  # nothing is gained
     assert found.ranking() == "c 2.000 < b 2.200 < a 3.000."
     assert found.spread("a", "b").startswith("From 2.200 (b) to 3.000 (a), a spread of 0.800")
     assert found.best_of("s") == "s: best 2.000 at 8, at the edge of the grid (1: 3.000, 4: 2.200, 8: 2.000)."
     deep = result(cell("a", 3.0, depths={d: 3 + abs(d - 9) / 10 for d in range(1, 17)}))
     assert deep.depth_line("a") == "a: 3.500 at 4 layers, 3.100 at the trained 8, 3.700 at 16; least at 9."
+    fixed = result(
+        replace(deep["a"], model={"depth": 3}, runs=[replace(deep["a"].runs[0], depths={1: 3, 2: 2, 3: 1})])
+    )
+    assert fixed.depth_line("a") == "a: 3.000 at 1 layer, 1.000 at the trained 3; least at 3."
+
+
+def test_columns_of_numbers_are_aligned_on_the_right():
+    rows = [["", "loss", "seeds"], ["a", "1.2 ± 0.1", "3"], ["b", "13.4", "10"]]
+    assert markdown_table(rows, numbers=True)[1] == "|---|--:|--:|"
+    assert markdown_table(rows)[1] == "|---|---|---|"
 
 
 def test_what_is_saved_is_read_back(tmp_path):
@@ -211,7 +221,7 @@ def test_what_is_saved_is_read_back(tmp_path):
     text = (tmp_path / "table.md").read_text()
     assert "| a | 1,000 | 0.00016M | 0.0016M | 0.001, given | 1:00 | 1.200 | 1.100 ± 0.141 | 2 |" in text
     assert "The paper: a." in text
-    assert "- a 1.100 against b 2.050: -0.950 [-1.585, -0.315] over 2 seeds" in text
+    assert "- a at 1.100 against b at 2.050: -0.950 [-1.585, -0.315] over 2 seeds" in text
     assert "do not meet the rules of evidence** (rates were not searched; validation read the head" in text
 
 
@@ -229,7 +239,7 @@ def test_boards_solved_and_machines_are_shown_where_they_are_known(tmp_path):
     assert SweepResult.load(tmp_path) == found
     text = (tmp_path / "table.md").read_text()
     assert "| validation | seeds | boards |" in text
-    assert "| 1.100 ± 0.141 | 2 | 37.5% |" in text
+    assert "| 1.100 ± 0.141 | 2 | 37.5 % |" in text
     assert "| 2.050 ± 0.071 | 2 |  |" in text
     assert "boards are the test boards solved" in text
     assert text.endswith("`. Known to have run on: X, 4 cores; Y, 2 cores.\n")

@@ -116,7 +116,7 @@ def test_the_second_table_and_the_figure():
     found = result(l2=6, l4=4, l8=None)
     heads, first, *_ = table(found)
     assert heads[1:] == ["trained", "untrained"]
-    assert first[1] == "+0.69 (6), +0.88 (6), +1.03 (6)"
+    assert first[1] == "+0.693 (6), +0.875 (6), +1.030 (6)"
     assert "largest step" in found.markdown(experiment("transition"))
     drift, lens = sweep_figure(found).axes
     assert (drift.get_yscale(), lens.get_yscale()) == ("log", "linear")

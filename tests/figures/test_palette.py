@@ -9,6 +9,7 @@ import pytest
 
 import srmlab.figures  # registers the maps
 from srmlab.figures import palette
+from srmlab.figures.sweeps import MODELS
 
 # linear RGB → what is left of it
 VISION = {
@@ -41,6 +42,12 @@ def test_the_first_six_streams_are_told_apart(vision):
     six = palette.STREAMS[:6]
     nearest = min(apart(a, b, vision) for i, a in enumerate(six) for b in six[:i])
     assert nearest > 12  # 2.3 is just noticeable
+
+
+@pytest.mark.parametrize("vision", VISION)
+def test_the_models_of_an_experiment_are_told_apart(vision):
+    nearest = min(apart(a, b, vision) for i, a in enumerate(MODELS) for b in [*MODELS][:i])
+    assert nearest > 12
 
 
 @pytest.mark.parametrize("vision", VISION)

@@ -98,8 +98,17 @@ def cheapest(result: SweepResult, name: str) -> str:
     del saved["full"]
     if not saved:
         return ""
-    said = ", ".join(f"{rule} {min(share):.0%} to {max(share):.0%}" for rule, share in saved.items())
-    return f"{name}: FLOP saved within {MARGIN:g} nats of its full pass, over seeds: {said}."
+    said = ", ".join(f"{rule} {span(share)}" for rule, share in saved.items())
+    return f"{name}: FLOP saved within {MARGIN:g} nats of its full pass, from seed to seed: {said}."
+
+
+def span(shares: list[float]) -> str:
+    """
+    >>> span([0.239, 0.49, 0.3]), span([0.72, 0.72])
+    ('24 to 49 %', '72 %')
+    """
+    low, high = f"{100 * min(shares):.0f}", f"{100 * max(shares):.0f}"
+    return f"{low} %" if low == high else f"{low} to {high} %"
 
 
 FAMILY = Experiment(

@@ -180,7 +180,7 @@ def decided(result: SweepResult, cell: str, name: str) -> Claim:
     statistic, found = STATISTICS[name], moved(result[cell], name) if cell in result else None
     if found is None:
         return Claim("", "undecided", f"{cell} has not been run", missing=cell)
-    numbers = f"{name}, {cell}: {found.trained:.3g}, untrained {found.untrained:.3g}"
+    numbers = f"{name}, {cell}: {found.trained:#.3g}, untrained {found.untrained:#.3g}"
     if found.by is None:
         return Claim("", "undecided", f"{numbers} (one seed: no interval)")
     verdict = above(found.by if statistic.up else -found.by, statistic.margin)
@@ -198,8 +198,8 @@ def table(result: SweepResult) -> list[list[str]]:
 def shown(found: Moved | None) -> str:
     if found is None:
         return ""
-    by = found.by and f": {found.by:+.2g}"
-    return f"{found.trained:.3g}, {found.untrained:.3g}{by or ''}"
+    by = found.by and f": {found.by:+#.3g}"
+    return f"{found.trained:#.3g}, {found.untrained:#.3g}{by or ''}"
 
 
 LEARNED = Experiment(

@@ -213,8 +213,8 @@ class SweepResult:
         both = ours.keys() & theirs.keys() if found else ()
         mean_a, mean_b = (float(np.mean([of[s] for s in both or of])) for of in (ours, theirs))
         size = found or f"{mean_a - mean_b:+.3f} (no two seeds in common: no interval)"
-        percent = "" if level == LEVEL or found is None else f" ({level:.1%} interval)"
-        losses = f"{a} {mean_a:.3f} against {b} {mean_b:.3f}"
+        percent = "" if level == LEVEL or found is None else f" ({100 * level:.1f} % interval)"
+        losses = f"{a} at {mean_a:.3f} against {b} at {mean_b:.3f}"
         return f"{losses}: {size}{percent}, at {self.equalities(a, b)}."
 
     def equalities(self, a: str, b: str) -> str:
@@ -226,7 +226,8 @@ class SweepResult:
         }
         equal = [name for name, ratio in sizes.items() if 1 / EQUAL <= ratio <= EQUAL]
         other = [f"{ratio:.3g} × the {name}" for name, ratio in sizes.items() if name not in equal]
-        return ", ".join([*([f"equal {' and '.join(equal)}"] if equal else []), *other])
+        listed = " and ".join([", ".join(equal[:-1]), equal[-1]] if len(equal) > 1 else equal)
+        return ", ".join([*([f"equal {listed}"] if equal else []), *other])
 
     def ranking(self) -> str:
         known = sorted((cell.mean, cell.name) for cell in self.cells)
@@ -246,7 +247,8 @@ class SweepResult:
             return ""
         part = self[first].mean - self[middle].mean
         return (
-            f"{middle} has {part / -whole.mean:.0%} of the {-whole.mean:.3f} gained from {first} to {last}."
+            f"{middle} has {100 * part / -whole.mean:.0f} % of the {-whole.mean:.3f} gained from {first} to "
+            f"{last}."
         )
 
     def best_of(self, series: str) -> str:
@@ -270,9 +272,10 @@ class SweepResult:
         mean = {d: float(np.mean([depths[d] for depths in measured])) for d in measured[0]}
         best, last = min(mean, key=lambda d: mean[d]), max(mean)
         half = max(1, trained // 2)
+        beyond = f", {mean[last]:.3f} at {last}" if last > trained else ""
         return (
-            f"{name}: {mean[half]:.3f} at {half} {unit}, {mean[trained]:.3f} at the trained "
-            f"{trained}, {mean[last]:.3f} at {last}; least at {best}."
+            f"{name}: {mean[half]:.3f} at {half} {unit if half > 1 else unit.removesuffix('s')}, "
+            f"{mean[trained]:.3f} at the trained {trained}{beyond}; least at {best}."
         )
 
     # --- tables -------------------------------------------------------------------------------------------
@@ -288,7 +291,7 @@ class SweepResult:
         rows = [table_row(cell) for cell in cells]
         if any(cell.solved is not None for cell in cells):
             heads = [*heads, "boards"]
-            shares = ["" if cell.solved is None else f"{cell.solved:.1%}" for cell in cells]
+            shares = ["" if cell.solved is None else f"{100 * cell.solved:.1f} %" for cell in cells]
             rows = [[*row, share] for row, share in zip(rows, shares, strict=True)]
         if any(cell.paper is not None for cell in cells):
             heads = [*heads, "paper"]
@@ -304,7 +307,11 @@ class SweepResult:
                 "; that there is no difference holds if the whole interval is within "
                 f"±{MARGIN:g} nats, the margin named beforehand"
             )
-        unit = "Training, validation and paper are losses in nats per token (the paper's on OpenWebText)"
+        unit = "Training and validation are losses in nats per token"
+        if any(cell.paper is not None for cell in self.cells):
+            unit += ", as is paper (on OpenWebText)"
+        if "depths" in experiment.measures:
+            unit += "; those at other depths are measured on fewer tokens"
         if experiment.puzzles:
             unit = (
                 "Validation is the loss in nats per cell, after the last segment; training is the "
@@ -315,7 +322,7 @@ class SweepResult:
         lines = [f"# {experiment.name}, {self.scale}", "", experiment.question, ""]
         if experiment.claim:
             lines += [f"The paper: {experiment.claim}", ""]
-        lines += markdown_table([heads, *rows])
+        lines += markdown_table([heads, *rows], numbers=True)
         if experiment.statistics:
             lines += ["", *markdown_table(experiment.statistics(self))]
         lines += ["", "What came out:", "", *(f"- {line}" for line in self.verdict(experiment)), ""]
@@ -330,8 +337,8 @@ class SweepResult:
         lines += [
             f"{self.finished} of {self.planned} runs, each on {self.tokens} of {self.data['source']} "
             f"({self.data['vocab_size']} token ids). {unit}; ± is the standard deviation over seeds; tokens, "
-            "FLOP and time are those of one whole run. Differences are paired by seed, "
-            f"with a 95 % interval where no other is given{margin}.",
+            "FLOP and time ([h:]min:s) are those of one whole run. Differences are paired by "
+            f"seed, with a 95 % interval where no other is given{margin}.",
             "",
             *([f"For comparison, on the same data: {counted}.", ""] if counted else []),
             f"Made by {self.command}.{machines}",
@@ -411,21 +418,21 @@ def table_row(cell: CellResult) -> list[str]:
     ]
 
 
-def markdown_table(rows: list[list[str]]) -> list[str]:
-    """The lines of a table, whose first row is its head."""
+def markdown_table(rows: list[list[str]], numbers: bool = False) -> list[str]:
+    """The lines of a table, whose first row is its head; `numbers` in all columns but the first."""
     head, *others = (f"| {' | '.join(row)} |" for row in rows)
-    return [head, f"|{'---|' * len(rows[0])}", *others]
+    return [head, f"|---|{('--:|' if numbers else '---|') * (len(rows[0]) - 1)}", *others]
 
 
 def short(number: float) -> str:
     """
-    >>> short(307_200), short(4_890_000), short(1.23e9), short(2.6e13), short(9.98e13)
-    ('0.31M', '4.9M', '1.2G', '26T', '100T')
+    >>> short(307_200), short(4_990_000), short(1.23e9), short(2.6e13), short(9.98e13)
+    ('0.31M', '5.0M', '1.2G', '26T', '100T')
     """
     units = {"M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
     unit = next((unit for unit, size in reversed(units.items()) if number >= size), "M")
     value = number / units[unit]
-    return f"{value:.0f}{unit}" if value >= 99.5 else f"{value:.2g}{unit}"
+    return f"{value:.0f}{unit}" if value >= 99.5 else f"{value:#.2g}".removesuffix(".") + unit
 
 
 def _cell(content: dict[str, Any]) -> CellResult:

@@ -97,7 +97,7 @@ def there(result: SweepResult, curve: str, name: str) -> Claim:
             Claim(
                 "",
                 above(found, event.margin),
-                f"largest step, {event.unit}, less {null}: {found} ({TOGETHER:.1%} interval); "
+                f"largest step ({event.unit}) against {null}: {found} ({100 * TOGETHER:.1f} % interval); "
                 f"margin {event.margin:g}",
             )
             for null, values in of_null
@@ -144,7 +144,7 @@ def table(result: SweepResult) -> list[list[str]]:
         for cell in result.cells:
             sizes, places = by_seed(cell, curve, largest), by_seed(cell, curve, place)
             listed = (
-                ", ".join(f"{size[seed]:+.2f} ({at[seed]:g})" for seed in size)
+                ", ".join(f"{size[seed]:+.3f} ({at[seed]:g})" for seed in size)
                 for size, at in zip(sizes, places, strict=True)
             )
             rows.append([f"{curve} ({event.unit}), {cell.name}", *listed])

@@ -10,6 +10,7 @@ from __future__ import annotations
 BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, BLACK = (
     "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#000000",
 )  # fmt: skip
+INDIGO, SAND = "#332288", "#DDCC77"  # Tol's, where seven are too few
 LINES = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BLACK)
 GREY = "#8a8a8a"
 

@@ -20,7 +20,7 @@ from matplotlib.colorbar import Colorbar
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.image import AxesImage
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter, StrMethodFormatter
 from PIL import Image  # comes with matplotlib
 
 from srmlab.analysis.result import Result
@@ -192,6 +192,16 @@ def color_bar(figure: Figure, image: AxesImage, axes: Any, label: str, **options
 def grid_behind(axes: Axes, axis: Literal["x", "y", "both"] = "y") -> None:
     axes.grid(axis=axis)
     axes.set_axisbelow(True)
+
+
+def over_steps(axes: Axes) -> None:
+    """Of training losses: steps on a log axis, written out."""
+    axes.set(xscale="log", xlabel="step", ylabel="training loss (nats)")
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    if axes.get_xlim()[1] < 2000:
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    grid_behind(axes, "both")
 
 
 def curve(

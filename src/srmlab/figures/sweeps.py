@@ -16,7 +16,38 @@ from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
 from srmlab.experiments import CellResult, SweepResult
 from srmlab.figures import style
-from srmlab.figures.palette import BLUE, GREY, LINES
+from srmlab.figures.palette import (
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    INDIGO,
+    LINES,
+    ORANGE,
+    PURPLE,
+    SAND,
+    SKY,
+    VERMILION,
+)
+
+# The models that are compared: a colour for a kind, dashes for its variants, the same in every figure
+MODELS = {
+    BLUE: ("srm-med", "srm-base", "srm-large"),
+    VERMILION: ("transformer", "transformer, SRM's FLOP"),
+    ORANGE: ("gpt2, init by width", "gpt2"),
+    GREEN: ("hrm, x in both", "hrm", "hrm without H", "hrm-single"),
+    BLACK: ("trm, x in both", "trm", "sr2"),
+    PURPLE: ("ouro", "ouro, β = 1"),
+    SKY: ("hyper-connections", "hyper-connections, looped", "hyper"),
+    INDIGO: ("mor, expert-choice", "mor, token-choice", "mor"),
+    SAND: ("huginn",),
+}
+DASHES = ("-", "--", ":", "-.")
+LOOKS = {
+    name: {"color": color, "linestyle": dashes}
+    for color, names in MODELS.items()
+    for name, dashes in zip(names, DASHES, strict=False)
+}
 
 
 @style.styled
@@ -30,34 +61,51 @@ def sweep_figure(result: SweepResult, axis: str = "") -> Figure:
         axes.set(xlabel=axis, ylabel="validation loss (nats)")
     else:
         ranked(axes, result)
+    style.footnote(figure, small_print(result, f"dots: seeds; {'lines' if axis else 'bars'}: their means"))
     return figure
+
+
+def small_print(result: SweepResult, key: str) -> str:
+    return f"{result.experiment}, {result.scale}; {key}"
 
 
 def lines(axes: Axes, result: SweepResult) -> None:
     """Loss over the axis: means joined, every seed a dot."""
-    series = list(dict.fromkeys(cell.series for cell in result.cells))
-    for number, name in enumerate(series):
-        cells = [cell for cell in result.cells if cell.series == name and cell.x is not None]
-        color = LINES[number % len(LINES)]
-        places = [cell.x or 0.0 for cell in cells]
-        axes.plot(places, [cell.mean for cell in cells], color=color, label=name or None, marker="_")
-        for cell, x in zip(cells, places, strict=True):
-            axes.plot([x] * len(cell.runs), cell.losses, ".", color=color, markersize=3.5, alpha=0.7)
     places = sorted({cell.x for cell in result.cells if cell.x is not None})
+    aside = 0.0
+    for number, (name, cells) in enumerate(joined(result).items()):
+        color = LINES[number % len(LINES)]
+        if len(cells) == 1 and number:
+            aside += 0.03 * (places[-1] - places[0])
+        at = [(cell.x or 0.0) + (aside if len(cells) == 1 else 0.0) for cell in cells]
+        axes.plot(at, [cell.mean for cell in cells], color=color, label=name or None, marker="_")
+        for cell, x in zip(cells, at, strict=True):
+            axes.plot([x] * len(cell.runs), cell.losses, ".", color=color, markersize=3.5, alpha=0.7)
     if len(places) > 1 and places[-1] / max(places[0], 1e-9) > 20:
         axes.set_xscale("log")
     axes.set_xticks(places, [f"{x:g}" for x in places])
     axes.minorticks_off()
     style.grid_behind(axes)
-    if any(series):
+    if axes.get_legend_handles_labels()[1]:
         axes.legend(ncols=2)
+
+
+def joined(result: SweepResult) -> dict[str, list[CellResult]]:
+    """Cells along the axis, by what joins them: a series; cells of one that share a place are alone."""
+    found: dict[str, list[CellResult]] = {}
+    for cell in result.cells:
+        alike = [other.x for other in result.cells if other.series == cell.series]
+        if cell.x is not None:
+            found.setdefault(cell.series if len(set(alike)) == len(alike) else cell.name, []).append(cell)
+    return found
 
 
 def ranked(axes: Axes, result: SweepResult) -> None:
     """One line a cell, the first on top: every seed a dot, the mean a bar; dotted, what counting reaches."""
     cells = result.cells
     for place, cell in enumerate(cells):
-        axes.plot(cell.losses, np.full(len(cell.runs), place), ".", color=BLUE, markersize=4, alpha=0.7)
+        color = LOOKS.get(cell.name, {"color": BLUE})["color"]
+        axes.plot(cell.losses, np.full(len(cell.runs), place), ".", color=color, markersize=4, alpha=0.7)
         axes.plot([cell.mean], [place], "|", color="black", markersize=9, markeredgewidth=1.2)
     axes.set_yticks(range(len(cells)), [cell.name for cell in cells])
     axes.set(ylim=(len(cells) - 0.5, -0.5), xlabel="validation loss (nats)")
@@ -69,7 +117,7 @@ def ranked(axes: Axes, result: SweepResult) -> None:
     for name, loss in result.data.get("references", {}).items():
         if low <= loss <= high + 0.1 * (high - low):  # one far off would squeeze the rest
             axes.axvline(loss, color=GREY, linestyle=":", linewidth=1.0)
-            where = {"transform": axes.get_xaxis_transform(), "ha": "right", "va": "bottom"}
+            where = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "bottom"}
             axes.text(loss, 1.01, name, color=GREY, fontsize="small", **where)
     style.grid_behind(axes, "both")
 
@@ -78,14 +126,12 @@ def curves_and_ranks(result: SweepResult) -> Figure:
     """The paper's training graph, and where each model ends."""
     figure = style.new_figure(style.PAGE, 2.6)
     left, right = figure.subplots(1, 2, width_ratios=[3, 2])
-    for number, cell in enumerate(result.cells):
-        steps, mean = mean_curve(cell)
-        round_, color = divmod(number, len(LINES))  # dashed once the colours have all been used
-        left.plot(steps, mean, color=LINES[color], ls=("-", "--", ":")[round_ % 3], label=cell.name)
-    left.set(xscale="log", xlabel="step", ylabel="training loss (nats)")
-    style.grid_behind(left, "both")
-    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    for cell in result.cells:
+        left.plot(*mean_curve(cell), label=cell.name, **LOOKS[cell.name])
+    style.over_steps(left)
+    figure.legend(*left.get_legend_handles_labels(), loc="outside upper center", ncols=4)
     ranked(right, result)
+    style.footnote(figure, small_print(result, "lines: means over seeds; dots: seeds; bars: their means"))
     return figure
 
 
@@ -102,8 +148,8 @@ def loss_over_flop(result: SweepResult) -> Figure:
     """
     figure = style.new_figure(style.PAGE, 3.4)
     left, right = figure.subplots(1, 2)
-    for number, cell in enumerate(result.cells):
-        look = {"color": LINES[number % len(LINES)], "linestyle": "-" if number < len(LINES) else "--"}
+    for cell in result.cells:
+        look = LOOKS[cell.name]
         steps, mean = mean_curve(cell)
         flops = np.array(steps) / steps[-1] * cell.flops
         left.plot(flops, mean, label=cell.name, linewidth=1.0, **look)
@@ -115,7 +161,7 @@ def loss_over_flop(result: SweepResult) -> Figure:
             kind: np.mean([(run[i]["flops"], run[i]["loss"]) for run in exits], axis=0)
             for i, kind in enumerate(kinds)
         }
-        full, inside = means["full", 0.0], look["color"] if number < len(LINES) else "white"
+        full, inside = means["full", 0.0], look["color"] if look["linestyle"] == "-" else "white"
         right.plot(*full, "o", color=look["color"], markerfacecolor=inside, markersize=4)
         own = next((rule for rule, _ in kinds if rule not in ("full", "fixed")), None)
         if own is not None:
@@ -129,7 +175,9 @@ def loss_over_flop(result: SweepResult) -> Figure:
     right.xaxis.set_minor_formatter(NullFormatter())
     left.set_xlabel("training FLOP")
     right.set_xlabel("FLOP of a forward pass, per token")
-    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    figure.legend(*left.get_legend_handles_labels(), loc="outside upper center", ncols=4)
+    key = "means over seeds; right: dots: the whole model; lines: its own way of spending less"
+    style.footnote(figure, small_print(result, key))
     return figure
 
 
@@ -152,19 +200,13 @@ def trained_and_untrained(result: SweepResult) -> Figure:
             axes.yaxis.set_minor_formatter(NullFormatter())
         axes.set_title(textwrap.fill(name, 23), fontsize="x-small")
         axes.set_xticks(range(len(result.cells)), [f"{cell.x:g}" for cell in result.cells])
-        axes.set_xlim(-0.5, len(result.cells) - 0.5)
+        axes.set(xlim=(-0.5, len(result.cells) - 0.5), xlabel="streams")
         style.grid_behind(axes)
     for axes in panels[len(names) :]:
         axes.axis("off")
     keys = [Line2D([], [], marker=".", linestyle="", color=color) for color in (GREY, BLUE)]
-    panels[len(names)].legend(
-        keys,
-        ["before training", "trained"],
-        title="by the number\nof streams",
-        title_fontsize="x-small",
-        fontsize="x-small",
-        loc="center",
-    )
+    panels[len(names)].legend(keys, ["before training", "trained"], fontsize="x-small", loc="center")
+    style.footnote(figure, small_print(result, "dots: seeds"))
     return figure
 
 
@@ -203,7 +245,7 @@ def profiles_by_gradient(result: SweepResult) -> Figure:
                     axes.plot(layers, values, ".-", color=shade, linewidth=0.9, markersize=3, zorder=order)
             begins = cell.model["depth"] - cell.model["gradient_depth"]
             axes.plot(begins, 0.02, "^", color=color, transform=axes.get_xaxis_transform(), clip_on=False)
-        axes.set(xlabel="to layer" if first else "after layer", ylabel=label)
+        axes.set(xlabel="to layer, from the one before" if first else "after layer", ylabel=label)
         style.grid_behind(axes)
     panels[0].set_yscale("log")
     named = [(cell.name, color) for cell, color in zip(result.cells, LINES, strict=False)]
@@ -211,7 +253,8 @@ def profiles_by_gradient(result: SweepResult) -> Figure:
         Line2D([], [], marker=".", color=color, label=name) for name, color in [*named, ("untrained", GREY)]
     ]
     keys.append(Line2D([], [], marker="^", linestyle="", color="black", label="the gradient begins"))
-    figure.legend(handles=keys, loc="outside lower center", ncols=len(keys))
+    figure.legend(handles=keys, loc="outside upper center", ncols=len(keys))
+    style.footnote(figure, small_print(result, "lines: seeds"))
     return figure
 
 

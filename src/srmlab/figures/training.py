@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from srmlab.analysis.depth import Depth
 from srmlab.analysis.dynamics import Dynamics
@@ -52,13 +51,7 @@ def training_curves(runs: Mapping[str, Curve]) -> Figure:
         label = f"{name}, mean of up to {width} steps"
         windows = np.minimum(width, 1 + np.arange(len(losses)) // 5)
         axes.plot(np.maximum(steps, 1), rolling_mean(losses, windows), color=color, label=label)
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    if axes.get_xlim()[1] < 2000:
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.set(xlabel="step", ylabel="training loss (nats)")
-    style.grid_behind(axes, "both")
+    style.over_steps(axes)
     axes.legend(ncols=min(2, max(1, len(runs))), loc="lower center", bbox_to_anchor=(0.5, 1.0))
     return figure
 
