@@ -12,6 +12,7 @@ from srmlab.analysis.logit_lens import sample_positions
 from srmlab.data import Batch
 from srmlab.errors import UserError
 from srmlab.models.loss import IGNORE
+from srmlab.models.registry import PRESETS
 
 
 @pytest.mark.parametrize("post_steps", [0, 1])
@@ -122,3 +123,27 @@ def test_a_log_probability_is_never_above_zero_however_sure_the_model_is():
     targets = torch.arange(6).repeat(50)
     sure = unembedding[targets] * torch.linspace(1, 30, 300)[:, None]  # logits of up to thousands
     assert log_probabilities(sure, unembedding, targets).max() <= 0
+
+
+@pytest.mark.parametrize("name", ["hyper-nano", "hyper-loop-nano"])
+def test_streams_that_are_normed_together_are_each_read_on_their_own(batches, name):
+    model, tokens = srmlab.build(srmlab.preset(name)), torch.cat(batches)
+    found = srmlab.analysis.logit_lens(model, batches, lens_tokens=None)
+    assert found.streams == ("S0", "S1", "S2", "S3")
+    _, cache = model.run_with_cache(tokens, found.points[1])
+    state = cache[found.points[1]]  # [B, T, S, D]
+    for kept, read in ((found.raw[1, 2], state[:, :, 2]), (found.full[1], state.sum(2))):
+        log_p = (model.norm(read) @ model.unembedding.T).log_softmax(-1)
+        expected = log_p[:, :-1].gather(-1, tokens[:, 1:, None]).mean().item()
+        assert kept == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in PRESETS if name.endswith("-nano") and "sudoku" not in name]
+)
+def test_the_last_point_is_the_models_own_loss_whatever_the_architecture(batches, name):
+    model, tokens = srmlab.build(srmlab.preset(name)), torch.cat(batches)
+    found = srmlab.analysis.logit_lens(model, batches, lens_tokens=None)
+    logits = torch.cat([model(batch) for batch in batches])  # Huginn begins from noise, drawn for a batch
+    log_p = logits[:, :-1].log_softmax(-1).gather(-1, tokens[:, 1:, None])
+    assert found.full[-1] == pytest.approx(log_p.mean().item(), abs=1e-4)

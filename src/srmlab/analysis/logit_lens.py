@@ -140,6 +140,7 @@ class StreamDecoder:
 class PlainDecoder:
     """For models whose streams do not add up: each is read on its own, and there are no others to hold at
     their mean. HRM: z_L and z_H after every high cycle. GPT-2: the residual stream, through the final norm.
+    Hyper-connections: each stream through that norm, which the output takes of their sum.
     """
 
     def __init__(self, model: LanguageModel) -> None:
@@ -154,9 +155,14 @@ class PlainDecoder:
 
     def decode(self, name: str, value: Tensor, chosen: Tensor, documents: Tensor | None) -> Asked:  # noqa: ARG002
         point, stream = self.places[name]
-        embedding = self.model.read_stream(value.flatten(0, 1)[chosen], stream)
-        asked: Asked = [(("raw", point, stream), embedding), (("corrected", point, stream), embedding)]
-        if stream == len(self.streams) - 1:  # the one the output reads
+        state = value.flatten(0, 1)[chosen]  # [n, D]; of a site that has all streams [n, S, D]
+        asked: Asked = []
+        for s, one in enumerate(state.unbind(1)) if state.ndim == 3 else [(stream, state)]:
+            embedding = self.model.read_stream(one, s)
+            asked += [(("raw", point, s), embedding), (("corrected", point, s), embedding)]
+        if state.ndim == 3:
+            asked.append((("full", point, -1), self.model.read_out(state)))
+        elif stream == len(self.streams) - 1:  # the one the output reads
             asked.append((("full", point, -1), embedding))
         return asked
 
