@@ -56,11 +56,9 @@ class Rotary:
 SITES = tuple(f"attention.{name}" for name in ("q", "k", "v", "weights", "z"))
 
 
-def token_pattern(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool = True) -> Tensor:
-    """softmax(q·kᵀ/√K) over the tokens that may be seen, [N, H, T, keys]; the last query is the last key."""
+def token_pattern(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+    """softmax(q·kᵀ/√K) over the tokens that may be seen, [N, H, T, keys]."""
     scores = q @ k.mT / math.sqrt(q.shape[-1])
-    if mask is None and causal:
-        mask = causal_mask(q.shape[2], k.shape[2], q.device)
     wide = torch.promote_types(q.dtype, torch.float32)
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf)
@@ -92,14 +90,14 @@ def causal_attention(qkv: Tensor, heads: int, here: Pass, dropout: float = 0.0) 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, here: Pass, dropout: float = 0.0) -> Tensor:
     """q [N, H, T, K], k and v [N, H, keys, K] → [N, T, H·K]. Without a mask a causal pass looks back only."""
-    T, keys, mask = q.shape[2], k.shape[2], here.mask
-    if mask is None and here.causal and 1 < T < keys:  # torch's own causal mask begins at the first key
-        mask = causal_mask(T, keys, q.device)
-    if here.wants("attention.weights"):
-        pattern = here.pattern("attention.weights", token_pattern(q, k, mask, here.causal))
+    T, keys, mask, watched = q.shape[2], k.shape[2], here.mask, here.wants("attention.weights")
+    causal = mask is None and here.causal and T > 1
+    if causal and (keys > T or watched):  # torch's own causal mask begins at the first key
+        mask, causal = causal_mask(T, keys, q.device), False
+    if watched:
+        pattern = here.pattern("attention.weights", token_pattern(q, k, mask))
         out = F.dropout(pattern, dropout) @ v
     else:
-        causal = mask is None and here.causal and T > 1
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal)
     if here.wants("attention.z"):
         out = here.heads("attention.z", out)
