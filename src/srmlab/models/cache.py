@@ -153,19 +153,14 @@ class CopiedCall:
         if self.call == len(copied.calls):  # at the first level, which all rows compute
             copied.make(k)
         keys, values = copied.calls[self.call][self.level]
+        which: Tensor | slice = slice(None)
         if self.rows is not None:
             streams = torch.arange(0, keys.shape[1], copied.B, device=k.device)
-            return self.append_some((streams[:, None] + self.rows).flatten(), (keys, k), (values, v))
-        keys.narrow(3, copied.length - T, T).copy_(k)  # the deeper levels' too, until they are computed
-        values.narrow(3, copied.length - T, T).copy_(v)
-        return keys[0].narrow(2, 0, copied.length), values[0].narrow(2, 0, copied.length)
-
-    def append_some(self, which: Tensor, *pairs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        end = self.copied.length
-        for all, new in pairs:
-            all[:, which, :, end - new.shape[2] : end] = new
-        keys, values = (all[0, which, :, :end] for all, _ in pairs)
-        return keys, values
+            which = (streams[:, None] + self.rows).flatten()
+        end = copied.length
+        for all, new in ((keys, k), (values, v)):
+            all[:, which, :, end - T : end] = new  # the deeper levels' too, until they are computed
+        return keys[0, which, :, :end], values[0, which, :, :end]
 
 
 class Settled:

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from srmlab.models.block import Block, BlockConfig, BlockModel, Norms
-from srmlab.models.cache import Borrowed, slots
+from srmlab.models.cache import Borrowed
 from srmlab.models.config import NANO, Sizes
 from srmlab.models.contract import Call, Flops, Point
 from srmlab.models.exit import State, moved, recurse
@@ -218,7 +218,7 @@ class Huginn(BlockModel[HuginnConfig]):
         aside = Pass()
         aside.rotary, aside.mask = here.rotary, here.mask
         if here.cache is not None:
-            all = slots(here.cache.slots, here.cache.capacity)
+            all = here.cache.calls()
             kept = [next(all) for _ in range(self.config.prelude + self.config.coda)][self.config.prelude :]
             aside.slots = iter([Borrowed(slot, rows) for slot in kept])
         return torch.log_softmax(self.norm(self.through_coda(s, aside)) @ self.unembedding.T, dim=-1)

@@ -394,5 +394,5 @@ def _record(kind: type[LanguageModel], config: ModelConfig) -> Recording:
     model.tap = lambda: Recorder(names)
     with without_data():
         model(torch.zeros(1, tokens, dtype=torch.long), cache=cache if config.causal else None)
-    values = sum(kept.numel() for slot in cache for kept in (slot.keys, slot.values) if kept is not None)
+    values = sum(kept.numel() for slot in cache for kept in slot.filled())
     return Recording(tuple(names), len(cache.slots), values)
