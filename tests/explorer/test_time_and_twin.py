@@ -112,8 +112,23 @@ def test_an_untrained_twin_stands_beside_the_model(watch, session):
         said = page.locator("#panel-tokens .beside").inner_text()
         theirs = np.nanmean(twin["surprisal"].astype(float))
         assert said.endswith(f"untrained mean surprisal {theirs:.2f} bits")
+        put(page, threshold=0.3)  # every number is of the threshold that is chosen
+        ours, theirs = (
+            one["hub_score"][int(0.3 * 255)]
+            for one in (capture(session.model, byte_tokenizer(), PROMPT), twin)
+        )
+        read = [
+            f"most-read stream {100 * hub.max():.0f} %, mean {100 * hub.mean():.0f} % over 0.30"
+            for hub in (ours, theirs)
+        ]
+        assert page.locator("#panel-wall .beside").inner_text() == " · untrained ".join(read)
         put(page, ablated=[0], version="intervened")
         assert page.locator("#panel-tokens .beside").inner_text() == f"baseline: {said}"
+        page.locator("#help").click()
+        page.locator("#tour").click()
+        while page.locator("#twin.toured").count() == 0:
+            page.locator(".tour .primary").click()
+        assert "random weights" in page.locator(".tour p").inner_text()
 
 
 def kl(trace) -> np.ndarray:

@@ -159,14 +159,15 @@ export class Panel {
     const { base, trace, store, twin, failed } = this.ctx;
     if (!statistic) return;
     const isWanted = Boolean(store.get("twin") && this.ctx.info?.twin);
-    const theirs = twin ? statistic(twin) : failed.has("twin") ? "no answer" : "…";
+    const said = (one) => statistic(one, store.state);
+    const theirs = twin ? said(twin) : failed.has("twin") ? "no answer" : "…";
     const whose = trace === base ? "" : "baseline: "; // the twin is as it is, too
-    this.beside.textContent = isWanted ? `${whose}${statistic(base)} · untrained ${theirs}` : "";
+    this.beside.textContent = isWanted ? `${whose}${said(base)} · untrained ${theirs}` : "";
   }
 
   changed(keys) {
     this.drawn.update?.(keys);
-    if (keys.has("twin") || keys.has("trace")) this.compareWithTwin();
+    if (["twin", "trace", "threshold"].some((key) => keys.has(key))) this.compareWithTwin();
     if (
       keys.has("trace") ||
       keys.has("theme") ||

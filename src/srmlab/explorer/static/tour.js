@@ -54,6 +54,12 @@ const STOPS = [
       "from. Click a map to see it large, with numbers, in the routing lens.",
   ],
   [
+    "#twin",
+    "What was learned?",
+    "An untrained model has strong edges and busy streams, too. Tick this, and beside the numbers of the views " +
+      "stand those of the same model with random weights: what is in both was not learned.",
+  ],
+  [
     "#panel-stepper",
     "Layers and steps",
     "One column for each step of each layer, with what the model would say if it stopped there. " +

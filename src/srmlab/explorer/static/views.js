@@ -10,7 +10,7 @@
 //   terms           optional: words of the glossary (glossary.js) that are explained below them
 //   versions        optional: false if it does not follow the bar's switch between baseline, intervened and
 //                   difference (see docs/extending.md)
-//   statistic(trace)        optional: one number with its name, shown beside an untrained twin's
+//   statistic(trace, state) optional: one number with its name, shown beside an untrained twin's
 //   caption(trace, other)   optional: one sentence about this trace, computed from it, for the report
 //   available(app)  optional: false where it cannot be shown at all, such as without a model to ask
 //   uses            parts of the state that the picture depends on

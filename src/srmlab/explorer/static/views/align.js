@@ -25,8 +25,10 @@ export const align = {
   stretches: true,
 
   statistic(trace) {
-    const name = trace.has("connection_cosine") ? "connection_cosine" : "update_cosine";
-    return `mean cosine ${number(mean(trace.data(name)), 3)}`;
+    const [name, array] = trace.has("connection_cosine")
+      ? ["cos(c, x)", "connection_cosine"]
+      : ["cos(update, step output)", "update_cosine"];
+    return `mean ${name} ${number(mean(trace.data(array)), 3)}`;
   },
 
   caption(trace) {

@@ -29,7 +29,7 @@ export const drift = {
     const last = trace.manifest.letters.flatMap((_, g) =>
       driftOf(trace, "cosine", g).lines.map((line) => line[transitions - 1]),
     );
-    return `last transition ${number(mean(last), 3)}`;
+    return `1 − cos ${number(mean(last), 4)} at the last transition`;
   },
 
   caption(trace) {

@@ -19,9 +19,9 @@ export const wall = {
   terms: ["routing", "connection", "threshold", "hub and sink"],
   uses: ["wall", "scope", "threshold", "layer", "head", "stream", "source", "token", "rangeEnd", "hover"],
 
-  statistic(trace) {
-    const { hub } = hubScores(trace, thresholdOf(trace));
-    return `most-read stream ${percent(Math.max(...hub))}, mean ${percent(mean(hub))}`;
+  statistic(trace, { threshold }) {
+    const { hub } = hubScores(trace, threshold);
+    return `most-read stream ${percent(Math.max(...hub))}, mean ${percent(mean(hub))} over ${number(threshold)}`;
   },
 
   caption(trace) {
