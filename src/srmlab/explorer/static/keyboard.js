@@ -1,7 +1,7 @@
 // Keys. Not while typing; arrows step through tokens and layers, brackets through streams.
 
 export const KEYS = [
-  ["← →", "previous, next token"],
+  ["← →", "previous, next token; with shift, the range from it"],
   ["↑ ↓", "previous, next layer"],
   ["[ ]", "previous, next stream"],
   [", .", "previous, next step of the recursion"],
@@ -10,7 +10,7 @@ export const KEYS = [
   ["b i d", "show the prompt without the intervention, with it, the difference"],
   ["c", "what a click does on an edge or a feature: select it, or cut or clamp it"],
   ["space", "play the recursion"],
-  ["m", "maximise the panel under the pointer"],
+  ["m", "maximise the panel under the pointer, or with the focus"],
   ["t", "light or dark"],
   ["/", "focus the prompt"],
   ["esc", "close the maximised panel"],
@@ -19,7 +19,16 @@ export const KEYS = [
 
 export function bindKeys(app, { help, focusPrompt, toggleTheme, ablate }) {
   const { store } = app;
-  const move = (key, by, size) => store.set({ [key]: Math.max(0, Math.min(size - 1, store.get(key) + by)) });
+  const inside = (value, size) => Math.max(0, Math.min(size - 1, value));
+  const move = (key, by, size) => store.set({ [key]: inside(store.get(key) + by, size) });
+  // To the next token; with shift it is the other end of the range that moves.
+  const step = (by, { shiftKey }) => {
+    const { T } = app.trace;
+    const { token, rangeEnd } = store.state;
+    const end = inside((rangeEnd ?? token) + by, T);
+    if (shiftKey) store.set({ rangeEnd: end === token ? null : end });
+    else store.set({ rangeEnd: null, token: inside(token + by, T) });
+  };
   document.addEventListener("keydown", (event) => {
     if (
       event.target.closest?.("input[type=text], input[type=number], textarea, select, dialog") ||
@@ -32,16 +41,10 @@ export function bindKeys(app, { help, focusPrompt, toggleTheme, ablate }) {
       if (event.key === "Escape") event.target.blur?.();
       return;
     }
-    const { T, L, S, H } = app.trace;
+    const { L, S, H } = app.trace;
     const actions = {
-      ArrowLeft: () => {
-        store.set({ rangeEnd: null });
-        move("token", -1, T);
-      },
-      ArrowRight: () => {
-        store.set({ rangeEnd: null });
-        move("token", 1, T);
-      },
+      ArrowLeft: () => step(-1, event),
+      ArrowRight: () => step(1, event),
       ArrowUp: () => move("layer", -1, L),
       ArrowDown: () => move("layer", 1, L),
       "[": () => move("stream", -1, S),
@@ -59,7 +62,7 @@ export function bindKeys(app, { help, focusPrompt, toggleTheme, ablate }) {
         store.set({
           big: store.get("big")
             ? ""
-            : (document.querySelector(".panel:hover")?.id ?? "").replace("panel-", ""),
+            : (pointedAt()?.id ?? "").replace("panel-", ""),
         }),
       t: toggleTheme,
       "/": focusPrompt,
@@ -71,6 +74,10 @@ export function bindKeys(app, { help, focusPrompt, toggleTheme, ablate }) {
     event.preventDefault();
     action();
   });
+}
+
+function pointedAt() {
+  return document.querySelector(".panel:hover") ?? document.querySelector(".panel:focus-within");
 }
 
 // A key that a slider or a check box answers itself.

@@ -223,9 +223,10 @@ export const ranked = {
         drag.to = Math.max(drag.start, hit.column);
         panel.redraw();
       },
-      click(hit) {
+      click(hit, event) {
+        const isEndOfDrag = event.type === "click" && drag !== null && drag.from !== drag.to;
         if (hit.kind === "sweep") store.set({ stream: hit.column, layer: hit.row });
-        else if (!drag || drag.from === drag.to) {
+        else if (!isEndOfDrag) {
           const { stream } = ranking(ctx.trace)[hit.column];
           if (ctx.client) toggleAblation(store, stream);
           else store.set({ stream });
