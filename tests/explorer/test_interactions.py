@@ -29,6 +29,20 @@ def test_clicking_a_token_selects_it_everywhere_and_shift_click_a_range(page):
     assert page.locator("#panel-tokens .token[aria-selected=true]").count() == 4
 
 
+def test_tokens_of_a_text_that_runs_to_the_left_stand_in_their_order(watch, nano_address):
+    page = watch(nano_address).page
+    lefts = page.evaluate(
+        """() => {
+          const tokens = [...document.querySelectorAll(".token")].slice(3, 6);
+          tokens.forEach((token, i) => { token.textContent = "\u05d0\u05d1\u05d2"[i]; });
+          return tokens.map((token) => token.getBoundingClientRect().left);
+        }"""
+    )
+    assert lefts == sorted(lefts)
+    shown = page.evaluate("async () => (await import('/dom.js')).visible('a\u202e\u2066 b')")
+    assert shown == "a\\x202e\\x2066·b"  # nor can one turn those after it
+
+
 def test_hovering_a_token_shows_five_expected_tokens(page):
     page.locator("#panel-tokens .token").nth(5).hover()
     lines = page.locator(".tooltip").inner_text().splitlines()
@@ -143,6 +157,8 @@ def test_brushing_bars_sets_the_joint_effect_against_the_sum(page):
     settle(page)
     assert "4 together" in page.evaluate("() => explorer.panel('ranked').svg()")
     assert state(page)["ablated"] == []
+    page.locator("#panel-ranked canvas.picture").press("Enter")  # a key is not the end of a drag
+    assert len(state(page)["ablated"]) == 1
 
 
 def test_the_effect_of_a_group_is_not_shown_beside_the_bars_of_an_intervention(page):
@@ -338,6 +354,14 @@ def test_keys_move_the_selection(page):
         page.keyboard.press(key)
     found = state(page)
     assert [found[name] for name in ("token", "stream")] == [5, 1]
+    for key in ("Shift+ArrowRight", "Shift+ArrowRight", "Shift+ArrowLeft"):
+        page.keyboard.press(key)
+    assert (state(page)["token"], state(page)["rangeEnd"]) == (5, 6)
+    page.locator("#panel-wall .actions button").first.focus()
+    page.mouse.move(0, 0)
+    page.keyboard.press("m")
+    assert state(page)["big"] == "wall"
+    page.keyboard.press("Escape")
     page.keyboard.press("?")
     assert page.locator("dialog.help").is_visible()
     page.keyboard.press("Escape")

@@ -65,13 +65,13 @@ export function range(count, make) {
   return Array.from({ length: count }, (_, i) => make(i));
 }
 
-// A token's text for display: blanks and line ends made visible.
+// A token's text for display: blanks, line ends and what has no shape made visible.
 export function visible(text) {
   if (text === undefined) return "?";
   const shown = text.replaceAll(" ", "·").replaceAll("\n", "⏎").replaceAll("\t", "⇥");
   return (
     shown.replace(
-      /[\u0000-\u001f\u007f-\u009f\u00ad\u200b-\u200f\u2028\u2029\ufeff]/g,
+      /[\u0000-\u001f\u007f-\u009f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g,
       (c) => `\\x${c.charCodeAt(0).toString(16).padStart(2, "0")}`,
     ) || "∅"
   );
