@@ -194,6 +194,12 @@ def test_the_loss_is_that_of_evaluate(runs, capsys):
     assert np.isfinite(answer["models"][0]["loss"]["half"])
 
 
+def test_twins_are_explained_where_there_are_some(runs, capsys):
+    for twins in (0, 1):
+        assert call(*runs, "--null", twins) == 0
+        assert ("mean of untrained twins" in capsys.readouterr().out) == bool(twins)
+
+
 def test_only_the_first_run_needs_its_data(runs, tmp_path, capsys):
     assert call(*runs, "--json") == 0
     expected = json.loads(capsys.readouterr().out)

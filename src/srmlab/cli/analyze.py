@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from srmlab.cli.shared import OfText, at_least, readable, refuse
+from srmlab.cli.shared import EMPTY, OfText, at_least, readable, refuse
 from srmlab.errors import UserError, unknown
 from srmlab.files import writing
 
@@ -57,7 +57,7 @@ class Command(OfText):
         srmlab analyze runs/sudoku --only cells fixed_points cell_probe
     """
 
-    only: tuple[str, ...] = ()
+    only: Annotated[tuple[str, ...], EMPTY] = ()
     """Which analyses to run; by default all but the slow ones: dynamics, edges, switches, translations."""
     tokens: int = TOKENS
     """How many tokens to read."""

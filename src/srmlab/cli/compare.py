@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from srmlab.cli.shared import Answers, aligned, at_least
+from srmlab.cli.shared import REQUIRED, Answers, aligned, at_least
 from srmlab.errors import UserError
 from srmlab.files import short_names
 from srmlab.pretrained import folder as shipped
@@ -34,7 +34,9 @@ class Command(Answers):
         srmlab compare runs/nano --pretrained
     """
 
-    runs: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="RUN RUN …")]]
+    runs: tyro.conf.Positional[
+        Annotated[tuple[str, ...], tyro.conf.arg(metavar="RUN RUN …", help_behavior_hint=REQUIRED)]
+    ]
     """Runs, checkpoints, exports, or result folders of sweeps; all are compared with the first."""
     pretrained: bool = False
     """Also compare the model that ships with the package."""
@@ -200,9 +202,11 @@ def inside_tables(rows: list[Compared]) -> str:
             twice = [f"{found.changes[-1]:.3f}", f"{found.losses[-1] - found.losses[found.depth - 1]:+.3f}"]
         numbers = [beside(one) for one in (found.collapse, found.streams, found.drift, found.change)]
         lines.append([row.name, *numbers, *twice])
+    twins = any(row.inside.collapse.twins for row in rows)
+    note = "In parentheses, the mean of untrained twins; *: outside the range of one more twin."
     parts = [
         aligned(lines),
-        "In parentheses, the mean of untrained twins; *: outside the range of one more twin.",
+        *([note] if twins else []),
         "collapse: cosine similarity between the output states of different tokens.",
         "streams alike: cosine similarity between the streams of a token.",
         "drift: cosine distance between what the last two levels contribute.",

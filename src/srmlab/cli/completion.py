@@ -24,6 +24,7 @@ class Command:
     """
 
     shell: tyro.conf.Positional[Literal["bash", "zsh", "fish"]]
+    """The shell to write it for."""
 
     def run(self) -> None:
         print(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from srmlab.cli.shared import Answers, filled
+from srmlab.cli.shared import REQUIRED, Answers, filled
 from srmlab.errors import UserError
 from srmlab.files import writing
 
@@ -27,9 +27,11 @@ class Command(Answers):
         srmlab fit runs/srm-med runs/gpt2 --tokens 300e9 --out figures/fit
     """
 
-    runs: tyro.conf.Positional[Annotated[tuple[Path, ...], tyro.conf.arg(metavar="RUN…")]]
+    runs: tyro.conf.Positional[
+        Annotated[tuple[Path, ...], tyro.conf.arg(metavar="RUN…", help_behavior_hint=REQUIRED)]
+    ]
     """Runs of `srmlab train` or `srmlab sweep`."""
-    tokens: float = 300e9
+    tokens: Annotated[float, tyro.conf.arg(help_behavior_hint="(default: 300e9)")] = 300e9
     """Extrapolate to this many tokens; the paper's figure is 300B."""
     out: Path | None = None
     """Also plot it, to OUT.png and OUT.svg."""

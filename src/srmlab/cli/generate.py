@@ -46,7 +46,7 @@ class Command(ExitsEarly, OfModel):
     """A run (its last good checkpoint), a checkpoint, an export, or a preset by name."""
     prompt: str = ""
     """The text to continue; if empty, a new document is started."""
-    tokens: Annotated[tuple[int, ...], tyro.conf.arg(metavar="ID")] = ()
+    tokens: Annotated[tuple[int, ...], tyro.conf.arg(metavar="ID", help_behavior_hint="")] = ()
     """The prompt as token ids, instead of --prompt."""
     max_new_tokens: int = 64
     """Maximum number of tokens; stops earlier at end-of-text."""
@@ -65,7 +65,7 @@ class Command(ExitsEarly, OfModel):
     tokenizer: str | None = None
     """gpt2, byte or the folder of a saved tokenizer, if the model has none."""
     json: bool = False
-    """Print JSON at the end, for scripts."""
+    """Print JSON, for scripts."""
 
     def run(self) -> None:
         import torch

@@ -48,7 +48,7 @@ class Command(Answers):
     """A preset (`srmlab presets --sweep` lists them), or a run, a checkpoint or an export."""
     pretrained: bool = False
     """Use the srm-nano that ships with the package, or with `--pretrained sudoku` the sudoku model."""
-    set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FIELD=VALUE")] = ()
+    set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FIELD=VALUE", help_behavior_hint="")] = ()
     """Change fields of the config."""
 
     def result(self) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def wrapped(text: str) -> str:
     """
     width = min(shutil.get_terminal_size().columns, 110)
     return "\n\n".join(
-        part if "\n " in part else textwrap.fill(part, width, subsequent_indent="  ")
+        part if "\n " in part else textwrap.fill(part, width, subsequent_indent="  ", break_on_hyphens=False)
         for part in text.split("\n\n")
     )
 

@@ -12,7 +12,7 @@ import tyro
 
 from srmlab.cli.analyze import TOKENS
 from srmlab.cli.analyze import Command as Analyze
-from srmlab.cli.shared import Answers, refuse
+from srmlab.cli.shared import OR_PRETRAINED, Answers, refuse
 from srmlab.errors import UserError
 from srmlab.pretrained import folder as shipped
 
@@ -48,7 +48,9 @@ class Command(Answers):
 
     out: Path
     """Output folder: data/ for the files, figs/ for figures that are images in the paper."""
-    runs: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="LABEL=RUN …")]] = ()
+    runs: tyro.conf.Positional[
+        Annotated[tuple[str, ...], tyro.conf.arg(metavar="LABEL=RUN …", help_behavior_hint=OR_PRETRAINED)]
+    ] = ()
     """Labels and runs."""
     pretrained: str | None = None
     """Label for the model that ships with the package."""

@@ -50,8 +50,7 @@ class Command(Answers):
     out: Path
     """The folder to create. An existing one is never overwritten."""
     tokenizer: str | None = None
-    """gpt2, byte, bpe:N (trained on this text, N ids), or the folder of a saved tokenizer; by default gpt2,
-    for tasks byte."""
+    """gpt2, byte, bpe:N (N ids learned from this text), or a saved one; by default gpt2, for tasks byte."""
     val_fraction: float = 0.05
     """Fraction of documents held out for validation, or of puzzles for testing."""
     column: str = TEXT_COLUMN

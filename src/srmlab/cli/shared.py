@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 
 OR_PRETRAINED = "(or --pretrained)"  # of a run that may be left out, in place of "(default: none)"
+EMPTY = tyro.conf.arg(help_behavior_hint="")  # of several values, by default none of them
+REQUIRED = "(required)"  # of several values that cannot be left out, though tyro takes none
 
 
 @dataclass(kw_only=True)

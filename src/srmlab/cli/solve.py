@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from srmlab.cli.shared import RunsModel, aligned, at_least, refuse
+from srmlab.cli.shared import EMPTY, RunsModel, aligned, at_least, refuse
 from srmlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -39,9 +39,9 @@ class Command(RunsModel):
 
     task: str | None = None
     """A task by name; by default the one the model was trained on."""
-    difficulty: tuple[int, ...] = ()
+    difficulty: Annotated[tuple[int, ...], EMPTY] = ()
     """Difficulties to test; by default those of the data, or the task's own."""
-    depth: tuple[int, ...] = ()
+    depth: Annotated[tuple[int, ...], EMPTY] = ()
     """Layers (HRM: high cycles); default: as trained for puzzles, powers of two to twice that for text."""
     problems: int = 200
     """How many per difficulty; for puzzles, how many in all."""

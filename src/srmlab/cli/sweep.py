@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import tyro
 
-from srmlab.cli.shared import Answers, at_least, filled, folded, refuse
+from srmlab.cli.shared import EMPTY, REQUIRED, Answers, at_least, filled, folded, refuse
 from srmlab.errors import UserError
 from srmlab.progress import Display, duration
 
@@ -43,26 +43,29 @@ class Command(Answers):
 
     """
 
-    what: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="list | NAME | show NAME")]]
+    what: tyro.conf.Positional[
+        Annotated[
+            tuple[str, ...], tyro.conf.arg(metavar="list | NAME | show NAME", help_behavior_hint=REQUIRED)
+        ]
+    ]
     """An experiment, or `list`, or `show` and an experiment."""
     scale: Literal["mini", "small", "paper"] = "mini"
     """mini: minutes per run on one core. small: 70 times that. paper: the paper's sizes, for GPUs."""
     seeds: int | None = None
     """Runs of each cell; by default 3 at mini and small and 1 at paper scale."""
-    only: tuple[str, ...] = ()
+    only: Annotated[tuple[str, ...], EMPTY] = ()
     """Only these cells; --dry-run lists them."""
     out: Path = Path("runs/sweeps")
     """Folder for the runs, and for the table: OUT/NAME-SCALE."""
     data: Path | None = None
     """Output folder of `srmlab prepare`; by default the State of the Union speeches (not at paper scale)."""
     results: Path | None = None
-    """Write table and figure to RESULTS/NAME-SCALE, and the verdicts of all tables there to
-    RESULTS/verdicts.md; runs that RESULTS already holds are not repeated."""
+    """Write to RESULTS/NAME-SCALE, with all verdicts in RESULTS/verdicts.md; runs held there are kept."""
     workers: int | None = None
     """Parallel runs on this machine; by default one per GPU or core."""
     on: Literal["machine", "slurm", "submitit-local"] = "machine"
     """Where to run: this machine, or a SLURM array (submitit-local tests that without a cluster)."""
-    slurm: tuple[str, ...] = ()
+    slurm: Annotated[tuple[str, ...], EMPTY] = ()
     """KEY=VALUE of submitit, such as gpus_per_node=1 timeout_min=600 slurm_partition=gpu."""
     steps: int | None = None
     """Do a trial run with this many steps instead of the recipe's."""

@@ -76,7 +76,9 @@ class Command:
     json: bool = False
     """With --dry-run: print JSON, for scripts."""
     model: ModelConfig = field(default_factory=lambda: srmlab.preset("srm-med"))
+    """The model. The defaults are the preset's, or srm-med's."""
     training: tyro.conf.OmitArgPrefixes[TrainConfig] = field(default_factory=TrainConfig)
+    """How it is trained. The defaults are the preset's recipe, or srm-med's."""
     first: tyro.conf.Suppress[str | None] = None  # the preset that `model` and `training` were made from
 
     def run(self) -> None:
