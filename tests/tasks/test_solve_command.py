@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from srmlab.cli import main
+from srmlab.tasks import TASKS
 
 SMALL = (
     *("--model.context", "64", "--model.depth", "4", "--model.gradient-depth", "2"),
@@ -129,6 +130,16 @@ def test_bad_input_is_one_line_and_exit_code_2(folder, arguments, says, capsys, 
     assert error.startswith("srmlab solve: ")
     assert says in error
     assert error.count("\n") == 1
+
+
+def test_a_task_of_ones_own_that_was_not_imported_is_said_to_be_one(folder, monkeypatch, capsys):
+    monkeypatch.setitem(TASKS, "additions", TASKS["addition"])  # a likely name, but nobody has typed one
+    monkeypatch.delitem(TASKS, "addition")
+    assert call("solve", folder / "srm") == 2
+    assert capsys.readouterr().err == (
+        "srmlab solve: the model was trained on task:addition:1-2:600, a task that is not known: "
+        "for one of your own, srmlab --import its file first\n"
+    )
 
 
 def test_a_misspelt_task_is_refused_before_anything_is_touched(tmp_path, capsys):

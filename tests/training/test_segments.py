@@ -294,6 +294,7 @@ def test_puzzles_that_a_slot_was_just_given_are_left_too_if_their_step_is_not_fi
         (SRM.replace(context=16), {}, "set --model.context 17"),
         (SRM.replace(vocab_size=5, context=16), {}, "set --model.vocab-size 6 --model.context 17$"),
         (SRM, {"answers_only": True}, "answers_only = True: is for text"),
+        (SRM, {"eval_windows": "first"}, "eval_windows = 'first': is for text"),
         (SRM, {"depth_schedule": "grow:1"}, "depth_schedule = 'grow:1': is for text"),
         (HRM.replace(context=18, token_mlp=4), {}, "set --model.context 17"),
         (SRM, {"halting": "fixed", "exploration": 0.5}, "exploration = 0.5: .* with halting = 'fixed'"),

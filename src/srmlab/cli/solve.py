@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from srmlab.cli.shared import EMPTY, RunsModel, aligned, at_least, refuse
-from srmlab.errors import UserError
+from srmlab.errors import OWN, UserError
 
 if TYPE_CHECKING:
     from srmlab.data import Manifest
@@ -143,9 +143,12 @@ class Command(RunsModel):
         return data.manifest
 
     def what(self, manifest: Manifest) -> tuple[str, list[int]]:
-        from srmlab.tasks import TaskCorpus, find_task
+        from srmlab.tasks import TASKS, TaskCorpus, find_task
         from srmlab.tasks.corpus import PREFIX
 
+        name = manifest.source.removeprefix(PREFIX).partition(":")[0]
+        if name != manifest.source and name not in TASKS:
+            raise UserError(f"the model was trained on {manifest.source}, a task that is not known: {OWN}")
         corpus = TaskCorpus.parse(manifest.source) if manifest.source.startswith(PREFIX) else None
         task = self.task or (corpus.task if corpus else None)
         if task is None:

@@ -30,7 +30,7 @@ from srmlab.training.run import InitialWeights, RunConfig
 from srmlab.training.segments import segment_flops
 
 FOR_GPUS = 20_000_000  # parameters: the paper's sizes, which nobody trains on a CPU
-FOR_TEXT = ("context", "document_mask", "answers_only", "depth_schedule")
+FOR_TEXT = ("context", "document_mask", "answers_only", "depth_schedule", "eval_windows")
 FOR_PUZZLES = ("segments", "halting", "exploration", "likelihood", "cells", "ema", "puzzle_lr", "augment")
 
 
