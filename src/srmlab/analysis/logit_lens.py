@@ -160,10 +160,10 @@ class PlainDecoder:
         for s, one in enumerate(state.unbind(1)) if state.ndim == 3 else [(stream, state)]:
             embedding = self.model.read_stream(one, s)
             asked += [(("raw", point, s), embedding), (("corrected", point, s), embedding)]
+            if state.ndim == 2 and s == len(self.streams) - 1:  # the one the output reads
+                asked.append((("full", point, -1), embedding))
         if state.ndim == 3:
             asked.append((("full", point, -1), self.model.read_out(state)))
-        elif stream == len(self.streams) - 1:  # the one the output reads
-            asked.append((("full", point, -1), embedding))
         return asked
 
 
