@@ -11,10 +11,12 @@ from counting import text
 
 import srmlab
 import srmlab.dictionaries
+from oracle import circuit as oracle
 from srmlab.cli.circuit import place_of
 from srmlab.dictionaries import Target, Transcoders, attribute
 from srmlab.dictionaries.circuit import Linear, call_names, influence_of, mlp_calls
 from srmlab.errors import UserError
+from srmlab.models.streams import RMSNorm
 
 PROMPT = text(3)[0, :6].tolist()
 
@@ -76,21 +78,28 @@ def test_the_targets_value_is_its_logit_against_the_mean_or_another(small, trans
     assert against.value == pytest.approx(float(logits[5] - logits[9]), abs=1e-4)
 
 
-def test_an_edge_is_what_the_node_gains_when_the_source_is_there_with_all_else_held(small, transcoders):
-    """What it writes, times the slope of the target at that place."""
-    wide, members = doubled(small, transcoders)
-    found = attribute(wide, members, PROMPT, Target(token=5), nodes=1)
-    source = int(np.abs(found.edges[0, : len(found.active)]).argmax())
-    a = found.active
-    linear = Linear(wide, members, PROMPT)
-    linear.begin(1)
-    member, _ = linear.member[a.call[source]]
-    site = linear.written[a.call[source]]
-    leaf = linear.leaves[site]
-    slope = torch.autograd.grad(linear.embedding[0, -1] @ linear.read(found.target), leaf)[0]
-    wrote = a.activation[source] * member.directions[a.stream[source], a.feature[source]].detach()
-    expected = float(slope[0, a.token[source], a.stream[source]] @ wrote)
-    assert found.edges[0, source] == pytest.approx(expected, abs=1e-10)
+@pytest.mark.parametrize(
+    ("changes", "options"),
+    [
+        ({}, {}),
+        ({}, {"reach": 3}),
+        ({}, {"per_depth": True}),
+        ({"order": "ABBC", "pre_steps": 1, "post_steps": 1, "norm_affine": True}, {"reach": 2, "skip": True}),
+        ({"z0": "input", "update": "norm(c) + norm(x)", "post_steps": 1, "post_input": "state+update"}, {}),
+    ],
+)
+def test_every_edge_is_what_its_source_alone_does_with_all_else_held(small, changes, options):
+    model = small if not changes else srmlab.build(small.config.replace(depth=2, gradient_depth=1, **changes))
+    if model.config.norm_affine:
+        with torch.no_grad():
+            for norm in (module for module in model.modules() if isinstance(module, RMSNorm)):
+                norm.weight.copy_(torch.linspace(0.5, 1.5, norm.weight.numel()).view_as(norm.weight))
+    wide, members = doubled(model, learned(model, **options))
+    for target in (Target(token=5), Target(token=5, against=7, position=2)):
+        found = attribute(wide, members, PROMPT, target, nodes=40)
+        edges, constants = oracle.edges(wide, members, found)
+        np.testing.assert_allclose(found.edges, edges, atol=1e-12)
+        np.testing.assert_allclose(found.constants, constants, atol=1e-12)
 
 
 def test_a_feature_can_be_the_target(small, transcoders, graph):
@@ -110,6 +119,26 @@ def test_influence_is_handed_on_and_effects_are_the_sum_over_all_ways():
     """Two features in a row: target ← 1 (3) and ← 0 (1); 1 ← 0 (2) and an error (2). Activations 4 and 5."""
     edges = np.array([[1.0, 3.0, 0.0], [2.0, 0.0, 2.0]])  # nodes: features 0 and 1, an error
     np.testing.assert_allclose(influence_of(edges, np.array([1])), [0.25 + 0.75 / 2, 0.75, 0.75 / 2])
+
+
+def test_scores_are_those_of_walks_over_the_graph(graph):
+    """Passed on from the last call to the first: by absolute weight, or with signs and per activation."""
+    inputs = dict(zip(graph.expanded.tolist(), graph.edges[1:], strict=True))
+    influence, effect = np.zeros(graph.nodes), np.zeros(graph.nodes)
+    nodes = sorted(inputs, key=lambda n: -graph.active.call[n])  # no edge leads to an earlier call
+    sizes = {n: np.abs(row).sum() for n, row in inputs.items()}
+    influence += np.abs(graph.edges[0]) / np.abs(graph.edges[0]).sum()
+    effect += graph.edges[0]
+    for n in nodes:
+        influence += influence[n] * np.abs(inputs[n]) / sizes[n]
+        effect += effect[n] * inputs[n] / graph.active.activation[n]
+    np.testing.assert_allclose(graph.influence, influence, atol=1e-8)
+    np.testing.assert_allclose(graph.effect, effect, rtol=1e-4, atol=1e-8)
+    errors, tokens = (influence[graph.kinds == kind].sum() for kind in (1, 2))
+    assert graph.replacement == pytest.approx(tokens / (tokens + errors))
+    shares = [(1.0, graph.edges[0]), *((influence[n], row) for n, row in inputs.items())]
+    explained = [w * (1 - np.abs(row[graph.kinds == 1]).sum() / np.abs(row).sum()) for w, row in shares]
+    assert graph.completeness == pytest.approx(sum(explained) / sum(w for w, _ in shares))
 
 
 def test_scores_are_shares_and_more_nodes_leave_less_unexplained(small, transcoders, graph):
