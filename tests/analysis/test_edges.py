@@ -8,6 +8,7 @@ import pytest
 import torch
 from constructed import SMALL, build
 
+from models.small_models import HYPER_TINY, VOCAB, small
 from srmlab.analysis import Edges, cut_edges, edges, gate_edges, load
 from srmlab.analysis.edges import shrinking, smallest_within
 from srmlab.cli.analyze import Command
@@ -106,6 +107,24 @@ def test_an_edge_held_at_its_mean_still_speaks(model, text):
     assert np.allclose(found.weight, levels, atol=1e-6)
     constant = loss(model, text[1:], gate_edges(model, torch.zeros(EDGES), levels))
     assert found.cost_of_none == pytest.approx(constant - loss(model, text[1:], []), abs=1e-5)
+
+
+def test_edges_are_those_of_any_model_with_patterns_also_one_that_has_a_single_depth(text):
+    model = small(HYPER_TINY).float()
+    text = [tokens % VOCAB for tokens in text]
+    found = edges(model, text, draws=1)
+    before = loss(model, text[:1], [])
+    for edge in [(0, 0, 0, 0), (1, 0, 2, 1)]:
+        cut = loss(model, text[:1], cut_edges(model, [edge], renormalise=False))
+        assert found.exact[edge] == pytest.approx(cut - before, abs=2e-6)
+    assert np.abs(found.attribution).max() > 0
+    none = loss(model, text[:1], gate_edges(model, torch.zeros(found.weight.shape)))
+    assert found.chosen[-1] == pytest.approx(none - before, abs=1e-5)
+
+
+def test_text_without_a_next_token_is_refused(model):
+    with pytest.raises(UserError, match="half of the text has no next token: give windows of at least two"):
+        edges(model, [torch.tensor([[3]]), torch.tensor([[3, 4]])])
 
 
 def test_the_circuit_has_the_one_edge_that_matters(text):

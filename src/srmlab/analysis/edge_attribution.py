@@ -37,7 +37,7 @@ from srmlab.analysis.interventions import Hook, within
 from srmlab.analysis.readout import Readout
 from srmlab.analysis.registry import pattern_sites, streams_of
 from srmlab.analysis.states import StateMeans, points_of, state_means
-from srmlab.models import HookPoint, LanguageModel
+from srmlab.models import HookPoint, LanguageModel, gradient_everywhere
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,7 @@ def edge_attribution(
     tokens = (tokens[: token + 1] if model.config.causal else tokens).to(model.device)  # what can matter
     here = token + model.config.puzzle_positions  # a board has places before its cells
     means = means or state_means(model, [tokens[None]])
-    whole = model.at_depth(model.depth, model.depth)  # the same weights, with a gradient through all layers
-    points = points_of(whole)
+    points = points_of(model)
     weights: dict[str, Tensor] = {}
     states: dict[str, Tensor] = {}
 
@@ -85,8 +84,8 @@ def edge_attribution(
         states[hook.name] = value
 
     kept = [*((site, keep_pattern) for site in sites), *((point, keep_state) for point in points)]
-    with whole.evaluating(), torch.enable_grad(), whole.hooks([*hooks, *kept]):
-        logits = whole(tokens[None])[0, token].float()
+    with model.evaluating(), torch.enable_grad(), gradient_everywhere(), model.hooks([*hooks, *kept]):
+        logits = model(tokens[None])[0, token].float()
         target = int(logits.argmax()) if target is None else target
         centred = logits[target] - logits.mean()
     slopes = torch.autograd.grad(centred, [*(weights[s] for s in sites), *(states[p] for p in points)])

@@ -50,14 +50,13 @@ from srmlab.analysis.capture import (
     finished,
     placed,
 )
-from srmlab.analysis.depth import at_depth
 from srmlab.analysis.interventions import Hook
 from srmlab.analysis.readout import sequence_losses
 from srmlab.analysis.registry import pattern_sites
 from srmlab.analysis.result import Array, Coordinate, Evidence, Measured, Result, derived
 from srmlab.analysis.routing import EDGES as AXES
 from srmlab.errors import UserError, check_choice
-from srmlab.models import HookPoint, LanguageModel
+from srmlab.models import HookPoint, LanguageModel, gradient_everywhere
 
 Level = Literal["zero", "mean"]
 MARGIN = 0.05  # nats
@@ -198,8 +197,7 @@ class Circuits:
     meet, so a gate of its own for each gives each its own gradient in one pass."""
 
     def __init__(self, model: LanguageModel, batches: Sequence[Placed]) -> None:
-        self.model = at_depth(model, model.depth, gradient_depth=model.depth)
-        self.batches = batches
+        self.model, self.batches = model, batches
         S = len(model.streams)
         self.shape = (len(model.exchanges), model.exchanges[0].heads, S, S)
         self.levels: Tensor | None = None
@@ -243,7 +241,7 @@ class Circuits:
         rows, losses = [], []
         for batch in self.batches:
             own = gates.expand(len(batch.tokens), *self.shape).clone().requires_grad_()
-            with torch.enable_grad():
+            with torch.enable_grad(), gradient_everywhere():
                 loss = self.losses(batch, own)
                 (gradient,) = torch.autograd.grad(loss.sum(), own)
             rows.append(-gradient.cpu())
@@ -366,12 +364,15 @@ def edges(
         raise UserError("edges are chosen on one half of the text and tested on the other: give two batches")
     for batch in given:
         model.check_tokens(batch.tokens, documents=batch.documents, targets=batch.targets)
+    halves = given[: len(given) // 2], given[len(given) // 2 :]
+    if not all(any(bool(batch.counted.any()) for batch in half) for half in halves):
+        raise UserError("half of the text has no next token: give windows of at least two tokens, or targets")
 
     def say(name: str, total: int) -> Done:
         return counting(progress, total, name)
 
     with model.evaluating():
-        here, there = (Circuits(model, part) for part in (given[: len(given) // 2], given[len(given) // 2 :]))
+        here, there = (Circuits(model, half) for half in halves)
         draw = torch.Generator().manual_seed(seed)
         weight = here.mean(here.weights(), "tokens")
         if by == "mean":
