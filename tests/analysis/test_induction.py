@@ -9,6 +9,7 @@ import torch
 import srmlab.analysis
 from models.small_models import ONE_OF_EACH, small
 from srmlab.analysis.induction import repeated
+from srmlab.errors import UserError
 
 TEXT = torch.randint(13, (3, 12), generator=torch.Generator().manual_seed(5))
 
@@ -54,3 +55,10 @@ def test_the_same_text_has_the_same_sequences_whatever_the_batches():
     np.testing.assert_allclose(whole.score, parts.score, atol=1e-12)
     np.testing.assert_allclose(whole.standard_error("score"), parts.standard_error("score"), atol=1e-9)
     assert whole.figure() is not None
+
+
+def test_a_model_of_boards_and_windows_too_short_to_repeat_are_refused():
+    with pytest.raises(UserError, match="induction needs a model that reads from left to right"):
+        srmlab.analysis.induction(small(ONE_OF_EACH["srm"].replace(causal=False)), [TEXT])
+    with pytest.raises(UserError, match="give windows of at least four tokens"):
+        srmlab.analysis.induction(small(ONE_OF_EACH["srm"]), [TEXT[:, :3]])

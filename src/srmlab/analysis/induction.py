@@ -28,7 +28,8 @@ import torch
 from torch import Tensor
 
 from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture
-from srmlab.analysis.result import Array, Measured, Result, derived
+from srmlab.analysis.result import Array, Evidence, Measured, Result, derived
+from srmlab.errors import UserError
 from srmlab.models import HookPoint, LanguageModel
 from srmlab.models.loss import token_losses
 
@@ -101,6 +102,11 @@ class InductionSums(Accumulator):
         self.means["score"].add(batch, torch.stack(scores, 1), count)
         self.means["gain"].add(batch, losses[:, : n - 1].sum(1) - losses[:, n:].sum(1), count)
 
+    def result(self, evidence: Evidence) -> Induction:
+        if self.means["gain"].total == 0:
+            raise UserError("induction repeats half a window's length: give windows of at least four tokens")
+        return super().result(evidence)
+
 
 def repeated(windows: Tensor, vocabulary: int) -> Tensor:
     """[B, 2n] For every window [B, T] a random sequence without a token that comes twice, and it again."""
@@ -115,4 +121,6 @@ def repeated(windows: Tensor, vocabulary: int) -> Tensor:
 
 def induction(model: LanguageModel, batches: Batches) -> Induction:
     """The induction score of every head, and how much easier a second copy is."""
+    if not model.config.causal:
+        raise UserError("induction needs a model that reads from left to right; this one reads whole boards")
     return capture(model, batches, InductionSums(model))[0]
