@@ -55,7 +55,7 @@ def spending(model: LanguageModel, batches: Iterable[Batch]) -> list[Spent]:
         rules = model.exit_rules
     except UserError:
         rules = ()
-    shares: list[Tensor] = []  # of every batch, [levels]: the tokens that each was computed for
+    computed: list[Tensor] = []  # of every batch, [levels, tokens that count]: whether by routing each was
     losses: list[Tensor] = []  # of every batch, [levels, tokens that count]
     scores: dict[str, list[Tensor]] = {rule: [] for rule in rules}
     with model.evaluating():
@@ -65,16 +65,16 @@ def spending(model: LanguageModel, batches: Iterable[Batch]) -> list[Spent]:
             counted = batch.counted.to(model.device)
             losses.append(read["loss"][:, counted])
             if model.route_sites:
-                shares.append(routed(model, batch))
+                computed.append(routed(model, batch)[:, counted])
             for rule in rules:
                 scores[rule].append(read[rule][:, counted])
     loss = torch.cat(losses, dim=1)
     flops = torch.tensor(level_flops(model, bool(rules)), dtype=torch.float64)
     last = len(loss) - 1
     used, cost = float(model.depth), float(flops[-1])
-    if shares:  # what routing really ran
-        mean = torch.stack(shares).mean(0)
-        used, cost = float(mean.sum()), model.routed_flops(model.config.context, mean.tolist())
+    if computed:  # what routing really ran
+        shares = torch.cat(computed, dim=1).double().mean(1)
+        used, cost = float(shares.sum()), model.routed_flops(model.config.context, shares.tolist())
     found = [Spent("full", 0.0, used, cost, float(loss[-1].mean()))]
     if rules:
         found += [Spent("fixed", d + 1, d + 1, float(flops[d]), float(loss[d].mean())) for d in range(last)]
@@ -93,9 +93,9 @@ def spending(model: LanguageModel, batches: Iterable[Batch]) -> list[Spent]:
 
 
 def routed(model: LanguageModel, batch: Batch) -> Tensor:
-    """[levels] The share of the tokens that each level was computed for."""
+    """[levels, B, T] Whether each level was computed for a token."""
     _, cache = model.run_with_cache(batch.tokens, list(model.route_sites), documents=batch.documents)
-    return torch.stack([(cache[site] != 0).double().mean() for site in model.route_sites])
+    return torch.stack([cache[site].squeeze(-1) != 0 for site in model.route_sites])
 
 
 def level_flops(model: LanguageModel, exits: bool) -> list[float]:
