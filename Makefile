@@ -77,11 +77,16 @@ $(VENV)/.python:
 	@touch $@
 
 $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/.python
-	@echo 'Installing into $(VENV); the first time takes minutes.'
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[demo]"
+	$(call install,demo)
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.python
-	@echo 'Installing into $(VENV); the first time takes minutes.'
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(call install,dev)
 	@touch $@ $(VENV)/.demo
+
+# An installation that was interrupted leaves a package without its version, over which pip stumbles ever after.
+define install
+@echo 'Installing into $(VENV); the first time takes minutes.'
+$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$(1)]" || \
+	{ echo 'make: the installation failed; if an earlier one was interrupted, run "make clean" and try again' >&2; exit 1; }
+endef
