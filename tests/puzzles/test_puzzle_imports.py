@@ -191,7 +191,9 @@ def test_what_hrms_builder_writes_is_read(tmp_path):
         np.save(folder / "all__puzzle_identifiers.npy", np.zeros(len(rows), np.int32))
         np.save(folder / "all__puzzle_indices.npy", np.arange(len(rows) + 1, dtype=np.int32))
         np.save(folder / "all__group_indices.npy", np.arange(0, len(rows) + 1, group, dtype=np.int32))
-    with pytest.raises(DataError, match=r"/hrm is a data folder of HRM or TRM: run `srmlab prepare hrm:.*/hrm "):
+    with pytest.raises(
+        DataError, match=r"/hrm is a data folder of HRM or TRM: run `srmlab prepare hrm:.*/hrm "
+    ):
         open_data(tmp_path / "hrm")  # as `srmlab train --data` does
     read = prepare_puzzles(PuzzleConfig(f"hrm:{tmp_path}/hrm", tmp_path / "read"))
     assert read.kind.name == "sudoku:9x9"
