@@ -156,7 +156,7 @@ def test_a_tuned_cell_finds_its_rate_before_it_gets_its_seeds(words, tmp_path, c
     monkeypatch.setitem(catalogue.EXPERIMENTS, "tuned", tuned)
     options = ("--out", tmp_path, "--data", words, "--seeds", 2, "--only", "none")
     assert sweep("tuned", *options, "--dry-run") == 0
-    assert "3 runs to begin with, 3 of them left; in all at least " in capsys.readouterr().out
+    assert "2 runs to begin with, 2 of them left; in all at least " in capsys.readouterr().out
     assert sweep("tuned", *options) == 0
     (found,) = json.loads((tmp_path / "tuned-mini" / "result.json").read_text())["cells"]
     assert [run["seed"] for run in found["runs"]] == [0, 1]

@@ -380,10 +380,12 @@ def test_collecting_leaves_out_what_is_not_done(tmp_path):
 
 def test_a_search_goes_on_until_its_best_is_inside(tmp_path):
     cell = replace(CELL, tuned=True)
-    assert Records(tmp_path).search(cell).missing(1e-3) == [5e-4, 1e-3, 2e-3]
-    for rate, loss in ((5e-4, 3.0), (1e-3, 2.5), (2e-3, 2.0)):
-        write_metrics(cell.at(rate).run_folder(tmp_path, 0), [3.0] * 10, val_at=10, val=loss)
-    assert Records(tmp_path).search(cell).missing(1e-3) == [4e-3]  # the best is at the upper edge
+    for rates, loss in (([5e-4, 1e-3], 2.5), ([2e-3], 2.0)):  # and then the best is at the upper edge
+        assert Records(tmp_path).search(cell).missing(1e-3) == rates
+        for rate in rates:
+            above = 0.5 * (rate == 5e-4)
+            write_metrics(cell.at(rate).run_folder(tmp_path, 0), [3.0] * 10, val_at=10, val=loss + above)
+    assert Records(tmp_path).search(cell).missing(1e-3) == [4e-3]
     write_metrics(cell.at(4e-3).run_folder(tmp_path, 0), [3.0] * 10, val_at=None)
     with open(cell.at(4e-3).run_folder(tmp_path, 0) / "metrics.jsonl", "a") as file:
         file.write(json.dumps({"step": 11, "loss": math.nan, "event": "nonfinite"}) + "\n")
