@@ -2,8 +2,16 @@
 
 >>> from random import Random
 >>> from srmlab.puzzles.kinds import find_kind
->>> board, answer, steps = make_maze(Random(1), 7)
->>> print(find_kind("maze:7").drawing(answer), steps)  # doctest: +SKIP
+>>> board, answer, steps = make_maze(Random(4), 6)
+>>> steps
+11
+>>> print(find_kind("maze:6").drawing(answer))
+. . . . # S
+# . # # o o
+. . # o o #
+. # o o # .
+. # o # # .
+. . o o o G
 """
 
 from __future__ import annotations
