@@ -91,7 +91,7 @@ class Records:
             for rate in missing:
                 if (loss := self.first_loss(cell.at(rate), known)) is not None:
                     losses[rate] = loss
-            if losses == search.losses or len(losses) < 3:
+            if any(rate not in losses for rate in missing):
                 return Search(losses)
             search = Search(losses)
         return search
