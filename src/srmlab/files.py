@@ -132,7 +132,7 @@ def writing(out: Path | None, choose: str = "--out") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        where = error.filename or out
+        where = str(error.filename or out).replace(".writing-", "")  # the name it would have had
         raise UserError(f"cannot write {where} ({reason(error)}): choose another {choose}") from None
 
 

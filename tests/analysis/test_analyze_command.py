@@ -160,6 +160,12 @@ def test_what_cannot_be_written_is_one_line_with_the_fix(trained, capsys):
     assert "choose another --out" in capsys.readouterr().err.splitlines()[-1]
 
 
+def test_papers_files_that_cannot_be_written_are_one_line_with_the_fix(trained, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"cannot write .*: choose another --out"):
+        Paper(runs=(f"gpt2={trained}",), out=tmp_path / "file" / "paper").run()
+
+
 def test_dynamics_run_over_the_checkpoints_when_asked_for(trained, tmp_path):
     command = Command(path=trained, only=("dynamics",), tokens=64, out=tmp_path, formats=())
     command.analyze(show=False)

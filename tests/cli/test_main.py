@@ -65,6 +65,14 @@ def test_the_help_of_every_command_shows_an_example(capsys, name):
             f"srmlab solve: {srmlab.pretrained.folder()} does not come with its training data: give --data "
             "DIR, or --pretrained sudoku for a model of puzzles",
         ),
+        (
+            ["circuit", "--pretrained", "--prompt", "a", "--out", "."],
+            "srmlab circuit: --out . is a folder: give a file",
+        ),
+        (
+            ["circuit", "--pretrained", "--prompt", "a", "--out", "a.js", "--view", "a.js"],
+            "srmlab circuit: --out and --view are both a.js: give two files",
+        ),
         (["xyzzy"], "srmlab xyzzy: no such command; `srmlab --help` lists the commands"),
         (["info", "srm-bse"], "srmlab info: no preset is called 'srm-bse'; did you mean 'srm-base'?"),
         (["info", "?"], "srmlab info: no preset is called '?'; `srmlab presets` lists them"),

@@ -107,3 +107,13 @@ def test_a_circuit_of_it_at_once_with_the_transcoders_it_comes_with(tmp_path, mo
     features = [node for node in nodes if node["feature_type"] == "cross layer transcoder"]
     assert all(node["srmlab"]["raises"] for node in features if "examples" in node["srmlab"])
     assert any(node["srmlab"].get("examples") for node in features)
+
+
+def test_a_circuit_that_cannot_be_written_is_one_line_with_the_fix(capsys):
+    options = ["--prompt", "the United", "--nodes", "4", "--no-check", "--out", "/proc/graph.json"]
+    with pytest.raises(SystemExit) as left:
+        main(["circuit", "--pretrained", *options])
+    assert left.value.code == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("srmlab circuit: cannot write /proc/graph.json (")
+    assert said.endswith("): choose another --out")

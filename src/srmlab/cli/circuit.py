@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from srmlab.cli.shared import RunsModel, at_least, finite, readable
 from srmlab.errors import UserError
-from srmlab.files import refuse_existing, write_file
+from srmlab.files import refuse_existing, write_file, writing
 
 if TYPE_CHECKING:
     from srmlab.data import Tokenizer
@@ -81,11 +81,13 @@ class Command(RunsModel):
         written = document(
             graph, kept, decode, features, probability, self.out.stem, path.name, found, actual
         )
-        write_file(self.out, json.dumps(written, ensure_ascii=False) + "\n")
+        with writing(self.out):
+            write_file(self.out, json.dumps(written, ensure_ascii=False) + "\n")
         if self.view is not None:
             from srmlab.explorer.circuit_view import write_circuit_view  # imports matplotlib
 
-            write_circuit_view(written, self.view)
+            with writing(self.view, "--view"):
+                write_circuit_view(written, self.view)
         words = summary(graph, kept, written, checked, self.out)
         return {"out": str(self.out), "transcoders": str(folder), **found, "summary": words}
 
@@ -98,9 +100,13 @@ class Command(RunsModel):
             raise UserError("--prompt is empty: give some text")
         for option, file in (("--out", self.out), ("--view", self.view)):
             if file is not None:
+                if file.is_dir():
+                    raise UserError(f"{option} {file} is a folder: give a file")
                 refuse_existing(file, option)
                 if not file.parent.is_dir():
                     raise UserError(f"{option} {file}: {file.parent} does not exist; create it first")
+        if self.view == self.out:
+            raise UserError(f"--out and --view are both {self.out}: give two files")
         if self.feature is not None and (self.target is not None or self.against is not None):
             raise UserError("--feature cannot be combined with --target and --against")
         for name in ("node_share", "edge_share"):

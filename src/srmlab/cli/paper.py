@@ -14,6 +14,7 @@ from srmlab.cli.analyze import TOKENS
 from srmlab.cli.analyze import Command as Analyze
 from srmlab.cli.shared import OR_PRETRAINED, Answers, refuse
 from srmlab.errors import UserError
+from srmlab.files import writing
 from srmlab.pretrained import folder as shipped
 
 if TYPE_CHECKING:
@@ -67,13 +68,14 @@ class Command(Answers):
             refuse(self, "tokens", why=f"is for the analyses of {', '.join(ANALYSED)}")
         data = self.out / "data"
         written: list[Path] = []
-        for label in ANALYSED:
-            if label in runs:
-                written += self.analysed(label, runs[label], data)
-        curves = {label: Losses.read(path / "metrics.jsonl") for label, path in runs.items()}
-        if any(label in LOSS_COLUMNS for label in runs):
-            written.append(write_losses(data / "loss_smoothed.csv", curves))
-        written += write_sweep(data / "stream_size", curves)
+        with writing(self.out):
+            for label in ANALYSED:
+                if label in runs:
+                    written += self.analysed(label, runs[label], data)
+            curves = {label: Losses.read(path / "metrics.jsonl") for label, path in runs.items()}
+            if any(label in LOSS_COLUMNS for label in runs):
+                written.append(write_losses(data / "loss_smoothed.csv", curves))
+            written += write_sweep(data / "stream_size", curves)
         return {"written": [str(path) for path in written], "missing": missing(set(runs))}
 
     def lines(self, result: dict[str, list[str]]) -> list[str]:
