@@ -171,6 +171,15 @@ def test_an_unknown_name_or_difficulty_is_refused_with_what_is_known():
             next(problems("hops", bad))
 
 
+@pytest.mark.parametrize(
+    ("question", "answer", "message"),
+    [("2x=4 x", "2", "'=' stands before the answer only"), ("2+2", "", "'2\\+2' has no answer")],
+)
+def test_a_problem_whose_answer_could_not_be_told_from_its_question_is_refused(question, answer, message):
+    with pytest.raises(UserError, match=message):
+        Problem(question, answer)
+
+
 def test_a_task_may_be_written_anew_but_takes_no_name_of_another(monkeypatch):
     def echo(_: Random, size: int) -> Problem:
         return Problem(question="a" * size, answer="a")

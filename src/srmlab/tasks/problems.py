@@ -40,6 +40,14 @@ class Problem:
     question: str
     answer: str
 
+    def __post_init__(self) -> None:
+        if ANSWER in self.question:  # the loss on answers would count what follows it
+            raise UserError(
+                f"question {self.question!r}: {ANSWER!r} stands before the answer only; write it without"
+            )
+        if not self.answer:
+            raise UserError(f"question {self.question!r} has no answer: give it one of a character or more")
+
     @property
     def text(self) -> str:
         return f"{self.question}{ANSWER}{self.answer}"
