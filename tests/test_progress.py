@@ -48,6 +48,11 @@ def test_without_a_terminal_a_long_task_says_every_few_seconds_how_long_it_will_
     assert len(lines) == 4
 
 
+def test_beyond_an_estimated_total_no_time_is_left():
+    words = Display(show=False).task("preparing", total=2, unit="MB").words(3, "")
+    assert words.startswith("3 of 2 MB, 0:00, ")
+
+
 def test_on_a_terminal_there_is_a_bar_with_the_same_words(monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")
     out = Terminal()

@@ -105,8 +105,8 @@ class Task:
         rate = (done - self.first) / elapsed
         of = "" if self.total is None else f" of {amount(self.total)}"
         speed = f"{rate:,.0f} {self.unit}/s" if rate >= 10 else f"{rate:.2g} {self.unit}/s"
-        left = None if self.total is None or rate <= 0 else (self.total - done) / rate
-        clock = f"{duration(left)} left" if left else duration(elapsed)
+        left = 0 if self.total is None or rate <= 0 else (self.total - done) / rate
+        clock = f"{duration(left)} left" if left > 0 else duration(elapsed)  # a total may be an estimate
         parts = (f"{amount(done)}{of} {self.unit}".rstrip(), clock, note, speed)
         return ", ".join(part for part in parts if part)
 
