@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 
@@ -34,6 +35,27 @@ def test_the_version_is_the_packages(capsys):
     assert run(capsys, "--version") == (0, f"srmlab {srmlab.__version__}\n", "")
 
 
+@pytest.mark.parametrize("option", [["--import", "{}"], ["--import={}"]])
+def test_a_file_is_imported_before_help_too_and_its_name_may_follow_an_equals_sign(capsys, tmp_path, option):
+    file = tmp_path / f"own_{len(option)}.py"
+    file.write_text("print('imported')")
+    given = [part.format(file) for part in option]
+    assert run(capsys, *given, "--version") == (0, f"imported\nsrmlab {srmlab.__version__}\n", "")
+    code, out, _ = run(capsys, *given, "--help")
+    assert code == 0
+    assert "usage: srmlab" in out
+
+
+def test_what_the_encoding_of_the_output_lacks_is_escaped(monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding="ascii"))
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "--help"])
+    sys.stdout.flush()
+    assert not stop.value.code
+    assert b"\\u2026" in written.getvalue()  # …
+
+
 def test_the_package_can_be_run_as_a_module():
     done = subprocess.run(
         [sys.executable, "-m", "srmlab", "--version"], capture_output=True, text=True, check=True
@@ -61,9 +83,20 @@ def test_the_help_of_every_command_shows_an_example(capsys, name):
             "did you mean 'sudoku'?",
         ),
         (
+            ["generate", "--pretrained=sudoku"],
+            f"srmlab generate: {srmlab.pretrained.folder('sudoku')} is a puzzle model and does not generate "
+            "text: use `srmlab solve`",
+        ),
+        (
             ["solve", "--pretrained"],
             f"srmlab solve: {srmlab.pretrained.folder()} does not come with its training data: give --data "
             "DIR, or --pretrained sudoku for a model of puzzles",
+        ),
+        (["--import"], "srmlab: --import needs a Python file: srmlab --import my_model.py train …"),
+        (["--import="], "srmlab: --import needs a Python file: srmlab --import my_model.py train …"),
+        (
+            ["info", "--import", "mine.py", "mine"],
+            "srmlab info: --import goes before the command: srmlab --import FILE info …",
         ),
         (
             ["circuit", "--pretrained", "--prompt", "a", "--out", "."],

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import io
 import os
 import sys
 import warnings
@@ -48,24 +49,21 @@ COMMANDS = {  # name → one line for `srmlab --help`; the module is srmlab.cli.
     "bench": "time the models against Hugging Face GPT-2 and the pseudocode",
     "completion": "print a completion script for bash, zsh or fish",
 }
+HELP = ("-h", "--help", "help")
+VERSION = ("-V", "--version")
 
 
 def main(argv: list[str] | None = None) -> NoReturn:
-    argv = sys.argv[1:] if argv is None else argv
-    if not argv or argv[0] in ("-h", "--help", "help"):
-        print(overview())
-        sys.exit(0)
-    if argv[0] in ("-V", "--version"):
-        from srmlab import __version__
-
-        print(f"srmlab {__version__}")
-        sys.exit(0)
+    argv = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    if isinstance(sys.stdout, io.TextIOWrapper):  # what its encoding lacks (→ in Latin-1) is shown as \u2192
+        sys.stdout.reconfigure(errors="backslashreplace")
     warnings.showwarning = partial(show_warning, argv[0], warnings.showwarning)
     try:
-        argv = import_extensions(argv)
+        if argv[0] not in (*HELP, *VERSION):  # these do not wait for the files of SRMLAB_IMPORT
+            argv = import_extensions(argv)
         run(argv[0], argv[1:])
     except UserError as error:
-        name = "srmlab" if argv[:1] == ["--import"] else f"srmlab {argv[0]}"
+        name = "srmlab" if is_import(argv[0]) else f"srmlab {argv[0]}"
         print(f"{name}: {error}", file=sys.stderr)
         sys.exit(2)
     except (MemoryError, RuntimeError) as error:
@@ -93,16 +91,22 @@ def import_extensions(argv: list[str]) -> list[str]:
     Such a file registers your own architectures, connections, analyses or tasks (docs/extending.md).
     """
     files = [file for file in os.environ.get("SRMLAB_IMPORT", "").split(os.pathsep) if file]
-    while argv and argv[0] == "--import":
-        if len(argv) < 2:
+    while argv and is_import(argv[0]):
+        _, equals, file = argv[0].partition("=")
+        argv = [file, *argv[1:]] if equals else argv[1:]
+        if not argv or not argv[0]:
             raise UserError("--import needs a Python file: srmlab --import my_model.py train …")
-        files.append(argv[1])
-        argv = argv[2:]
+        files.append(argv[0])
+        argv = argv[1:]
     for file in files:
         import_file(Path(file))
     if not argv:
         raise UserError("no command after --import; `srmlab --help` lists the commands")
     return argv
+
+
+def is_import(argument: str) -> bool:
+    return argument.partition("=")[0] == "--import"
 
 
 def import_file(path: Path) -> None:
@@ -137,9 +141,11 @@ def show_warning(
 
 
 def with_shipped(arguments: list[str]) -> list[str]:
-    """`--pretrained NAME` is the path of that model; `--pretrained` alone is an option of the commands."""
+    """`--pretrained NAME`, or `=NAME`, is the path of that model; alone it is an option of the commands."""
     from srmlab import pretrained
 
+    joined = {f"--pretrained={name}": ["--pretrained", name] for name in pretrained.NAMES}
+    arguments = [part for argument in arguments for part in joined.get(argument, [argument])]
     for at, (option, name) in enumerate(pairwise(arguments)):
         if option == "--pretrained" and name in pretrained.NAMES:
             return [*arguments[:at], str(pretrained.folder(name)), *arguments[at + 2 :]]
@@ -147,9 +153,19 @@ def with_shipped(arguments: list[str]) -> list[str]:
 
 
 def run(name: str, arguments: list[str]) -> None:
+    if name in HELP:
+        print(overview())
+        return
+    if name in VERSION:
+        from srmlab import __version__
+
+        print(f"srmlab {__version__}")
+        return
     if name not in COMMANDS:
         hint = nearest(name, list(COMMANDS)) or "; `srmlab --help` lists the commands"
         raise UserError(f"no such command{hint}")
+    if any(map(is_import, arguments)):
+        raise UserError(f"--import goes before the command: srmlab --import FILE {name} …")
     module = importlib.import_module(f"srmlab.cli.{name}")
     arguments = with_shipped(arguments)
     defaults = module.defaults(arguments) if hasattr(module, "defaults") else None
