@@ -104,6 +104,17 @@ def test_a_pass_with_another_gradient_at_the_models_own_depth(how):
         slopes(small(SMALL["ouro"]), gradient_depth=1)
 
 
+@pytest.mark.parametrize("name", ["srm", "trm", "ouro"])
+def test_weights_that_are_frozen_stay_frozen_at_another_depth(name):
+    """The weights are shared: what another depth makes of them, the model itself has."""
+    model = small(SMALL[name])
+    model.requires_grad_(False)
+    model.embedding.requires_grad_(True)
+    trained = [name for name, weight in model.named_parameters() if weight.requires_grad]
+    for one in (model.at_depth(4), model):
+        assert [name for name, weight in one.named_parameters() if weight.requires_grad] == trained
+
+
 def test_logits_do_not_depend_on_the_gradient_depth():
     tokens = some_tokens()
     logits = [small(SRM_TINY.replace(gradient_depth=l))(tokens) for l in (1, 2, 3)]

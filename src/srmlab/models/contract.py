@@ -198,6 +198,8 @@ class Described(WithText, Generic[Config]):
         """
         with without_data():
             other = type(self)(self.config.at_depth(depth, gradient_depth))
+        for theirs, mine in zip(other.parameters(), self.parameters(), strict=True):
+            theirs.requires_grad_(mine.requires_grad)  # what is assigned would else take it from there
         other.load_state_dict(self.state_dict(keep_vars=True), assign=True)
         other._tokenizer, other.find_tokenizer = self._tokenizer, self.find_tokenizer
         return other.eval()
