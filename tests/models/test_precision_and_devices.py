@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from small_models import ONE_OF_EACH, SMALL, SRM_TINY, gradients, some_tokens
+from small_models import HRM_TINY, ONE_OF_EACH, SMALL, SRM_TINY, TRANSFORMER_TINY, gradients, some_tokens
 
 from srmlab.models import build, preset
 
+PUZZLES = {
+    f"{name}, puzzles": config.replace(causal=False, puzzle_positions=1, learned_positions=True)
+    for name, config in (("srm", SRM_TINY), ("hrm", HRM_TINY), ("transformer", TRANSFORMER_TINY))
+}
 NANO = ["srm-nano", "hrm-nano", "trm-nano", "gpt2-nano"]
 
 
@@ -72,10 +76,10 @@ def test_the_large_models_build_without_memory(name):
     assert model.num_parameters() > 60_000_000
 
 
-@pytest.mark.parametrize("name", SMALL)
-def test_a_meta_model_filled_later_is_the_model_built_directly(name):
-    direct = build(SMALL[name]).state_dict()
-    model = build(SMALL[name], device="meta").to_empty(device="cpu")
+@pytest.mark.parametrize("config", [*SMALL.values(), *PUZZLES.values()], ids=[*SMALL, *PUZZLES])
+def test_a_meta_model_filled_later_is_the_model_built_directly(config):
+    direct = build(config).state_dict()
+    model = build(config, device="meta").to_empty(device="cpu")
     with torch.no_grad():
         for tensor in (*model.parameters(), *model.buffers()):
             tensor.fill_(torch.nan)  # what to_empty leaves may be anything
@@ -83,7 +87,7 @@ def test_a_meta_model_filled_later_is_the_model_built_directly(name):
     filled = model.state_dict()
     assert filled.keys() == direct.keys()
     assert [key for key in direct if not torch.equal(filled[key], direct[key])] == []
-    assert torch.equal(model.eval()(some_tokens()), build(SMALL[name]).eval()(some_tokens()))
+    assert torch.equal(model.eval()(some_tokens()), build(config).eval()(some_tokens()))
 
 
 @pytest.mark.parametrize("z0", ["zero", "input", "learned"])

@@ -134,7 +134,9 @@ class Described(WithText, Generic[Config]):
 
     @torch.no_grad()
     def draw_weights(self) -> torch.Generator:
-        """The embedding and every linear map: std 1/sqrt(fan in). The generator, for what else is drawn."""
+        """The embedding and every linear map: std 1/sqrt(fan in); and what a puzzle model has beside its
+        architecture. The generator, for what else is drawn.
+        """
         generator = torch.Generator(device=self.device).manual_seed(self.config.init_seed)
         init_linear_(self.embedding.weight, self.embedding.embedding_dim, generator)
         for module in self.modules():
@@ -144,6 +146,8 @@ class Described(WithText, Generic[Config]):
                 init_linear_(module.weight, module.in_features, generator)
             elif isinstance(module, RMSNorm) and module.weight is not None:
                 module.weight.fill_(1.0)
+        if self.puzzle is not None:
+            self.puzzle.initialize()
         return generator
 
     # --- depth: where the state can be read, and how -------------------------------------------------------

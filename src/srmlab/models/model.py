@@ -62,8 +62,6 @@ class LanguageModel(Described[Config], Generic[Config]):
             self.add_site(name)
         if not self.unembedding.is_meta:
             self.initialize()
-            if self.puzzle is not None:
-                self.puzzle.initialize()
 
     @property
     def pattern_sites(self) -> list[str]:
