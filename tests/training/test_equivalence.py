@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from small_runs import GPT2, MODEL, TRM, losses, small_config
+from small_runs import GPT2, MODEL, RANDOM_ORDER, TRM, losses, small_config
 
 from srmlab.models import build
 from srmlab.storage import read_metrics
@@ -32,6 +32,13 @@ def plain(data, tmp_path_factory) -> list[float]:
 def test_the_losses_are_the_same(changes, tolerance, plain, data, tmp_path):
     train(small_config(**changes), MODEL, data, tmp_path / "run", show=False)
     assert losses(tmp_path / "run") == pytest.approx(plain, abs=tolerance)
+
+
+def test_a_random_order_is_that_of_all_micro_batches(data, tmp_path):
+    for accumulate in (1, 2):
+        config = small_config(steps=4, accumulate=accumulate)
+        train(config, RANDOM_ORDER, data, tmp_path / f"{accumulate}", show=False)
+    assert losses(tmp_path / "2") == pytest.approx(losses(tmp_path / "1"), abs=1e-5)
 
 
 @pytest.mark.soak

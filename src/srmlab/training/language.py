@@ -43,7 +43,7 @@ class Language(Objective):
             depth |= {"depth": n, "gradient_depth": l}
         place = (step - 1 + offset, world.rank, world.size)
         mine = [self.batches.batch(*place, micro, config.accumulate) for micro in range(config.accumulate)]
-        for micro, (batch, parts) in enumerate(zip(mine, self.parts(mine), strict=True)):
+        for micro, batch, parts in zip(self.micro_batches(), mine, self.parts(mine), strict=True):
             batch = batch.to(world.device)
             with gradient_sync(self.call, micro == config.accumulate - 1):
                 with self.autocast():

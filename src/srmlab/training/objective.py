@@ -7,7 +7,7 @@ checkpoints, what is not finite, signals, the log.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from srmlab.data import TokenData, open_tokens
 from srmlab.models import LanguageModel
 from srmlab.puzzles import Puzzles, is_puzzles, open_puzzles
+from srmlab.training.checkpoint import random_state, set_random_state
 from srmlab.training.distributed import World
 from srmlab.training.metrics import MetricsLog
 from srmlab.training.run import RunConfig
@@ -42,6 +43,15 @@ class Objective:
         left in `.grad`. `offset` steps' worth of data is left out.
         """
         raise NotImplementedError
+
+    def micro_batches(self) -> Iterator[int]:
+        """The numbers of a step's micro-batches. In each the model's generators draw the same, as in every
+        process: a random step order is that of the whole batch, however it is divided.
+        """
+        before = random_state(self.model)
+        for micro in range(self.config.accumulate):
+            set_random_state(self.model, before)
+            yield micro
 
     def after(self, lr: float) -> dict[str, Any]:  # noqa: ARG002
         """The weights have been changed, at this rate; what else the step's line in the log says."""

@@ -187,7 +187,7 @@ class DeepSupervision(Objective):
         least = torch.from_numpy(least_segments(config, step)[self.mine]).to(world.device)
         rows = len(fresh) // config.accumulate
         self.found, states, halted, total = [], [], [], 0.0
-        for micro in range(config.accumulate):
+        for micro in self.micro_batches():
             some = slice(micro * rows, (micro + 1) * rows)
             inputs, labels = boards.inputs[some], boards.labels[some]
             with gradient_sync(self.call, micro == config.accumulate - 1):
