@@ -88,7 +88,7 @@ def test_a_run_that_recorded_an_option_without_meaning_still_resumes(data, tmp_p
     with pytest.raises(UserError, match=r"ema = 0\.9: is for puzzles"):
         train(config, MODEL, data, run, show=False)
     with monkeypatch.context() as patch:
-        patch.setattr("srmlab.training.plan.refuse_without_meaning", lambda *_: None)
+        patch.setattr("srmlab.training.plan.refuse_without_meaning", lambda *_, **__: None)
         stop_after(patch, 5)
         train(config, MODEL, data, run, show=False)
     assert resume(run, show=False).step == config.steps
