@@ -2,11 +2,26 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from constructed import build
 
 import srmlab
 import srmlab.analysis
 from srmlab.errors import UserError
+
+
+def test_mixing_whose_weights_are_no_shares_is_not_surveyed_as_routing():
+    """Trained hyper-connections have any weights, below 0 too: there is no share of attention to count."""
+    model = srmlab.build(srmlab.preset("hyper-nano", blocks=2, dim=16, heads=2, head_dim=8, vocab_size=64))
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():  # as training would
+        for name, weights in model.named_parameters():
+            if name.endswith(".mix"):
+                weights += 0.3 * torch.randn(weights.shape, generator=generator)
+    found = srmlab.analysis.survey(model, [torch.arange(32).view(2, 16)], lens_tokens=8)
+    assert "stream_similarity" in found
+    assert not {"routing", "routing_controls", "effective_sources"} & found.keys()
+    assert len(srmlab.analysis.cut_edges(model, [(1, 0, 0, 2)])) == 1  # a pattern can be cut nevertheless
 
 
 def test_a_survey_gives_what_the_analyses_give_one_by_one(model, batches):
@@ -69,7 +84,7 @@ def test_baselines_get_what_is_defined_on_them(batches):
     found = srmlab.analysis.survey(model, [batch % 64 for batch in batches])
     assert sorted(found) == ["depth", "drift", "logit_lens", "stream_similarity", "token_similarity"]
     known = "HRM has drift, token_similarity, stream_similarity, logit_lens, depth"
-    with pytest.raises(UserError, match=f"routing needs a model that has patterns; {known}"):
+    with pytest.raises(UserError, match=f"routing needs a model that has stream attention; {known}"):
         srmlab.analysis.survey(model, batches, only=["routing"])
 
 

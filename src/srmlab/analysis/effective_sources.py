@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from srmlab.analysis.capture import Accumulator, Batches, Mean, capture
-from srmlab.analysis.registry import Analysis, has_patterns, pattern_sites, register, streams_of
+from srmlab.analysis.registry import Analysis, has_stream_attention, pattern_sites, register, streams_of
 from srmlab.analysis.result import Array, Measured, Result, derived
 from srmlab.analysis.routing import EDGES
 from srmlab.models import LanguageModel
@@ -103,4 +103,4 @@ def effective_sources(model: LanguageModel, batches: Batches) -> EffectiveSource
     return capture(model, batches, SourceSums(streams_of(model, "effective_sources")))[0]
 
 
-register(Analysis(EffectiveSources, lambda request: SourceSums(request.model), has_patterns))
+register(Analysis(EffectiveSources, lambda request: SourceSums(request.model), has_stream_attention))

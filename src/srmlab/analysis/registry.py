@@ -65,8 +65,13 @@ def has_exchanges(model: LanguageModel) -> bool:
 
 
 def has_patterns(model: LanguageModel) -> bool:
-    """Whether its streams exchange by attention, whose pattern can be looked at."""
+    """Whether its streams exchange by a pattern that can be looked at."""
     return bool(model.exchanges) and all(exchange.pattern for exchange in model.exchanges)
+
+
+def has_stream_attention(model: LanguageModel) -> bool:
+    """Whether the weights of that pattern are shares, which can be counted and add up to 1."""
+    return has_patterns(model) and all(exchange.shares for exchange in model.exchanges)
 
 
 def has_contributions(model: LanguageModel) -> bool:

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from srmlab.analysis.bootstrap import correlation
 from srmlab.analysis.capture import Accumulator, Batches, Mean, capture
-from srmlab.analysis.registry import Analysis, has_patterns, pattern_sites, register, streams_of
+from srmlab.analysis.registry import Analysis, has_stream_attention, pattern_sites, register, streams_of
 from srmlab.analysis.result import Array, Measured, Result, derived, require
 from srmlab.errors import UserError
 from srmlab.models import LanguageModel
@@ -226,4 +226,6 @@ def _correlation(a: Array, b: Array) -> float:
     return found if np.isfinite(found) else float(np.ptp(a) == np.ptp(b))
 
 
-register(Analysis(Routing, lambda request: RoutingSums(request.model, request.threshold), has_patterns))
+register(
+    Analysis(Routing, lambda request: RoutingSums(request.model, request.threshold), has_stream_attention)
+)

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from srmlab.analysis.capture import Accumulator, Batches, Mean, Placed, capture
 from srmlab.analysis.readout import BITS, add_changes, changes_by
-from srmlab.analysis.registry import Analysis, has_patterns, pattern_sites, register
+from srmlab.analysis.registry import Analysis, has_stream_attention, pattern_sites, register
 from srmlab.analysis.result import Array, Measured, Result, plus_minus
 from srmlab.models import HookPoint, LanguageModel
 
@@ -91,4 +91,8 @@ def routing_controls(model: LanguageModel, batches: Batches) -> RoutingControls:
     return capture(model, batches, ControlSums(model))[0]
 
 
-register(Analysis(RoutingControls, lambda request: ControlSums(request.model), has_patterns, needs="outputs"))
+register(
+    Analysis(
+        RoutingControls, lambda request: ControlSums(request.model), has_stream_attention, needs="outputs"
+    )
+)

@@ -94,6 +94,7 @@ class Exchange:
     message: str  # [B, T, S, D] what each stream is given
     update: str  # [B, T, S, D] what it makes of that and of the tokens
     state: str | Tensor | None = None  # what it reads: a site or, the same for every token, a constant
+    shares: bool = True  # whether the pattern's weights are shares, which add up to 1 over sources
 
 
 class Described(WithText, Generic[Config]):

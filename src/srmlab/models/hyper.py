@@ -262,6 +262,7 @@ class Hyper(BlockModel[HyperConfig]):
                 heads=1,
                 message=f"{level[0]}.connections.0.out",
                 update=f"{level[0]}.connections.0.update",
+                shares=False,
             )
             for level in self.prefixes
         )

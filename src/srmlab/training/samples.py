@@ -28,10 +28,10 @@ def written_text(model: LanguageModel, tokenizer: Tokenizer, window: Tensor) -> 
 
 
 def routing_figure(model: LanguageModel, window: Tensor, processes: int) -> Figure | None:
-    """The routing wall on a window [T]; None for a model whose streams do not exchange by a pattern."""
-    from srmlab.analysis.registry import has_patterns
+    """The routing wall on a window [T]; None for a model whose streams do not exchange by attention."""
+    from srmlab.analysis.registry import has_stream_attention
     from srmlab.analysis.routing import routing
 
-    if not has_patterns(model):
+    if not has_stream_attention(model):
         return None
     return routing(model, [window[None]] * processes).figure()  # one pass in every process
