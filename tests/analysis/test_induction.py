@@ -57,6 +57,14 @@ def test_the_same_text_has_the_same_sequences_whatever_the_batches():
     assert whole.figure() is not None
 
 
+def test_the_model_reads_the_random_sequences_and_not_the_text():
+    model = small(ONE_OF_EACH["srm"])
+    passes = []
+    with model.hooks([(model.pattern_sites[0], lambda _, hook: passes.append(hook.name))]):
+        srmlab.analysis.induction(model, [TEXT])
+    assert len(passes) == 1
+
+
 def test_a_model_of_boards_and_windows_too_short_to_repeat_are_refused():
     with pytest.raises(UserError, match="induction needs a model that reads from left to right"):
         srmlab.analysis.induction(small(ONE_OF_EACH["srm"].replace(causal=False)), [TEXT])

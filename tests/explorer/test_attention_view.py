@@ -89,9 +89,12 @@ def test_the_heads_induction_score_stands_beside_it_and_early_exit_beside_genera
     session = Session(model, byte_tokenizer(), evaluation=EVALUATION, prompts=(PROMPT,))
     score = induction(model, EVALUATION).score
     with serving(session) as address:
-        page = watch(f"{address}/#layer=1&step=2&stream=1&tokenHead=1&token=4").page
+        watched = watch(f"{address}/#layer=1&step=2&stream=1&tokenHead=1&token=4")
+        page = watched.page
         picture(page, "attention")
         settle(page)
+        asked = [url for url in watched.requests if "/api/attention" in url or "/api/induction" in url]
+        assert "/api/attention" in asked[0]  # which does not wait for the scores
         note = page.locator("#panel-attention .note").inner_text()
         assert f"induction {score[5, 3]:.3f}" in note
         page.locator("#exit input").fill("10")

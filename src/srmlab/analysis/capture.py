@@ -134,6 +134,7 @@ class Accumulator:
 
     makes: ClassVar[type[Result]]  # what it comes to
     needed: ClassVar[str] = ""  # the mean that there must be targets for
+    reads: ClassVar[bool] = True  # whether the model has to read the text for it
     sites: Sequence[str] = ()
     means: dict[str, Mean]
     settings: Mapping[str, Any] = MappingProxyType({})  # what its sums depend on besides model and text
@@ -175,6 +176,8 @@ class Accumulator:
 
 class EvidenceSums(Accumulator):
     """Counts and fingerprints the text itself."""
+
+    reads = False
 
     def __init__(self) -> None:
         self.means = {"counted": Mean()}
@@ -340,8 +343,10 @@ def _pass(model: LanguageModel, batch: Placed, all_sums: Sequence[Accumulator]) 
         accumulator.begin(batch)
         if accumulator.sites:
             hooks.append((accumulator.sites, _listener(accumulator, model)))
-    with model.hooks(hooks):
-        embedding, _ = observe(model, batch)
+    embedding = torch.empty(0)
+    if any(accumulator.reads for accumulator in all_sums):
+        with model.hooks(hooks):
+            embedding, _ = observe(model, batch)
     for accumulator in all_sums:
         accumulator.end(batch, embedding)
 

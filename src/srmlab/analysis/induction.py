@@ -77,6 +77,7 @@ class Induction(Result):
 
 class InductionSums(Accumulator):
     makes = Induction
+    reads = False  # but random sequences in its place
 
     def __init__(self, model: LanguageModel) -> None:
         self.model = model

@@ -217,8 +217,8 @@ export const attention = {
       },
       height: (width) => layout(width).height,
       render(pen, width, _height, theme) {
-        loadScores();
         if (asked.isMissing(pen, theme)) return;
+        loadScores(); // they take seconds, which the weights need not wait for
         const { strip, map, rows } = layout(width);
         const { token } = store.state;
         drawMap(pen, map, theme);
