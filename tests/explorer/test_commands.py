@@ -145,6 +145,7 @@ def test_what_cannot_be_opened_is_one_line(command, capsys, tmp_path):
     out = ["--out", str(tmp_path / "r.html")] if command == "report" else ["--port", "0"]
     assert "does not exist" in refused(capsys, command, str(tmp_path / "none"), *out)
     assert "no preset is called" in refused(capsys, command, "--preset", "srm-nani", *out)
+    assert "reads puzzles" in refused(capsys, command, "--preset", "srm-sudoku-nano", *out)
 
 
 def test_a_port_that_is_taken_and_a_host_that_is_nobodys_are_one_line(capsys):

@@ -48,6 +48,11 @@ EXCERPT = 48  # tokens of an example prompt from the run's own evaluation text
 def open_preset(name: str) -> Session:
     """An untrained preset, reading bytes: enough to try the explorer."""
     config = srmlab.preset(name)
+    if not config.causal:
+        raise UserError(
+            f"{name} reads puzzles, and an untrained preset has none: train it with srmlab train {name} "
+            "--data PUZZLES, or take --pretrained sudoku"
+        )
     lines = (
         f'model = srmlab.build(srmlab.preset("{name}", vocab_size=257)).eval()\ntokenizer = '
         f"srmlab.data.byte_tokenizer()"
