@@ -63,8 +63,14 @@ def test_a_click_on_the_training_curve_goes_to_the_checkpoint(watch, session):
         assert page.locator("#panel-training .note").inner_text().endswith(" · 24 tokens")
         click_region(page, "training", 0, 0, which=1)  # step 2, whose weights are not kept
         assert state(page)["checkpoint"] == ""
-        click_region(page, "training", 0, 0, which=0)
+        held = []
+        page.route("**/api/trace", lambda route: held.append(route), times=1)
+        page.evaluate("() => explorer.panel('training').drawn.click({ index: 0 })")
+        page.wait_for_selector(".grid.stale")  # until they are of the checkpoint
+        assert page.locator("#status").inner_text() == "tracing …"
+        held[0].continue_()
         assert state(page)["checkpoint"] == "step-1"
+        assert page.locator(".grid.stale").count() == 0
         click_region(page, "training", 0, 0, which=2)
         assert state(page)["checkpoint"] == ""
 

@@ -111,9 +111,10 @@ function otherWeights(app, info, prompt) {
   slider.max = String(steps.length - 1);
   slider.addEventListener("input", () => {
     const at = Number(slider.value);
-    const checkpoint = at === steps.length - 1 ? "" : steps[at];
-    prompt.run({ tokens: app.tokens(), checkpoint }, { checkpoint }).then(show);
+    app.goToCheckpoint(at === steps.length - 1 ? "" : steps[at]);
   });
+  app.goToCheckpoint = (checkpoint) =>
+    prompt.run({ tokens: app.tokens(), checkpoint }, { checkpoint }).then(show);
   const twin = $("twin").querySelector("input");
   $("twin").hidden = !info.twin;
   twin.addEventListener("change", () => {

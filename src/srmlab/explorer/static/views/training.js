@@ -114,7 +114,7 @@ export const training = {
       },
       click({ index }) {
         const checkpoint = weightsOf(found.steps[index]);
-        if (checkpoint !== undefined) ctx.load(ctx.question({ checkpoint }), { checkpoint });
+        if (checkpoint !== undefined) ctx.goToCheckpoint(checkpoint);
       },
       table: () => ({
         columns: ["step", ...(found ? Object.keys(found.curves) : [])],
