@@ -185,3 +185,13 @@ def test_the_routing_wall_uses_the_height_it_is_given_and_its_last_frame_is_whol
         page.set_viewport_size({"width": 1440, "height": 900})
         put(page, big="wall")
         assert page.evaluate(edges)[1] > 0.85
+
+
+def test_a_drift_of_one_transition_is_a_dot(watch):
+    with serving(Session(tiny_model(depth=2), byte_tokenizer())) as url:
+        page = watch(url).page
+        before = picture(page, "drift")
+        put(page, stream=1)
+        assert picture(page, "drift") != before  # another one stands out
+        said = page.evaluate("() => explorer.panel('drift').view.caption(explorer.trace)")
+        assert "from the first layer to the second" in said

@@ -4,7 +4,7 @@
 // }, markers: [{ x, color }],
 //         xTitle, yTitle, title, sparse }; of a sparse chart the values may be null, and lines go on over those
 
-import { h, number } from "./dom.js";
+import { fine, h } from "./dom.js";
 import uPlot from "./vendor/uPlot.esm.js";
 
 // steps between labels
@@ -90,7 +90,7 @@ export function lineChart(host, spec, { width, height, theme, onpick, log = fals
       legend: { show: false },
       padding: [10, 14 * scale, 0, 0],
       scales: {
-        x: { time: false },
+        x: { time: false, ...(spec.x.length === 1 ? { range: [spec.x[0] - 0.5, spec.x[0] + 0.5] } : {}) },
         y: { distr: log ? 3 : 1, range: (_, low, high) => (log ? oneDigit(low, high) : around(low, high)) },
       },
       axes: [
@@ -155,7 +155,7 @@ export function lineChart(host, spec, { width, height, theme, onpick, log = fals
       index === null || index === undefined
         ? ""
         : `${spec.xName ?? "x"} ` +
-          `${spec.x[index]}${line ? ` · ${line.label} ${number(line.values[index], 3)}` : ""}`;
+          `${spec.x[index]}${line ? ` · ${line.label} ${fine(line.values[index], 3)}` : ""}`;
   });
   plot.over.addEventListener("mouseleave", () => {
     tip.textContent = "";

@@ -38,6 +38,7 @@ export const drift = {
     if (transitions === 0) return NONE;
     const across = (d) => mean(groups.flatMap(({ lines }) => lines.map((line) => line[d])));
     const [first, last] = [across(0), across(transitions - 1)];
+    if (transitions === 1) return `Mean cosine distance is ${first.toFixed(3)} from the first layer to the second.`;
     // gaps: a random order, or a stream that a group does not move
     const converged = groups.flatMap((group) => Array.from(group.converged)).filter(Number.isFinite);
     const classes = converged.map((at) => driftClass(at, transitions));
@@ -63,6 +64,7 @@ export const drift = {
       const theme = ink(panel.element);
       const { lines, converged, transitions } = driftOf(trace, store.get("drift"), group);
       const x = range(transitions, (d) => d);
+      const dots = transitions === 1; // too few for a line
       const at = (q) =>
         x.map((d) =>
           quantile(
@@ -93,8 +95,9 @@ export const drift = {
             color: streamColor(s, trace.S),
             width: s === chosen ? 2.2 : 0.8,
             opacity: s === chosen ? 1 : 0.45,
+            dots,
           })),
-          { label: "median", values: at(0.5), color: theme.ink, width: 1.6 },
+          { label: "median", values: at(0.5), color: theme.ink, width: 1.6, dots },
         ],
         markers: [
           { x: quantile(converged, 0.5) },
