@@ -273,6 +273,19 @@ def test_compare_shows_both_and_their_difference(page, against):
     )
 
 
+def test_where_nothing_changes_no_range_of_changes_is_named(page):
+    put(page, ablated=[0], version="difference", against="intervention")  # after the last layer
+    page.wait_for_function("() => explorer.other !== null && explorer.trace.pair")
+    settle(page)
+    assert "weight: no change" in page.evaluate("() => explorer.panel('compare').svg()")
+    assert page.evaluate("() => explorer.panel('stepper').svg()").count("no change") >= 3
+    assert page.locator("#panel-stepper .note").inner_text().endswith("grey: not among the first 5 before")
+    put(page, first=0)
+    page.wait_for_function("() => explorer.other !== null")
+    settle(page)
+    assert "no change" not in page.evaluate("() => explorer.panel('compare').svg()")
+
+
 def test_compare_offers_what_there_is_to_compare_with(page):
     panel = page.locator("#panel-compare")
     panel.scroll_into_view_if_needed()

@@ -239,7 +239,8 @@ export const compare = {
     function scaleOf(grids, kind) {
       const all = grids.flatMap((grid) => Array.from(grid.values)).filter(Number.isFinite);
       const most = Math.max(1e-3, ...all.map(Math.abs));
-      if (kind === "diverging") return scale("diverging", -most, most);
+      const isNone = all.every((value) => value === 0); // of B − A; a cosine is hardly ever 0
+      if (kind === "diverging") return { ...scale("diverging", -most, most), isNone };
       return Math.min(...all) < 0 ? scale("sequential", Math.min(...all), 0) : scale("sequential", 0, most);
     }
 
@@ -323,7 +324,7 @@ export const compare = {
               region: { which: name, grid },
             },
           );
-          colorbar(pen, x, y + tall + 44, w, colors, grid.unit, theme);
+          colorbar(pen, x - 24, y + tall + 44, w + 24, colors, grid.unit, theme); // long numbers need the room
         });
       },
       tip: ({ which, grid, row, column }) =>

@@ -88,11 +88,13 @@ export const stepper = {
         const y = top + row * (tall + 8);
         const all = range(S, (s) => range(N, (n) => curve(name, n, token, s)));
         const finite = all.flat().filter(Number.isFinite);
-        const high = Math.max(...finite.map(Math.abs), 1e-6);
+        const most = Math.max(0, ...finite.map(Math.abs));
+        const high = Math.max(most, 1e-6);
         const low = ctx.trace.pair ? -high : 0;
         pen.path(`M${left} ${y + tall}h${N * column}`, { stroke: theme.faint });
         pen.text(label, left - 6, y + 14, { ...theme.small, align: "right" });
-        pen.text(`${ctx.trace.pair ? "±" : "max "}${fine(high)}`, left - 6, y + 26, {
+        const extent = ctx.trace.pair ? (most ? `±${fine(most)}` : "no change") : `max ${fine(most)}`;
+        pen.text(finite.length ? extent : "–", left - 6, y + 26, {
           color: theme.dim,
           size: 9,
           align: "right",
@@ -181,7 +183,9 @@ export const stepper = {
         }
         const below = top + rows * tall + (hasWords(width) ? 10 : 10 + LINE);
         curves(pen, left, below, column, 34 + Math.max(0, height - natural(width)) / 3, theme);
-        colorbar(pen, left, height - 12, 260, colors, "log-probability, nats", theme);
+        const isPartial = colors.isNone && values.some(Number.isNaN); // of the grey ones nothing is known
+        const whose = isPartial ? "log-probability of words listed before, nats" : "log-probability, nats";
+        colorbar(pen, left, height - 12, 260, colors, whose, theme);
         pen.rect(left + ctx.tick() * column, 14, column, height - 34, {
           stroke: theme.mark,
           width: 1.5,
@@ -194,7 +198,8 @@ export const stepper = {
         const { token, stream, layer, step } = store.state;
         panel.note.textContent =
           `${ctx.trace.place(token)} · layer ${layer}, step ` +
-          `${step} (${ctx.trace.letter(ctx.tick())}) · S${stream}`;
+          `${step} (${ctx.trace.letter(ctx.tick())}) · S${stream}` +
+          (ctx.trace.pair ? ` · grey: not among the first ${ctx.trace.K} before` : "");
       },
       tip(hit) {
         const { trace } = ctx;
