@@ -3,6 +3,8 @@ computed by hand."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -157,6 +159,13 @@ def test_a_result_is_saved_summed_up_and_drawn(found, tmp_path):
     assert "edges keep the loss within 0.01 nats" in found.summary()
     for figure in figures_of("edges").values():
         figure(again).savefig(tmp_path / "figure.png")
+
+
+def test_without_exact_effects_of_random_edges_there_is_no_agreement(found, tmp_path):
+    unknown = replace(found, exact=np.full_like(found.exact, np.nan))
+    assert np.isnan(unknown.agreement)
+    assert "attribution –, integrated gradients –, mean weight –" in unknown.summary()
+    figures_of("edges")["edges"](unknown).savefig(tmp_path / "figure.png")
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,7 @@ def test_a_stream_that_all_read_is_a_hub(model, batches):
     assert learned_hubs(found, others) == [2]
     assert strongest(found, others).value == 1.0
     assert "hubs beyond the twins' strongest stream: S2" in summary(found, others)
+    assert "hubs" not in summary(found, others[:1])  # one twin has no interval to be beyond
     assert beside(found, []) == []
 
 

@@ -108,7 +108,7 @@ def test_what_cannot_be_a_start_is_refused_in_one_line(trained, data, tmp_path, 
     assert run("--init-from", data, *where) == 2
     assert refused(capsys, "is not a run, checkpoint or export")
     assert run("srm-nano", "--init-from", trained, *where) == 2
-    assert refused(capsys, "does not fit the model (z0 is [3, 8] there, [8, 32] here): leave the preset out")
+    assert refused(capsys, "does not fit the model (z0 is [3, 8] there, [8, 32] here): change only what")
     assert run("--init-from", trained, *where, "--model.vocab-size", 300) == 2
     assert refused(capsys, "is [257, 8] there, [300, 8] here")
     damaged = shutil.copytree(trained / "checkpoints/step-6", tmp_path / "damaged")

@@ -1,5 +1,7 @@
 """Verdicts from numbers: intervals by Student, pairs by seed, and no effect only within a margin."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -75,6 +77,8 @@ def test_several_claims_stand_or_fall_together():
     assert every("all", [open_, no, yes]) == Claim("all", "does not hold", "does not hold")
     assert every("all", []).verdict == "undecided"
     assert [some("any", [c]).verdict for c in (yes, no, open_)] == ["does not hold", "holds", "undecided"]
+    unrun = Claim("", "undecided", "b has not been run", missing="b")
+    assert some("any", [unrun]) == replace(unrun, text="any")  # it stays known that runs are missing
     assert str(yes) == "“holds” holds: holds."
     assert str(open_) == "“undecided” is undecided: undecided."
 

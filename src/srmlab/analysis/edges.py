@@ -125,16 +125,16 @@ class Edges(Result):
     @derived("", "correlation")
     def agreement(self) -> float:
         """Of attribution with the exact effect, over the edges drawn at random."""
-        return float(np.nan_to_num(correlation(self.attribution, self.sample)))
+        return correlation(self.attribution, self.sample)
 
     @derived("", "correlation")
     def integrated_agreement(self) -> float:
-        return float(np.nan_to_num(correlation(self.integrated, self.sample)))
+        return correlation(self.integrated, self.sample)
 
     @derived("", "correlation")
     def weight_agreement(self) -> float:
         """Of the mean weight, which takes no gradient, with the exact effect."""
-        return float(np.nan_to_num(correlation(self.weight, self.sample)))
+        return correlation(self.weight, self.sample)
 
     def headline(self) -> str:
         return (

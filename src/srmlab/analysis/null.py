@@ -139,7 +139,7 @@ def summary(result: Result, others: Sequence[Result]) -> str:
     """What stands under a result's own summary."""
     count = "an untrained twin" if len(others) == 1 else f"{len(others)} untrained twins"
     lines = [f"  next to {count}:"] + [f"    {line}" for line in beside(result, others)]
-    if isinstance(result, Routing):
+    if isinstance(result, Routing) and len(others) > 1:  # one has no interval to be beyond
         hubs = ", ".join(f"S{s}" for s in learned_hubs(result, others)) or "none"
         lines.append(f"    hubs beyond the twins' strongest stream: {hubs}")
     return "\n".join(lines) if len(lines) > 1 else ""

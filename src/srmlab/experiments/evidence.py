@@ -17,7 +17,7 @@ A verdict is one of three. "Undecided" is what an interval says that reaches bot
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -114,4 +114,4 @@ def some(text: str, alike_claims: Iterable[Claim]) -> Claim:
         "undecided": "undecided",
     }
     all_alike = every(text, alike_claims)
-    return Claim(text, opposite[all_alike.verdict], all_alike.because)
+    return replace(all_alike, verdict=opposite[all_alike.verdict])

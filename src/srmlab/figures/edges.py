@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from srmlab.analysis.edges import Edges
-from srmlab.analysis.result import Result
+from srmlab.analysis.result import Result, plus_minus
 from srmlab.figures import style
 from srmlab.figures.palette import BLACK, BLUE, GREEN, GREY, ORANGE, VERMILION
 
@@ -27,7 +27,7 @@ def edge_curves(result: Edges, twins: Sequence[Result] = ()) -> Figure:
         ("integrated gradients", result.integrated, result.integrated_agreement, BLUE),
     ):
         right.scatter(result.sample, values, s=5, color=color, alpha=0.5, linewidths=0,
-                      label=f"{name}, r = {correlation:.2f}")  # fmt: skip
+                      label=f"{name}, r = {plus_minus(correlation, form='.2f')}")  # fmt: skip
     style.diagonal(right, result.sample)
     right.set(xlabel="exact effect of closing an edge (nats)", ylabel="by gradients (nats)")
     right.legend(loc="upper left")

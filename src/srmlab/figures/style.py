@@ -246,9 +246,10 @@ def panels(figure: Figure | SubFigure, count: int, columns: int, **options: Any)
 
 
 def diagonal(axes: Axes, *values: Any) -> None:
-    """Where the two axes are equal, over the range of the values."""
+    """Where the two axes are equal, over the range of the values that are known."""
     known = np.concatenate([np.ravel(some) for some in values])
-    ends = [float(np.nanmin(known)), float(np.nanmax(known))]
+    known = known[np.isfinite(known)]
+    ends = [known.min(), known.max()] if len(known) else []
     axes.plot(ends, ends, color=GREY, linewidth=0.7, linestyle=":")
 
 

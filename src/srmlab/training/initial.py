@@ -65,7 +65,7 @@ def check_source(path: Path, model: ModelConfig) -> ModelConfig:
 def refuse_misfit(path: Path, source: ModelConfig, model: ModelConfig) -> None:
     """Every weight must have its place. What has none may differ, as the depth: its layer is shared."""
     theirs, ours = shapes(source), shapes(model)
-    fix = "leave the preset out, and change only what has no weights, as --model.depth"
+    fix = "change only what has no weights, such as --model.depth, and give no preset"
     for name in [*ours, *theirs]:
         if ours.get(name) != theirs.get(name):
             there, here = theirs.get(name, "missing"), ours.get(name, "missing")
