@@ -404,7 +404,7 @@ def test_experiments_go_into_the_report(tmp_path):
     html = leaderboards(read_results(tmp_path))
     assert html.index("<td>ABCABC</td>") < html.index("<td>ABC</td>")  # the best first
     assert "Does the order of the step functions matter?" in html
-    assert "ABCABC 3.250 against ABC 3.500" in html
+    assert "ABCABC at 3.250 against ABC at 3.500" in html
     assert "data:image/svg+xml;base64," in html
     assert "<details" not in html
     with pytest.raises(UserError, match="holds no results"):

@@ -12,17 +12,20 @@ from srmlab.files import write_file
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>{title}</title><style>
-:root {{ color-scheme: light dark; }}
+:root {{ color-scheme: light dark; background: Canvas; color: CanvasText; }}
 body {{ font: 14px/1.45 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }}
 h1 {{ font-size: 1.3rem; }}
 h3 {{ font-size: 1rem; margin: 1.4rem 0 .2rem; }}
-small {{ font-weight: normal; opacity: .7; }}
+small {{ font-weight: normal; color: #595959; }}
 summary {{ cursor: pointer; font-weight: 600; padding: .4rem 0; }}
 section {{ border-bottom: 1px solid #8884; padding-bottom: .6rem; content-visibility: auto; }}
 section p {{ margin: .25rem 0; font: 12px ui-monospace, monospace; white-space: pre-wrap; }}
 code {{ background: #8882; padding: 0 .25em; border-radius: 3px; white-space: pre; }}
 mark {{ color: inherit; background: rgb(230 159 0 / calc(var(--share) * 1%)); }}
-@media (prefers-color-scheme: dark) {{ mark {{ background: rgb(230 159 0 / calc(var(--share) * .45%)); }} }}
+@media (prefers-color-scheme: dark) {{
+  small {{ color: #b3b3b3; }}
+  mark {{ background: rgb(230 159 0 / calc(var(--share) * .45%)); }}
+}}
 </style></head><body><h1>{title}</h1>
 <p>The strongest {most} features of each stream, measured on {about}. Under each are the tokens whose logits
 it raises and lowers most, and the text where it is most active: the stronger the shade, the more active.</p>

@@ -67,9 +67,14 @@ async function showResults(names) {
     names.map((name, i) => {
       const { headline, evidence, summary } = found[i];
       const said = ` ${headline} (${evidence.split(" in ")[0]})`;
-      return h("details", {}, h("summary", {}, h("strong", {}, name.replaceAll("_", " ")), said), h("pre", {}, summary));
+      const title = h("summary", {}, h("strong", {}, name.replaceAll("_", " ")), said);
+      return h("details", {}, title, h("pre", {}, summary));
     }),
-    h("p", { class: "dim" }, "Each opens: all its numbers with their standard errors and, if measured, untrained twins."),
+    h(
+      "p",
+      { class: "dim" },
+      "Each opens: all its numbers with their standard errors and, if measured, untrained twins.",
+    ),
   );
 }
 
