@@ -3,7 +3,7 @@
     checkpoints/step-250/
       config.json              the model
       model.safetensors        its weights and fixed states
-      optimizer.safetensors    the optimizer's state, and the generator of random step orders
+      optimizer.safetensors    the optimizer's state, and the generators of what the model draws in training
       shards/*.safetensors     instead of those two if the model is sharded: one file per process
       training.json            the step, the training config, the data's fingerprint, the format
       tokenizer/               so that the model can be used without its data

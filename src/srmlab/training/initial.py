@@ -1,9 +1,9 @@
 """Starting a run from another run's weights: `srmlab train --init-from runs/nano`.
 
-Only weights and fixed states are taken: the optimizer, its schedule, the data order and the generator of
-random step orders start afresh. `run.json` records the path of the weights and their checksum. A checkpoint
-is written before the first step; from then on the source may change or be deleted. A run that was stopped
-before that starts again from the same weights, or not at all.
+Only weights and fixed states are taken: the optimizer, its schedule, the data order and the generators of
+what the model draws (random step orders, Huginn's first states) start afresh. `run.json` records the path of
+the weights and their checksum. A checkpoint is written before the first step; from then on the source may
+change or be deleted. A run that was stopped before that starts again from the same weights, or not at all.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@
         one step of the optimizer, one line of metrics
         every so often a checkpoint and a validation loss
 
-The state is: weights, optimizer, the generator of random step orders, two counters, and what the objective
-carries. All of it is in a checkpoint, so a run that was stopped anywhere and resumed is bitwise identical to
-one that was not.
+The state is: weights, optimizer, the generators of what the model draws in training, two counters, and what
+the objective carries. All of it is in a checkpoint, so a run that was stopped anywhere and resumed is
+bitwise identical to one that was not.
 """
 
 from __future__ import annotations
