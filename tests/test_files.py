@@ -1,11 +1,15 @@
 """A file is written whole or not at all, and sealed files are to the bit what was written."""
 
+import os
+
 import pytest
 
+from srmlab.errors import UserError
 from srmlab.files import (
     DamagedFile,
     check_files,
     check_sums,
+    refuse_unwritable,
     seal_files,
     sealed,
     sealed_folder,
@@ -95,3 +99,17 @@ def test_the_hash_is_that_of_sha256sum(tmp_path):
 )
 def test_as_much_of_a_path_is_shown_as_tells_it_from_the_others(paths, names):
     assert short_names(paths) == names
+
+
+def test_a_place_is_refused_before_the_work_if_it_is_taken_or_cannot_be_written(tmp_path, monkeypatch):
+    (tmp_path / "empty").mkdir()
+    for free in ("empty", "new", "new/below"):
+        refuse_unwritable(tmp_path / free)
+    (tmp_path / "taken").write_text("x")
+    with pytest.raises(UserError, match="taken exists and is not overwritten: choose another --view"):
+        refuse_unwritable(tmp_path / "taken", "--view")
+    asked = []
+    monkeypatch.setattr("os.access", lambda *given: asked.append(given))  # None: not allowed
+    with pytest.raises(UserError, match=r"cannot write .*below \(no permission in .*\): choose another"):
+        refuse_unwritable(tmp_path / "new/below")
+    assert asked == [(tmp_path, os.W_OK)]  # of what is there

@@ -121,9 +121,14 @@ def occupied(path: Path) -> bool:
     return path.is_file() or (path.is_dir() and any(path.iterdir()))
 
 
-def refuse_existing(path: Path, choose: str = "--out") -> None:
+def refuse_unwritable(path: Path, choose: str = "--out") -> None:
+    """Before the work: refuse a place where something is already, or where nothing can be written."""
     if occupied(path):
         raise UserError(f"{path} exists and is not overwritten: choose another {choose}, or delete it")
+    place = path.absolute()
+    there = next(folder for folder in (place, *place.parents) if folder.exists())
+    if not os.access(there, os.W_OK):
+        raise UserError(f"cannot write {path} (no permission in {there}): choose another {choose}")
 
 
 @contextlib.contextmanager

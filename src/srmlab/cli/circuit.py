@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from srmlab.cli.shared import RunsModel, at_least, finite, readable
 from srmlab.errors import UserError
-from srmlab.files import refuse_existing, write_file, writing
+from srmlab.files import refuse_unwritable, write_file, writing
 
 if TYPE_CHECKING:
     from srmlab.data import Tokenizer
@@ -102,7 +102,7 @@ class Command(RunsModel):
             if file is not None:
                 if file.is_dir():
                     raise UserError(f"{option} {file} is a folder: give a file")
-                refuse_existing(file, option)
+                refuse_unwritable(file, option)
                 if not file.parent.is_dir():
                     raise UserError(f"{option} {file}: {file.parent} does not exist; create it first")
         if self.view == self.out:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from srmlab.cli.shared import OfText, at_least, readable
 from srmlab.errors import UserError
-from srmlab.files import refuse_existing, sealed_folder, writing
+from srmlab.files import refuse_unwritable, sealed_folder, writing
 
 if TYPE_CHECKING:
     from srmlab.analysis.replacement import Layers
@@ -72,7 +72,7 @@ class Learning(OfText):
         from srmlab.training.run_text import place_for
 
         out = self.out or place_for(text.path, "dictionaries") / usual
-        refuse_existing(out)
+        refuse_unwritable(out)
         out.parent.mkdir(parents=True, exist_ok=True)
         return out
 

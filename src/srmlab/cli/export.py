@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import srmlab
 from srmlab.cli.shared import OfModel, own_or_given
 from srmlab.data import Tokenizer
-from srmlab.files import refuse_existing, sealed_folder, writing
+from srmlab.files import refuse_unwritable, sealed_folder, writing
 
 if TYPE_CHECKING:
     from srmlab.models import LanguageModel
@@ -52,6 +52,6 @@ def export_huggingface(model: LanguageModel, out: Path, tokenizer: Tokenizer | N
     """A Hugging Face folder, all of it or nothing. An existing one is not overwritten."""
     from srmlab.interop.huggingface import export, quietly
 
-    refuse_existing(out, "folder")
+    refuse_unwritable(out, "folder")
     with writing(out, "folder"), sealed_folder(out) as folder, quietly():
         export(model, folder, tokenizer)

@@ -12,7 +12,7 @@ import numpy as np
 
 from srmlab.cli.shared import RunsModel, refuse
 from srmlab.errors import UserError, reason
-from srmlab.files import refuse_existing, write_file, writing
+from srmlab.files import refuse_unwritable, write_file, writing
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,7 +62,7 @@ class Command(RunsModel):
 
     def result(self) -> dict[str, Any]:
         if self.out is not None:
-            refuse_existing(self.out)
+            refuse_unwritable(self.out)
         with self.display() as display:
             found, answer = self.measure(display)
         files = {} if self.out is None else {"files": self.write(found, self.out)}

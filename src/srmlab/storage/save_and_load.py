@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from srmlab import data, pretrained
 from srmlab.data import Tokenizer
 from srmlab.errors import UserError
-from srmlab.files import refuse_existing, sealed_folder, writing
+from srmlab.files import refuse_unwritable, sealed_folder, writing
 from srmlab.models import PRESETS, LanguageModel, build, config_from_dict
 from srmlab.storage.run_directory import RunDirectory, homes
 from srmlab.storage.weights import (
@@ -41,7 +41,7 @@ def save(model: LanguageModel, path: str | Path, tokenizer: Tokenizer | None = N
         kind = type(tokenizer).__name__
         raise UserError(f"the tokenizer is a {kind}, not one of srmlab.data; save the model without it")
     path = Path(path)
-    refuse_existing(path, "folder")
+    refuse_unwritable(path, "folder")
     with writing(path, "folder"), sealed_folder(path) as folder:
         write_json(folder / "config.json", {"model": model.config.to_dict()})
         save_file(contiguous(model_tensors(model)), folder / MODEL)
