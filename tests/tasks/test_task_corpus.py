@@ -39,7 +39,7 @@ def test_a_spec_says_task_difficulties_and_number(spec, name):
     ("spec", "says"),
     [
         ("task:hosp", "no task is called 'hosp'; did you mean 'hops'?"),
-        ("task:", "no task is called ''; there are "),
+        ("task:", "no task is called ''; there are addition,"),
         ("task:hops:many", "cannot be read: write task:NAME"),
         ("task:hops:1-2:3:4", "cannot be read: write task:NAME"),
         ("task:hops:3-2", "difficulties 3-2: write the lower one first"),
