@@ -120,11 +120,7 @@ def open_text(
     file = text or (None if data else text_of(path))
     folder = data or (run.data if run else None)
     if file is not None:
-        fix = "give --data DIR instead of --text"
-        if answers_only:
-            raise UserError(f"--answers-only: no document ends in a text file; {fix}")
-        if document_mask:
-            raise UserError(f"--document-mask: a text file is one document; {fix}")
+        refuse_of_text(answers_only=answers_only, document_mask=document_mask)
         own = saved_tokenizer(path)
         if own is not None and data is not None:
             raise UserError("--data and --text: only one of them can be read; leave out the other")
@@ -155,6 +151,15 @@ def open_text(
         marks=opened.tokenizer.answer_marks if answers_only or trained.answers_only else None,
         spread=spread,
     )
+
+
+def refuse_of_text(*, answers_only: bool, document_mask: bool) -> None:
+    """What a file of text, which is one document, cannot be read with."""
+    fix = "give --data DIR instead of --text"
+    if answers_only:
+        raise UserError(f"--answers-only: no document ends in a text file; {fix}")
+    if document_mask:
+        raise UserError(f"--document-mask: a text file is one document; {fix}")
 
 
 def window_of(model: LanguageModel, run: RunConfig | None) -> int:
