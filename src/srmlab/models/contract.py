@@ -129,7 +129,7 @@ class Described(WithText, Generic[Config]):
 
     def initialize(self) -> None:
         """Fill weights and buffers from the config's seed (after `to_empty`, for a model built on the meta
-        device).
+        device). One of your own begins with `draw_weights`, too.
         """
         self.draw_weights()
 
